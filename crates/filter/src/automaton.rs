@@ -1,7 +1,7 @@
-//! Pattern matching over segmented text: one automaton, whose entire state is one number.
+//! Pattern matching over segmented text, by an automaton with one number as its entire state.
 //!
 //! In: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the previous
-//! piece. Out: the state behind the piece, and the first pattern in the list of which a match
+//! piece. Out: the state after the piece, and the lowest index of a pattern with a match that
 //! *ends* in it. Segmentation changes nothing: a match may span pieces. All matches count, not only
 //! leftmost ones, so that the result does not depend on earlier matches. [SL §6.1 Table I]
 //!
@@ -32,13 +32,13 @@ pub(crate) struct Automaton {
     /// Per pattern: true if its matches do not depend on the next byte.
     settled: Vec<bool>,
     skip: Option<LiteralSkip>,
-    print: u32,
+    fingerprint: u32,
     /// The last reachable state.
     last: StateID,
 }
 
 /// The match state of a text. Plain data; meaningful only to automata with the same
-/// [`Automaton::print`].
+/// [`Automaton::fingerprint`].
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(transparent)]
 pub(crate) struct MatchState(u32);
@@ -50,7 +50,7 @@ impl MatchState {
 
 /// Compilation options.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct CompileOptions {
     /// Maximum size of the automaton in bytes.
     pub(crate) size: usize,
     /// True if matches must begin at the start of the text.
@@ -62,26 +62,26 @@ struct LiteralSkip {
     literals: Prefilter,
     /// Length of a literal's possible prefix at the end of a piece.
     tail: usize,
-    /// States without a match in progress, by the previous byte.
+    /// Start states (no match in progress), one per preceding byte.
     starts: Vec<StateID>,
 }
 
 impl Automaton {
     /// Compiles patterns. An error names the pattern and the position.
-    pub(crate) fn new(patterns: &[&[u8]], plan: Plan) -> Result<Self, PatternError> {
+    pub(crate) fn new(patterns: &[&[u8]], options: CompileOptions) -> Result<Self, PatternError> {
         let parsed = patterns.iter().enumerate().map(|(which, pattern)| {
             parse(pattern).map_err(|wrong| PatternError { which: Some(which), ..wrong })
         });
         let parsed: Vec<Hir> = parsed.collect::<Result<_, _>>()?;
         let literals = Prefilter::from_hirs_prefix(MatchKind::LeftmostFirst, &parsed)
-            .filter(|found| found.is_fast() && !plan.anchored);
-        let dfa = compile(&parsed, plan, literals.is_some()).map_err(|wrong| {
-            let alone = |hir: &Hir| compile(std::slice::from_ref(hir), plan, false).is_err();
+            .filter(|found| found.is_fast() && !options.anchored);
+        let dfa = compile(&parsed, options, literals.is_some()).map_err(|wrong| {
+            let alone = |hir: &Hir| compile(std::slice::from_ref(hir), options, false).is_err();
             let which = if parsed.len() == 1 { Some(0) } else { parsed.iter().position(alone) };
             PatternError { which, ..wrong }
         })?;
         let from = |before| {
-            let anchored = if plan.anchored { Anchored::Yes } else { Anchored::No };
+            let anchored = if options.anchored { Anchored::Yes } else { Anchored::No };
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
         };
         let from = |before| from(before).map_err(|error| PatternError::of(error.to_string()));
@@ -94,18 +94,18 @@ impl Automaton {
             LiteralSkip { literals, tail, starts: starts.clone() }
         });
         let settled = parsed.iter().map(is_settled).collect();
-        let print = print(&dfa);
+        let fingerprint = fingerprint(&dfa);
         let all = starts.into_iter().chain([begin, behind_hole]);
         let last = last(&dfa, all);
-        Ok(Self { dfa, begin, behind_hole, settled, skip, print, last })
+        Ok(Self { dfa, begin, behind_hole, settled, skip, fingerprint, last })
     }
 
-    /// Returns a fingerprint of the automaton's states: the same for the same patterns.
-    pub(crate) const fn print(&self) -> u32 {
-        self.print
+    /// Returns a fingerprint of the automaton's states, a function of the patterns.
+    pub(crate) const fn fingerprint(&self) -> u32 {
+        self.fingerprint
     }
 
-    /// Returns the state behind unseen bytes: no match is in progress, and it is not the start of
+    /// Returns the state after missing bytes: no match is in progress, and it is not the start of
     /// the text.
     pub(crate) fn behind_hole(&self) -> MatchState {
         MatchState(self.behind_hole.as_u32() + 1)
@@ -153,8 +153,8 @@ impl Automaton {
         self.dfa.is_dead_state(self.id(state))
     }
 
-    /// Returns the automaton's state. A number that names no state, as forged data may, counts as
-    /// the initial state.
+    /// Converts a stored state to the automaton's. Forged numbers that name no state become the
+    /// initial state.
     #[inline]
     fn id(&self, state: MatchState) -> StateID {
         let id = state.0.wrapping_sub(1);
@@ -167,7 +167,7 @@ impl Automaton {
         }
     }
 
-    /// Returns the state behind `bytes`, recording all matches but those that end with the last
+    /// Returns the state after `bytes`, recording all matches but those that end with the last
     /// byte.
     #[inline]
     fn run(&self, mut id: StateID, bytes: &[u8], found: &mut FirstMatch) -> StateID {
@@ -217,13 +217,13 @@ impl Automaton {
             return true;
         }
         let dfa = &self.dfa;
-        let says = |next: StateID| {
+        let matches = |next: StateID| {
             dfa.is_match_state(next)
                 && (0..dfa.match_len(next)).any(|at| dfa.match_pattern(next, at) == pattern)
         };
         let bytes = dfa.byte_classes().representatives(0..=u8::MAX);
-        says(dfa.next_eoi_state(id))
-            && bytes.filter_map(|unit| unit.as_u8()).all(|byte| says(dfa.next_state(id, byte)))
+        matches(dfa.next_eoi_state(id))
+            && bytes.filter_map(|unit| unit.as_u8()).all(|byte| matches(dfa.next_state(id, byte)))
     }
 }
 
@@ -330,26 +330,30 @@ fn is_settled(pattern: &Hir) -> bool {
     pattern.properties().look_set().subtract(behind).is_empty()
 }
 
-fn compile(parsed: &[Hir], plan: Plan, starts: bool) -> Result<dense::DFA<Vec<u32>>, PatternError> {
+fn compile(
+    parsed: &[Hir],
+    options: CompileOptions,
+    starts: bool,
+) -> Result<dense::DFA<Vec<u32>>, PatternError> {
     let nfa = thompson::Config::new()
         .utf8(false)
         .which_captures(WhichCaptures::None)
-        .nfa_size_limit(Some(plan.size));
+        .nfa_size_limit(Some(options.size));
     let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
     let nfa = nfa.map_err(|error| match error.size_limit() {
-        Some(_) => too_big(plan.size),
+        Some(_) => too_big(options.size),
         None => PatternError::of(error.to_string()),
     })?;
-    let start = if plan.anchored { StartKind::Anchored } else { StartKind::Unanchored };
+    let start = if options.anchored { StartKind::Anchored } else { StartKind::Unanchored };
     let config = dense::Config::new()
         .match_kind(MatchKind::All)
         .start_kind(start)
         .specialize_start_states(starts)
-        .dfa_size_limit(Some(plan.size))
-        .determinize_size_limit(Some(plan.size));
+        .dfa_size_limit(Some(options.size))
+        .determinize_size_limit(Some(options.size));
     dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
         match error.is_size_limit_exceeded() {
-            true => too_big(plan.size),
+            true => too_big(options.size),
             false => PatternError::of(error.to_string()),
         }
     })
@@ -363,7 +367,7 @@ fn too_big(size: usize) -> PatternError {
 }
 
 /// Returns a 32-bit hash that distinguishes automata with different states.
-fn print(dfa: &dense::DFA<Vec<u32>>) -> u32 {
+fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     let (bytes, padding) = dfa.to_bytes_little_endian();
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }

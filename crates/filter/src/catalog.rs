@@ -1,12 +1,12 @@
-//! The catalog: all filters, listed by hand, in the order in which a packet meets them.
+//! The catalog: all filters, listed by hand, in order of processing.
 //!
-//! A filter listed here has help, a man page, completion, counters, catalog tests, the twin exam
-//! and a name in PipesFS; no other registration is needed.
+//! This list is the only registration: help, man page, completion, counters, catalog tests, twin
+//! tests and PipesFS are derived from it.
 
 use crate::contract::Description;
 use crate::{application, content, general, link, network, stats, transport};
 
-/// All filters.
+/// All filters, in order of processing.
 pub const FILTERS: &[&Description] = &[
     &link::eth::ETH,
     &link::vlan::VLAN,
@@ -43,7 +43,7 @@ pub const FILTERS: &[&Description] = &[
     &stats::inspect::INSPECT,
 ];
 
-/// Returns the filter with this name.
+/// Returns the description of the filter with this name; `None` if the catalog has none.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Description> {
     FILTERS.iter().copied().find(|description| description.name == name)

@@ -1,14 +1,14 @@
-//! Header access for filters, through the marks (CONTRACT 4).
+//! Access to headers through the marks of a block (CONTRACT 4).
 //!
-//! In: a block. Out: the offsets and kinds of its network and transport headers. Marks that are set
-//! are used; missing ones are computed by one pass of `wire::layers` and recorded, so that only the
-//! first filter of a chain pays.
+//! In: a block. Out: the offsets and kinds of its network and transport headers. Marks act as a
+//! cache: missing ones are computed by one pass of `wire::layers` and recorded, so only the first
+//! filter of a chain parses.
 //!
-//! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present: the answer is the
-//! same whether the space provides a head or the whole frame (CONTRACT 14). Lengths beyond it are
+//! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present, so that the
+//! result is the same for a head and for the whole frame (CONTRACT 14). Lengths beyond it are
 //! checked against `marks.captured`, never against the slice.
 
-use crate::contract::{Block, Description, Reason};
+use crate::contract::{Block, Reason};
 use abi::Marks;
 use wire::ethernet;
 use wire::flow::Flow;
@@ -26,15 +26,15 @@ use wire::{Layers, LinkType};
 /// headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
-/// Cause for which a header filter has no answer. The reasons of such a filter begin with
-/// [`Missing::NAMES`], in this order ([`Missing::lead`]).
+/// Reason why a header cannot be read. The reasons of a header filter begin with
+/// [`HeaderError::NAMES`], in this order ([`HeaderError::lead`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
-    /// The frame holds no IP packet, or the block is not a frame.
+pub enum HeaderError {
+    /// The frame contains no IP packet, or the block is not a frame.
     NotIp,
     /// A header contradicts itself or the one around it.
     Malformed,
-    /// The header was not captured, or lies beyond [`HEAD`].
+    /// The header was not captured, or is beyond [`HEAD`].
     Cut,
     /// Too many extension headers or tags.
     TooDeep,
@@ -42,24 +42,24 @@ pub enum Missing {
     Fragment,
 }
 
-impl Missing {
-    /// Names of the reasons in a description, in variant order. A filter that never answers
-    /// `fragment` may omit it.
+impl HeaderError {
+    /// Names of the reasons in a description, in variant order. A filter without use for `fragment`
+    /// may omit it.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// Returns the number of this reason in every description that [`Missing::lead`] accepts.
+    /// Returns the number of this reason in every description that [`HeaderError::lead`] accepts.
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
     }
 
-    /// Asserts at compile time that the reasons of `description` begin with the first `count`
+    /// Asserts at compile time that the reasons of a description begin with the first `count`
     /// names.
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
-    pub const fn lead(description: &Description, count: usize) {
+    pub const fn lead(reasons: &[&str], count: usize) {
         let mut i = 0;
         while i < count {
-            assert!(description.reason(Self::NAMES[i]).0 as usize == i);
+            assert!(Reason::named(reasons, Self::NAMES[i]).0 as usize == i);
             i += 1;
         }
     }
@@ -81,11 +81,11 @@ impl Missing {
 /// An IP packet in a frame. Offsets count from the frame's first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Protocol behind all IP headers.
+    /// Protocol after all IP headers.
     pub protocol: u8,
     /// Offset of the IP header.
     pub network: u32,
-    /// Offset of the packet's data, behind options and extension headers.
+    /// Offset of the packet's data, after options and extension headers.
     pub data: u32,
     /// Offset past the packet's last byte, captured or not.
     pub end: u32,
@@ -98,7 +98,7 @@ pub struct Packet {
 pub struct Transport {
     /// Protocol number.
     pub protocol: u8,
-    /// Offset in the frame.
+    /// Offset of the header in the frame.
     pub at: u32,
 }
 
@@ -116,8 +116,8 @@ pub fn find(block: &mut Block<'_>) -> Layers {
     layers
 }
 
-/// Records a parse of the whole frame as if it had seen only the first [`HEAD`] bytes: for a source
-/// that parses frames anyway, so that no filter behind it has to.
+/// Records a parse of the whole frame, limited to the first [`HEAD`] bytes: for sources that parse
+/// frames anyway, so that no later filter has to.
 #[inline]
 pub fn remember(marks: &mut Marks, layers: &Layers) {
     let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
@@ -127,13 +127,13 @@ pub fn remember(marks: &mut Marks, layers: &Layers) {
 }
 
 /// Returns the IP packet in the frame, its header validated.
-pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
+pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     if let Some(marked) = marked_packet(block) {
         return Ok(marked);
     }
     let layers = find(block);
     let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
-        return Err(Missing::of(&layers));
+        return Err(HeaderError::of(&layers));
     };
     let (network, bytes) = (u32::from(network), behind(head(block), network));
     let length = match layers.network {
@@ -143,36 +143,36 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, Missing> {
             Upper::TooDeep | Upper::Truncated => None,
         },
     };
-    let data = network + length.ok_or(Missing::Cut)?;
+    let data = network + length.ok_or(HeaderError::Cut)?;
     Ok(Packet { protocol, network, data, end: end(block, network), fragment: layers.fragment })
 }
 
-/// Returns the protocol behind all IP headers, also for fragments.
+/// Returns the protocol after all IP headers; also for fragments.
 #[inline]
-pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, Missing> {
+pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, HeaderError> {
     if let Some(marked) = marked(block) {
         return Ok(marked.protocol);
     }
     let layers = find(block);
-    layers.protocol.ok_or_else(|| Missing::of(&layers))
+    layers.protocol.ok_or_else(|| HeaderError::of(&layers))
 }
 
 /// Returns the transport header of the frame.
 #[inline]
-pub fn transport(block: &mut Block<'_>) -> Result<Transport, Missing> {
+pub fn transport(block: &mut Block<'_>) -> Result<Transport, HeaderError> {
     if let Some(marked) = marked(block) {
         return Ok(marked);
     }
     let layers = find(block);
     match (layers.protocol, layers.l4) {
         (Some(protocol), Some(at)) => Ok(Transport { protocol, at: at.into() }),
-        _ => Err(Missing::of(&layers)),
+        _ => Err(HeaderError::of(&layers)),
     }
 }
 
 /// Returns the ports of the frame; `Ok(None)` if its transport protocol has none.
 #[inline]
-pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
+pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
     let Transport { protocol, at } = transport(block)?;
     if !wire::ports::carries(protocol) {
         return Ok(None);
@@ -185,7 +185,7 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, Missing> {
 
 /// Returns the UDP datagram of the frame: ports, offset of the payload, and offset past its last
 /// byte; `Ok(None)` for another protocol.
-pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Missing> {
+pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, at } = transport(block)?;
     if protocol != protocol::UDP {
         return Ok(None);
@@ -198,11 +198,11 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
     let stated = at + u32::from(udp.length());
     match u32::from(udp.length()) {
         0 => Ok(Some((ports, payload, packet_end))),
-        length if length < udp::LENGTH as u32 => Err(Missing::Malformed),
+        length if length < udp::LENGTH as u32 => Err(HeaderError::Malformed),
         _ if stated <= packet_end => Ok(Some((ports, payload, stated))),
         // The first fragment states the length of the whole datagram.
         _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
-        _ => Err(Missing::Malformed),
+        _ => Err(HeaderError::Malformed),
     }
 }
 
@@ -211,7 +211,7 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Miss
 pub struct Segment<'a> {
     /// Fixed part of the header.
     pub header: &'a Tcp,
-    /// Source and target.
+    /// Addresses and ports of source and target.
     pub flow: Flow,
     /// Offset of the header in the frame.
     pub at: u32,
@@ -221,18 +221,18 @@ pub struct Segment<'a> {
     pub end: u32,
 }
 
-/// Returns the TCP segment of the frame; `Ok(None)` for another protocol. A first fragment is an
-/// incomplete segment and has no answer either.
+/// Returns the TCP segment of the frame; `Ok(None)` for another protocol. Fails on a first
+/// fragment, which is an incomplete segment.
 #[inline]
-pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing> {
+pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     match plain_segment(block) {
         Some(segment) => Ok(Some(segment)),
         None => any_segment(block),
     }
 }
 
-/// Fast path for the most common frame: untagged Ethernet, IPv4 without options, unfragmented.
-/// Agrees with [`any_segment`].
+/// Returns the segment of the most common frame (fast path): untagged Ethernet, IPv4 without
+/// options, unfragmented. Agrees with [`any_segment`]; `None` for other frames.
 #[inline]
 pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     const AT: u32 = 34;
@@ -263,13 +263,13 @@ pub(crate) fn plain_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     Some(Segment { header, flow, at: AT, payload, end })
 }
 
-fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing> {
+fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let Transport { protocol, at } = transport(block)?;
     if protocol != protocol::TCP {
         return Ok(None);
     }
     if is_first_fragment(block) {
-        return Err(Missing::Fragment);
+        return Err(HeaderError::Fragment);
     }
     let end = end(block, block.marks.network.into());
     let bytes = head(block).get(at as usize..).unwrap_or_default();
@@ -278,10 +278,10 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, Missing
     };
     let payload = at + u32::from(header.header_length());
     if usize::from(header.header_length()) < tcp::LENGTH_MIN || payload > end {
-        return Err(Missing::Malformed);
+        return Err(HeaderError::Malformed);
     }
     let ports = Ports { source: header.source(), target: header.target() };
-    let flow = flow(block, protocol::TCP, ports).ok_or(Missing::Cut)?;
+    let flow = flow(block, protocol::TCP, ports).ok_or(HeaderError::Cut)?;
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
@@ -300,9 +300,9 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
 
 /// Returns the flow of any IP packet; without ports if its transport protocol has none, or if
 /// another fragment holds them.
-pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, Missing> {
+pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = find(block);
-    Flow::of(&layers, head(block)).ok_or_else(|| Missing::of(&layers))
+    Flow::of(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
 }
 
 /// Size of two ports in bytes.
@@ -310,8 +310,8 @@ const PORTS: u32 = 4;
 
 /// Returns the bytes from `at`, counted from the start of the frame, to the end of the IP packet.
 ///
-/// A filter reads headers from here, never from `block.frame`: behind a short packet lie the
-/// padding of its link and trailers, and they are no header.
+/// Filters must read headers through this, not from `block.frame`: after a short packet the frame
+/// contains padding and trailers.
 #[inline]
 #[must_use]
 pub fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
@@ -323,14 +323,15 @@ pub fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
 /// Returns the reason for fewer than `length` bytes at `at`: the packet ends, or they were not
 /// captured.
 #[cold]
-fn short(block: &Block<'_>, at: u32, length: u32) -> Missing {
+fn short(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match end(block, block.marks.network.into()) {
-        end if end < at + length => Missing::Malformed,
-        _ => Missing::Cut,
+        end if end < at + length => HeaderError::Malformed,
+        _ => HeaderError::Cut,
     }
 }
 
-/// Returns the transport header if it is marked.
+/// Returns the transport header at the marked offset; `None` unless it is marked and its protocol
+/// can be read.
 #[inline]
 fn marked(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;

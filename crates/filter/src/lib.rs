@@ -1,15 +1,15 @@
-//! Filters: the contract that every filter keeps, the catalog, and one file per filter.
+//! Filters: the contract with the engine, the catalog, and one file per filter.
 //!
-//! A filter knows bytes, not places: nothing here names a ring, a socket, a file or a clock, so
-//! that the planner can place a filter anywhere. This crate does no I/O. [SL §6.1], [Th §5.3]
+//! Filters are independent of their location: nothing here names a ring, a socket, a file or a
+//! clock, so the planner can place a filter in any space. This crate does no I/O. [SL §6.1], [Th
+//! §5.3]
 //!
 //! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
-//! [`layers`] (header access), then any filter, in the order in which a packet meets them: `link`,
-//! `network`, `transport`, `general`, `content`, `stats`.
+//! [`layers`] (header access), then any filter, in the order of processing: `link`, `network`,
+//! `transport`, `general`, `content`, `stats`.
 //!
-//! Signatures withhold the rights that a kind does not have. Each of these four examples builds,
-//! and stops building with the one changed line that breaks the rule. A statistics filter sees no
-//! bytes:
+//! Signatures enforce the rights of each kind. Each of the four examples below compiles, and fails
+//! to compile after the one change that breaks a rule. A statistics filter has no access to bytes:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Lengths(u64);
@@ -28,12 +28,12 @@
 //!     }
 //! }
 //! ```
-//! Bytes cannot be kept beyond the call:
+//! Bytes cannot be stored beyond the call:
 //! ```
 //! # use filter::prelude::*;
 //! # struct Last(Option<usize>);
 //! impl Classify for Last {
-//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
 //!         self.0 = Some(block.frame.len());
 //!         Class::YES
 //!     }
@@ -43,7 +43,7 @@
 //! # use filter::prelude::*;
 //! # struct Last(Option<&'static [u8]>);
 //! impl Classify for Last {
-//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+//!     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
 //!         self.0 = Some(block.frame);
 //!         Class::YES
 //!     }
@@ -63,13 +63,13 @@
 //! # use filter::prelude::*;
 //! # struct Clears;
 //! impl Classify for Clears {
-//!     fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+//!     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
 //!         cx.edit(block, 0, Keep::Nothing, |bytes: &mut [u8]| bytes.fill(0));
 //!         Class::YES
 //!     }
 //! }
 //! ```
-//! A reason missing from the description does not compile:
+//! An unknown reason does not compile:
 //! ```
 //! # use filter::prelude::*;
 //! const D: Description = Description { reasons: &["no port"], ..Description::EMPTY };
@@ -108,9 +108,9 @@ pub mod testing;
 
 pub use abi::text;
 pub use contract::*;
-pub use endpoint::{Attach, EndpointFacts, Observed, Outlet, Shares, Side};
+pub use endpoint::{Attach, EndpointFacts, ObservedSource, Outlet, Side, SourceOverlap};
 
-/// The imports of a filter file.
+/// Common imports of a filter's source file.
 pub mod prelude {
     pub use crate::contract::*;
     pub use crate::sharing::Sharing;

@@ -1,16 +1,15 @@
-//! Assignment of blocks to replicas of a filter, such that no session is split.
+//! Sharding key of a block: assigns blocks to replicas of a filter without splitting a session.
 //!
 //! In: a block. Out: a number that is the same for all blocks of a session, both ways, on every
 //! machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
 //! For a filter that tracks sessions itself it is a hash of addresses and ports, or of the
-//! addresses alone if the filter also reassembles fragments, which have no ports. Behind a filter
-//! that assigned sessions it is the session number. Blocks without a session share one number,
-//! since any replica may take them.
+//! addresses alone if the filter also reassembles fragments, which have no ports. After a filter
+//! that assigned sessions it is the session number. Blocks without a session share one number.
 
 use crate::contract::Block;
 use crate::layers;
-use crate::twin::{self, Ways};
+use crate::twin::{self, TwinExits};
 use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16, be32, byte};
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
@@ -49,18 +48,18 @@ impl Sharing {
         self,
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
-        ways: Ways<'s>,
+        exits: TwinExits<'s>,
     ) -> Result<Wide<'s>, Unfit> {
-        let (l3, l4) = twin::whole_packet(s, on, ways)?;
+        let (l3, l4) = twin::whole_packet(s, on, exits)?;
         let ends = match self {
             Self::Session => return Err(Unfit::new("sessions are told apart in threads")),
-            Self::Flow => both_ports(s, l4, ways).map(Some),
+            Self::Flow => both_ports(s, l4, exits).map(Some),
             Self::Addresses => [None; 2],
         };
         let zero = s.wide(0);
         let sum = s.wide_var(zero);
         s.arm(|t, done| {
-            let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
+            let first = t.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
             let version = t.load(first, byte::<0>());
             let version = t.shr(version, 4);
             t.arm(|four, six| {
@@ -72,7 +71,7 @@ impl Sharing {
                 both_ends(four, halves, ends, sum);
                 four.leave(done);
             });
-            let header = t.need::<{ ipv6::LENGTH }>(l3, ways.unsure);
+            let header = t.need::<{ ipv6::LENGTH }>(l3, exits.unsure);
             let source = [
                 [t.load(header, be32::<8>()), t.load(header, be32::<12>())],
                 [t.load(header, be32::<16>()), t.load(header, be32::<20>())],
@@ -94,7 +93,7 @@ impl Sharing {
 }
 
 /// Loads the ports of both ends, zero for protocols without ports.
-fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [Wide<'s>; 2] {
+fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
         t.arm(|u, without| {
@@ -104,8 +103,8 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, ways: Ways<'s>) -> [
                 }
                 v.leave(without);
             });
-            u.only(l4.length, Cmp::Ge, 4, ways.unsure);
-            let both = u.need::<4>(l4.at, ways.unsure);
+            u.only(l4.length, Cmp::Ge, 4, exits.unsure);
+            let both = u.need::<4>(l4.at, exits.unsure);
             let number = u.load(both, be16::<{ ports::SRC_PORT }>());
             u.set(source, number);
             let number = u.load(both, be16::<{ ports::DST_PORT }>());

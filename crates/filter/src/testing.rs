@@ -1,13 +1,13 @@
 //! Test support for filters: literal frames, a space over plain memory, and a node that runs one
 //! filter and adds up its ledger. Compiled for tests only (feature `testing`).
 //!
-//! The space keeps every block until it is dropped, so that tests can inspect everything; it edits
+//! The space stores every block until it is dropped, so that tests can inspect everything; it edits
 //! in copies only, and runs out of memory when its cells are used up.
 
 use crate::contract::{
-    Amount, Arguments, Batch, Block, Columns, Counts, Description, Fill, Filter, Gateway, Holds,
-    Keep, Key, Keys, LaneContext, Mistake, Moved, Output, Parameter, Pin, Report, StreamContext,
-    Tell, Time, Value,
+    Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
+    Gateway, Holds, Keep, Key, Keys, LaneContext, Mistake, MovedSession, Output, Parameter, PinId,
+    Report, StreamContext, Time, Value,
 };
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use std::cell::{Cell, OnceCell};
@@ -81,7 +81,7 @@ impl<'a> Space<'a> {
     /// Makes a batch of frames, as a source does.
     ///
     /// # Panics
-    /// When there are more frames than lanes, or the arena is full.
+    /// Panics if there are more frames than lanes, or the arena is full.
     #[must_use]
     pub fn batch(&self, frames: &[Frame]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
@@ -111,11 +111,11 @@ impl<'a> Gateway<'a> for Space<'a> {
         Some(Block { frame: self.arena.at(block.entry().frame()), ..block })
     }
 
-    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)> {
-        Some((block.entry(), Pin(0)))
+    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)> {
+        Some((block.entry(), PinId(0)))
     }
 
-    fn unpin(&mut self, _: Pin) {}
+    fn unpin(&mut self, _: PinId) {}
 
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
         let mut bytes = vec![0; room.min(BLOCK_MAX)];
@@ -136,7 +136,7 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// A filter with the state that a space keeps for it.
+/// A filter with the state that a space manages for it.
 #[derive(Debug)]
 pub struct Node {
     /// Description of the filter.
@@ -156,7 +156,7 @@ impl Node {
         Self::asked_for(description, words, &[])
     }
 
-    /// Creates a filter whose arcs select these ranges of classes.
+    /// Creates a filter with arcs that select these ranges of classes.
     pub fn asked_for(
         description: &'static Description,
         words: &[&str],
@@ -174,7 +174,7 @@ impl Node {
     }
 
     /// Runs one pass; returns the batches that leave, unselected blocks included.
-    pub fn turn<'a>(
+    pub fn pass<'a>(
         &mut self,
         mut batch: Batch<'a>,
         space: &mut Space<'a>,
@@ -183,18 +183,17 @@ impl Node {
         match &mut self.filter {
             Filter::Statistics(filter) => filter.record(batch.tags(), now),
             Filter::Lanes(filter) => {
-                let tell = Tell::new(now, &mut self.counts);
-                filter.process(&mut batch, &mut LaneContext::new(tell, space));
+                let common = ClassifyContext::new(now, &mut self.counts);
+                filter.process(&mut batch, &mut LaneContext::new(common, space));
             }
             Filter::Edit(filter) => {
-                let mut tell = Tell::new(now, &mut self.counts);
-                let lost = edit::edited(&mut **filter, &mut batch, space, &mut tell);
+                let mut common = ClassifyContext::new(now, &mut self.counts);
+                let lost = edit::edited(&mut **filter, &mut batch, space, &mut common);
                 lost.into_iter().for_each(|bytes| self.counts.no_room.add(bytes));
             }
-            Filter::Stream(filter) => {
-                let in_place = filter.in_place();
+            Filter::Stream(_) => {
                 let made = self.stream(space, now, |filter, cx| filter.process(&mut batch, cx));
-                return if in_place { std::iter::once(batch).chain(made).collect() } else { made };
+                return std::iter::once(batch).chain(made).collect();
             }
         }
         vec![batch]
@@ -222,17 +221,18 @@ impl Node {
         self.filter.report()
     }
 
-    /// Takes all state out of the filter, held blocks included, as for a move to another process.
-    pub fn save(&mut self) -> Vec<Moved> {
+    /// Removes all state from the filter, held blocks included, as for a move to another process.
+    pub fn save(&mut self) -> Vec<MovedSession> {
         let Some(state) = self.filter.state() else { return Vec::new() };
         let keys = state.sessions().into_iter();
-        let saved: Vec<Moved> = keys.filter_map(|key| state.take(key, &mut self.holds)).collect();
+        let saved: Vec<MovedSession> =
+            keys.filter_map(|key| state.take(key, &mut self.holds)).collect();
         held(&saved).for_each(|bytes| self.counts.held.take(bytes));
         saved
     }
 
     /// Restores saved state into this filter.
-    pub fn restore(&mut self, saved: Vec<Moved>) -> Result<(), Mistake> {
+    pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
         held(&saved).for_each(|bytes| self.counts.held.add(bytes));
         saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
@@ -247,7 +247,7 @@ impl Node {
         &mut self,
         space: &mut Space<'a>,
         now: Time,
-        call: impl FnOnce(&mut dyn crate::contract::StreamBatches, &mut StreamContext<'_, 'a>),
+        call: impl FnOnce(&mut dyn crate::contract::HoldingLanes, &mut StreamContext<'_, 'a>),
     ) -> Vec<Batch<'a>> {
         let mut output = Output::default();
         let Filter::Stream(filter) = &mut self.filter else { return Vec::new() };
@@ -259,14 +259,14 @@ impl Node {
 }
 
 /// Yields the lengths of the blocks held in saved state.
-fn held(saved: &[Moved]) -> impl Iterator<Item = u32> + '_ {
+fn held(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
 /// The result of a filter for one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Class of the answer.
+    /// Class of the block.
     pub class: Class,
     /// Offset of the view.
     pub view: u32,
@@ -278,14 +278,14 @@ pub struct Answer {
     pub marks: Marks,
     /// Time, session, origin, flags.
     pub context: BlockMetadata,
-    /// Reason for a missing answer.
+    /// Reason for a missing class.
     pub why: Option<&'static str>,
 }
 
 /// Runs a filter over single frames; blocks that it ended are left out.
 ///
 /// # Panics
-/// When the arguments are wrong.
+/// Panics if the arguments are wrong.
 pub fn answers(description: &'static Description, words: &[&str], frames: &[Frame]) -> Vec<Answer> {
     chain(&[(description, words)], frames)
 }
@@ -293,7 +293,7 @@ pub fn answers(description: &'static Description, words: &[&str], frames: &[Fram
 /// Runs a chain of filters over single frames; `why` is the last filter's.
 ///
 /// # Panics
-/// When arguments are wrong.
+/// Panics if any arguments are wrong.
 pub fn chain(filters: &[(&'static Description, &[&str])], frames: &[Frame]) -> Vec<Answer> {
     let mut nodes: Vec<Node> = filters
         .iter()
@@ -309,9 +309,9 @@ fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     let mut why = None;
     for node in nodes {
         let before: Vec<_> = node.unanswered().collect();
-        let turns = std::mem::take(&mut batches);
-        let turns = turns.into_iter().flat_map(|batch| node.turn(batch, &mut space, frame.time));
-        batches = turns.collect();
+        let passes = std::mem::take(&mut batches);
+        let passes = passes.into_iter().flat_map(|batch| node.pass(batch, &mut space, frame.time));
+        batches = passes.collect();
         let counted = before.into_iter().zip(node.unanswered()).find(|(b, a)| b.1 != a.1);
         why = counted.map(|((name, _), _)| name);
     }
@@ -322,7 +322,7 @@ fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
 /// Returns a filter's report on these frames, in full batches.
 ///
 /// # Panics
-/// When the arguments are wrong.
+/// Panics if the arguments are wrong.
 pub fn report(
     description: &'static Description,
     words: &[&str],
@@ -333,7 +333,7 @@ pub fn report(
         let arena = Arena::new(4 * frames.len());
         let mut space = Space::new(&arena);
         let now = frames.last().map_or(0, |frame| frame.time);
-        node.turn(space.batch(frames), &mut space, now);
+        node.pass(space.batch(frames), &mut space, now);
     }
     node.report().rows
 }
@@ -341,7 +341,7 @@ pub fn report(
 /// Parses words: `name=value` if the filter has that parameter, otherwise positional.
 pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Arguments, Mistake> {
     let keys: Arc<dyn Keys> = Arc::new(ExamKeys);
-    let mut arguments = Arguments::defaults(description).trusted_with(Some(keys));
+    let mut arguments = Arguments::defaults(description.parameters).with_keys(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
     let mut last: Option<&Parameter> = None;
     for word in words {
@@ -371,7 +371,7 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
     }
 }
 
-/// Key in all tests, whatever the key file is called.
+/// Key for all tests; the file name is ignored.
 pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
 /// A key provider without files.

@@ -1,8 +1,8 @@
-//! Groups blocks into texts, for filters whose matches may span blocks.
+//! Texts: sequences of blocks within which a match may span blocks.
 //!
-//! In: a block. Out: its position in the text of its session and direction: continuation,
-//! beginning, end, or a text of its own. Texts are a direction of a connection, a message (its
-//! description, then its fragments), a datagram, and any block without a session.
+//! In: a block. Out: its position in a text: beginning, continuation, end, or all of it. A text is
+//! one direction of a connection, a message (its description, then its fragments), a datagram, or a
+//! block without a session.
 
 use crate::contract::Block;
 use crate::layers;
@@ -12,22 +12,22 @@ use wire::ip::protocol;
 /// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TextPiece {
-    /// Session of the text; `None` if the block is a whole text.
+    /// Session of the text; `None` if the block is an entire text.
     pub(crate) session: Option<u64>,
-    /// True if it is a piece of the backward direction.
+    /// True for the backward direction of the session.
     pub(crate) backward: bool,
-    /// True if the text begins here.
+    /// True if the text begins with this block.
     pub(crate) begins: bool,
-    /// True if the text ends here.
+    /// True if the text ends with this block.
     pub(crate) ends: bool,
-    /// True if bytes of the text are missing here.
+    /// True if the block is a hole: its bytes are missing.
     pub(crate) hole: bool,
-    /// True for the description of a message, whose bytes follow.
+    /// True for the description of a message; its bytes follow.
     pub(crate) described: bool,
 }
 
 impl TextPiece {
-    /// Classifies this block.
+    /// Returns the position of a block.
     #[inline]
     pub(crate) fn of(block: &Block<'_>) -> Self {
         let flags = block.context.flags;

@@ -15,19 +15,19 @@ use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
-/// The result of a twin.
+/// The result of emitting a twin.
 pub(crate) type Emitted<'s> = Result<Answer<'s>, Unfit>;
 
 /// The exits of a header-parsing twin, named by its reasons.
 #[derive(Clone, Copy)]
-pub(crate) struct Ways<'s> {
+pub(crate) struct TwinExits<'s> {
     pub(crate) not_ip: Exit<'s>,
     pub(crate) malformed: Exit<'s>,
     pub(crate) cut: Exit<'s>,
     pub(crate) unsure: Exit<'s>,
 }
 
-impl<'s> Ways<'s> {
+impl<'s> TwinExits<'s> {
     /// Creates the exits; unanswered blocks continue at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
@@ -105,7 +105,7 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
 }
 
 /// Parses the tag at `at`, or the one beside the frame if none was read before; returns its control
-/// information, the type behind it, and the position behind it.
+/// information, the type after it, and the position after it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -149,21 +149,21 @@ pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<
 pub(crate) fn packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> (FramePos<'s>, Transport<'s>) {
-    let (kind, l3) = network(s, on, ways);
+    let (kind, l3) = network(s, on, exits);
     let (number, length, data) = (s.var(0), s.var(0), s.at_var(l3));
     s.arm(|t, done| {
         t.arm(|four, six| {
             four.only(kind, Cmp::Eq, u32::from(ethertype::IPV4), six);
-            let (protocol, rest, behind) = ipv4(four, l3, ways);
+            let (protocol, rest, behind) = ipv4(four, l3, exits);
             four.set(number, protocol);
             four.set(length, rest);
             four.set_at(data, behind);
             four.leave(done);
         });
-        t.only(kind, Cmp::Eq, u32::from(ethertype::IPV6), ways.not_ip);
-        let (protocol, rest, behind) = ipv6(t, l3, ways);
+        t.only(kind, Cmp::Eq, u32::from(ethertype::IPV6), exits.not_ip);
+        let (protocol, rest, behind) = ipv6(t, l3, exits);
         t.set(number, protocol);
         t.set(length, rest);
         t.set_at(data, behind);
@@ -179,13 +179,13 @@ pub(crate) fn packet<'s>(
 pub(crate) fn whole_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> Result<(FramePos<'s>, Transport<'s>), Unfit> {
     let next = if on.linked { None } else { on.next };
     if next.is_none() && !on.linked && s.hook().has_link_header() {
         return Err(Unfit::new("what is left of the frame is no packet"));
     }
-    Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, ways))
+    Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
 /// Returns the length of the view. A tag beside the frame counts until `vlan` has passed it.
@@ -215,11 +215,11 @@ pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
 pub(crate) fn transport<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> Transport<'s> {
     match on.l4 {
         Some(known) => known,
-        None => packet(s, on, ways).1,
+        None => packet(s, on, exits).1,
     }
 }
 
@@ -227,19 +227,19 @@ pub(crate) fn transport<'s>(
 pub(crate) fn datagram<'s>(
     s: &mut Scope<'s, '_>,
     l4: Transport<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
     not_udp: Exit<'s>,
 ) -> (Window<'s, { udp::LENGTH }>, Num<'s>) {
     const HEADER: u32 = udp::LENGTH as u32;
     s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
-    s.only(l4.length, Cmp::Ge, HEADER, ways.malformed);
-    let header = s.need::<{ udp::LENGTH }>(l4.at, ways.cut);
+    s.only(l4.length, Cmp::Ge, HEADER, exits.malformed);
+    let header = s.need::<{ udp::LENGTH }>(l4.at, exits.cut);
     let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
     let stated = s.var(l4.length);
     s.arm(|t, to_the_end| {
         t.only(length, Cmp::Ne, 0, to_the_end);
-        t.only(length, Cmp::Ge, HEADER, ways.malformed);
-        t.only(length, Cmp::Le, l4.length, ways.malformed);
+        t.only(length, Cmp::Ge, HEADER, exits.malformed);
+        t.only(length, Cmp::Le, l4.length, exits.malformed);
         t.set(stated, length);
     });
     let stated = s.get(stated);
@@ -260,17 +260,17 @@ pub(crate) fn port<'s>(
     out: Exit<'s>,
     port: Port,
 ) -> Emitted<'s> {
-    let ways = Ways::new(s, out);
+    let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
-    let l4 = transport(s, on, ways);
+    let l4 = transport(s, on, exits);
     s.arm(|t, carries| {
         for known in ports::PROTOCOLS {
             t.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
         }
         t.leave(no_port);
     });
-    s.only(l4.length, Cmp::Ge, 4, ways.malformed);
-    let both = s.need::<4>(l4.at, ways.cut);
+    s.only(l4.length, Cmp::Ge, 4, exits.malformed);
+    let both = s.need::<4>(l4.at, exits.cut);
     let number = match port {
         Port::Source => s.load(both, be16::<{ ports::SRC_PORT }>()),
         Port::Target => s.load(both, be16::<{ ports::DST_PORT }>()),
@@ -278,12 +278,16 @@ pub(crate) fn port<'s>(
     Ok(Answer::new(s.natural(number), Layers { l4: Some(l4), ..on }))
 }
 
-/// Returns the network protocol behind all tags, and the position of its header.
-fn network<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, ways: Ways<'s>) -> (Num<'s>, FramePos<'s>) {
-    network_or(s, on, ways.cut)
+/// Returns the network protocol after all tags, and the position of its header.
+fn network<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    exits: TwinExits<'s>,
+) -> (Num<'s>, FramePos<'s>) {
+    network_or(s, on, exits.cut)
 }
 
-/// The same, with an exit of its own for a truncated frame.
+/// Returns the same as [`network`], with a separate exit for a truncated frame.
 pub(crate) fn network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -315,55 +319,55 @@ pub(crate) fn network_or<'s>(
 fn ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
-    let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, ways.cut);
+    let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
     let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
     let version = s.shr(first, 4);
-    s.only(version, Cmp::Eq, 4, ways.malformed);
+    s.only(version, Cmp::Eq, 4, exits.malformed);
     let words = s.and(first, 0x0f);
     let bytes = s.shl(words, 2);
-    s.only(bytes, Cmp::Ge, ipv4::LENGTH_MIN as u32, ways.malformed);
+    s.only(bytes, Cmp::Ge, ipv4::LENGTH_MIN as u32, exits.malformed);
     let total = s.load(header, be16::<{ ipv4::TOTAL_LENGTH }>());
-    s.only(total, Cmp::Ne, 0, ways.unsure);
-    s.only(total, Cmp::Ge, bytes, ways.malformed);
+    s.only(total, Cmp::Ne, 0, exits.unsure);
+    s.only(total, Cmp::Ge, bytes, exits.malformed);
     let fragment = s.load(header, be16::<{ ipv4::FLAGS_FRAGMENT }>());
     let bits = u32::from(ipv4::OFFSET_MASK | ipv4::MORE_FRAGMENTS);
-    s.only(fragment, Cmp::NotAny, bits, ways.unsure);
+    s.only(fragment, Cmp::NotAny, bits, exits.unsure);
     s.arm(|t, no_options| {
         t.only(bytes, Cmp::Ne, ipv4::LENGTH_MIN as u32, no_options);
         let before = t.sub(bytes, 1);
-        let last = t.advance_by(l3, before, IPV4_MAX, ways.unsure);
-        t.need::<1>(last, ways.unsure);
+        let last = t.advance_by(l3, before, IPV4_MAX, exits.unsure);
+        t.need::<1>(last, exits.unsure);
     });
     let protocol = s.load(header, byte::<{ ipv4::PROTOCOL }>());
     let rest = s.sub(total, bytes);
-    (protocol, rest, s.advance_by(l3, bytes, IPV4_MAX, ways.malformed))
+    (protocol, rest, s.advance_by(l3, bytes, IPV4_MAX, exits.malformed))
 }
 
-/// Returns the protocol behind the extension headers, the length of the data, and their position.
+/// Returns the protocol after the extension headers, the length of the data, and their position.
 fn ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
-    let header = s.need::<{ ipv6::LENGTH }>(l3, ways.cut);
+    let header = s.need::<{ ipv6::LENGTH }>(l3, exits.cut);
     let first = s.load(header, byte::<0>());
     let version = s.shr(first, 4);
-    s.only(version, Cmp::Eq, 6, ways.malformed);
+    s.only(version, Cmp::Eq, 6, exits.malformed);
     let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH }>());
-    s.only(stated, Cmp::Ne, 0, ways.unsure);
+    s.only(stated, Cmp::Ne, 0, exits.unsure);
     let next = s.load(header, byte::<{ ipv6::NEXT_HEADER }>());
     let behind = s.advance(l3, ipv6::LENGTH as u16);
     let (number, length, data) = (s.var(next), s.var(stated), s.at_var(behind));
     s.arm(|t, upper| {
         for _ in 0..EXTENSIONS_MAX {
             let (kind, rest, at) = (t.get(number), t.get(length), t.get_at(data));
-            only_extension(t, kind, ways.unsure, upper);
-            t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, ways.unsure);
-            let header = t.need::<EXTENSION_LENGTH>(at, ways.unsure);
+            only_extension(t, kind, exits.unsure, upper);
+            t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, exits.unsure);
+            let header = t.need::<EXTENSION_LENGTH>(at, exits.unsure);
             let longer = t.load(header, byte::<1>());
-            t.only(longer, Cmp::Eq, 0, ways.unsure);
+            t.only(longer, Cmp::Eq, 0, exits.unsure);
             let following = t.load(header, byte::<0>());
             t.set(number, following);
             let rest = t.sub(rest, EXTENSION_LENGTH as u32);
@@ -372,8 +376,8 @@ fn ipv6<'s>(
             t.set_at(data, behind);
         }
         let kind = t.get(number);
-        only_extension(t, kind, ways.unsure, upper);
-        t.leave(ways.unsure);
+        only_extension(t, kind, exits.unsure, upper);
+        t.leave(exits.unsure);
     });
     (s.get(number), s.get(length), s.get_at(data))
 }

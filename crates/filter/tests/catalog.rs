@@ -11,8 +11,8 @@ use corpus::Captured;
 use filter::catalog::FILTERS;
 use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, arguments};
 use filter::{
-    Batch, Block, Classes, Counts, Description, Filter, Form, Gives, Keeps, Kind, LANES, Reads,
-    lanes,
+    Batch, Block, Classes, Counts, Description, Filter, FilterKind, Form, LANES, OutputForm,
+    ReadDepth, StateScope, lanes,
 };
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn run(
     for batch in corpus::batches(frames) {
         let before = space.batch(batch);
         let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
-        let after = node.turn(before.duplicate(), &mut space, now);
+        let after = node.pass(before.duplicate(), &mut space, now);
         see(node, &before, &after);
     }
 }
@@ -119,9 +119,10 @@ fn class_names_map_to_one_number_in_range() {
     }
 }
 
-/// LANGUAGE.md, at its end: a class may have the name of a filter only if it leads there. The
-/// filter must therefore answer most blocks of that class, where it accepts their form. Names of
-/// services are shared by all filters that answer ports: one of them must lead there.
+/// Checks the rule at the end of LANGUAGE.md: a class may share the name of a filter only if it
+/// leads to that filter, which must therefore answer most blocks of the class, where it accepts
+/// their form. All filters that return ports share the names of services; one of them must lead
+/// there.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
     classes_lead_to_their_filters(corpus::captured);
@@ -129,12 +130,12 @@ fn class_named_like_a_filter_leads_to_it() {
 
 fn classes_lead_to_their_filters(captured: Captured) {
     let frames = [captured(16), corpus::shapes()].concat();
-    let (mut named, mut led) = (BTreeSet::new(), BTreeSet::new());
+    let (mut named, mut leading) = (BTreeSet::new(), BTreeSet::new());
     for d in FILTERS {
         let Classes::Number { names, .. } = d.classes else { continue };
         for (name, value) in names {
             let Some(other) = filter::catalog::find(name) else { continue };
-            let form = if let Gives::Form(form) = d.gives { form } else { Form::Frame };
+            let form = if let OutputForm::Form(form) = d.gives { form } else { Form::Frame };
             if !other.takes.has(form) {
                 continue;
             }
@@ -143,20 +144,20 @@ fn classes_lead_to_their_filters(captured: Captured) {
             let mut space = Space::new(&arena);
             let (mut first, mut second, mut there) = (node(d), node(other), 0);
             for frames in corpus::batches(&frames) {
-                for mut batch in first.turn(space.batch(frames), &mut space, 0) {
+                for mut batch in first.pass(space.batch(frames), &mut space, 0) {
                     batch.keep(batch.select(|class| class.0 == *value));
                     // Ends and holes cannot be recognized.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
                     batch.keep(bytes);
                     there += u64::from(batch.live().count_ones());
-                    second.turn(batch, &mut space, 0);
+                    second.pass(batch, &mut space, 0);
                 }
             }
             // In one of five captures with port 22, curl requests a page from it.
             let unanswered: u64 = second.unanswered().map(|(_, n)| n).sum();
             named.insert(*name);
-            led.extend((there > 0).then_some(*name));
+            leading.extend((there > 0).then_some(*name));
             assert!(
                 there == 0 || unanswered * 4 < there,
                 "`{}` |{name} does not lead to `{name}`: {unanswered} of {there} not answered",
@@ -164,7 +165,17 @@ fn classes_lead_to_their_filters(captured: Captured) {
             );
         }
     }
-    assert_eq!(named, led, "a name to which no class leads");
+    assert_eq!(named, leading, "a name to which no class leads");
+}
+
+/// The daemon's built-in policy lets users run every twin without a right. `strip` removes headers
+/// and changes no field.
+#[test]
+fn editing_twin_names_the_right_that_it_needs() {
+    let editing = |d: &&Description| d.kernel.is_some() && d.kind == FilterKind::Editing;
+    for d in FILTERS.iter().copied().filter(editing) {
+        assert!(d.right.is_some() || d.name == "strip", "`{}`", d.name);
+    }
 }
 
 #[test]
@@ -177,17 +188,17 @@ fn kinds_keep_to_their_rights(captured: Captured) {
     for d in FILTERS {
         let mut node = node(d);
         let fits = match node.filter {
-            Filter::Statistics(_) => d.kind == Kind::Statistics,
-            Filter::Lanes(_) => (Kind::Inspection..=Kind::Editing).contains(&d.kind),
-            Filter::Edit(_) => d.kind == Kind::Editing,
-            Filter::Stream(_) => (Kind::Reordering..=Kind::Editing).contains(&d.kind),
+            Filter::Statistics(_) => d.kind == FilterKind::Statistics,
+            Filter::Lanes(_) => (FilterKind::Inspection..=FilterKind::Editing).contains(&d.kind),
+            Filter::Edit(_) => d.kind == FilterKind::Editing,
+            Filter::Stream(_) => (FilterKind::Reordering..=FilterKind::Editing).contains(&d.kind),
         };
         assert!(fits, "`{}` is called {} and is a {:?}", d.name, d.kind.name(), node.filter);
-        if d.kind == Kind::Statistics {
-            assert_eq!(d.reads, Reads::Nothing, "`{}`", d.name);
+        if d.kind == FilterKind::Statistics {
+            assert_eq!(d.reads, ReadDepth::Nothing, "`{}`", d.name);
         }
-        if d.kind < Kind::Reordering {
-            assert_eq!(d.gives, Gives::Same, "`{}`", d.name);
+        if d.kind < FilterKind::Reordering {
+            assert_eq!(d.gives, OutputForm::Same, "`{}`", d.name);
         }
         if let Filter::Stream(_) = node.filter {
             continue;
@@ -206,21 +217,21 @@ fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
     let beside = |context: BlockMetadata| match d.state.keeps {
-        Keeps::Sessions => {
+        StateScope::Sessions => {
             BlockMetadata { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
         }
         _ => context,
     };
     assert_eq!(beside(before.context), beside(after.context), "`{name}`: context");
-    if d.kind < Kind::Classification {
+    if d.kind < FilterKind::Classification {
         assert_eq!((before.pointer, before.marks), (after.pointer, after.marks), "`{name}`");
     }
-    if d.kind < Kind::Reordering {
+    if d.kind < FilterKind::Reordering {
         let class = after.pointer.class;
         assert_eq!(before.pointer.with_class(class), after.pointer, "`{name}`: the view moved");
         assert_eq!(before.marks.view, after.marks.view, "`{name}`: the view moved");
     }
-    if d.kind < Kind::Editing {
+    if d.kind < FilterKind::Editing {
         assert!(std::ptr::eq(before.frame, after.frame), "`{name}`: other bytes");
         assert_eq!(before.entry().frame().place, after.entry().frame().place, "`{name}`");
         let end = after.marks.view + after.length();
@@ -231,7 +242,7 @@ fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
             (is.captured, is.wire_length, is.link)
         );
     }
-    if d.gives == Gives::Same || d.classes != Classes::Same {
+    if d.gives == OutputForm::Same || d.classes != Classes::Same {
         in_declared_classes(d, before, after);
     }
 }
@@ -239,7 +250,9 @@ fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
 fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let class = after.pointer.class;
     let declared = match d.classes {
-        _ if !class.answered() => d.kind >= Kind::Classification || class == before.pointer.class,
+        _ if !class.answered() => {
+            d.kind >= FilterKind::Classification || class == before.pointer.class
+        }
         Classes::Same => class == before.pointer.class,
         Classes::YesNo => class == abi::Class::YES,
         Classes::Number { range, .. } => {
@@ -257,7 +270,7 @@ fn every_unanswered_block_has_a_reason() {
 
 fn blocks_have_answers_or_reasons(captured: Captured) {
     let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
-    for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
+    for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let mut node = node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
         run(&mut node, &frames, usize::MAX, |node, before, after| {
@@ -314,13 +327,13 @@ fn noise_is_survived(captured: Captured) {
                 block.marks.payload = mark();
                 batch.set(l, block);
             }
-            node.turn(batch, &mut space, 0);
+            node.pass(batch, &mut space, 0);
         }
         assert!(node.report().rows.len() <= 100, "`{}`", d.name);
     }
 }
 
-/// CONTRACT 14: a space may provide only a head, and the answer must not depend on it.
+/// Checks CONTRACT 14: a space may provide only a head, and the answer must not depend on it.
 #[test]
 fn head_suffices_for_filters_that_read_a_head() {
     heads_are_enough(corpus::captured);
@@ -330,9 +343,9 @@ fn heads_are_enough(captured: Captured) {
     let frames = [captured(2), corpus::shapes()].concat();
     for d in FILTERS {
         let head = match d.reads {
-            Reads::Nothing => 0,
-            Reads::Head(head) => usize::from(head),
-            Reads::All => continue,
+            ReadDepth::Nothing => 0,
+            ReadDepth::Head(head) => usize::from(head),
+            ReadDepth::All => continue,
         };
         let (mut one, mut other) = (node(d), node(d));
         let whole = all_answers(&mut one, &frames, usize::MAX);
@@ -355,16 +368,16 @@ fn marks_and_a_fresh_parse_agree() {
 fn marks_agree(captured: Captured) {
     let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
     let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
-    for d in FILTERS.iter().filter(|d| d.kind >= Kind::Classification) {
+    for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
         // Held blocks must outlive the pass.
         let arena = Arena::new(8 * frames.len());
         let mut space = Space::new(&arena);
         for frames in corpus::batches(&frames) {
-            let alone = fresh.turn(space.batch(frames), &mut space, 0);
-            let between = first.turn(space.batch(frames), &mut space, 0);
+            let alone = fresh.pass(space.batch(frames), &mut space, 0);
+            let between = first.pass(space.batch(frames), &mut space, 0);
             for (batch, alone) in between.into_iter().zip(alone) {
-                let behind = marked.turn(batch, &mut space, 0).remove(0);
+                let behind = marked.pass(batch, &mut space, 0).remove(0);
                 for ((_, a), (_, b)) in alone.blocks().zip(behind.blocks()) {
                     let same = a.pointer.class == b.pointer.class && a.bytes() == b.bytes();
                     assert!(same || d.classes == Classes::Same, "`{}`: {:02x?}", d.name, a.frame);
@@ -417,6 +430,17 @@ fn reports_exist_exactly_where_declared() {
 }
 
 #[test]
+fn filters_with_writable_parameters_let_them_be_set() {
+    for d in FILTERS {
+        let words = filter::testing::example_words(d);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let given = arguments(d, &words).unwrap();
+        let writable = d.parameters.iter().any(|parameter| parameter.writable);
+        assert_eq!(node(d).filter.set(&given).is_ok(), writable, "`{}`", d.name);
+    }
+}
+
+#[test]
 fn m1_m4_saved_state_continues_elsewhere() {
     saved_state_continues(corpus::captured);
 }
@@ -440,7 +464,7 @@ fn saved_state_continues(captured: Captured) {
             // Some blocks have sessions, as behind a filter that assigns them.
             block.context.session = number as u32 % 5;
             batch.set(0, block);
-            for batch in node.turn(batch, &mut space, frame.time) {
+            for batch in node.pass(batch, &mut space, frame.time) {
                 answers.extend(batch.blocks().map(|(_, block)| Answer::of(&block, None)));
             }
         }
@@ -455,10 +479,12 @@ fn saved_state_continues(captured: Captured) {
         let mut found = all_answers(&mut leaves, before);
         let keeps = leaves.filter.state().map(|state| state.sessions());
         match d.state.keeps {
-            Keeps::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
-            Keeps::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
-            Keeps::Sessions => assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name),
-            Keeps::Pinned(_) => continue,
+            StateScope::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
+            StateScope::Private => assert_eq!(keeps, Some(vec![filter::PRIVATE]), "`{}`", d.name),
+            StateScope::Sessions => {
+                assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name)
+            }
+            StateScope::Pinned(_) => continue,
         }
         let saved = leaves.save();
         drop(leaves);
@@ -519,35 +545,35 @@ fn groups_are_ranges_of_the_classes() {
 /// The state's columns are those of the description, with unique names; every row over a corpus has
 /// the width of the header.
 #[test]
-fn m3_shown_state_has_the_described_columns() {
+fn m3_published_state_has_the_described_columns() {
     let frames = corpus::shapes();
     let mut showing = 0;
     for d in FILTERS {
-        let Some((whose, columns)) = d.shown() else { continue };
+        let Some((whose, columns)) = d.published() else { continue };
         let names: Vec<String> = columns.iter().flat_map(|column| column.names()).collect();
         for (number, column) in columns.iter().enumerate() {
             assert!(is_name(column.name) && !column.help.is_empty(), "`{}` {column:?}", d.name);
             let twice = columns.iter().skip(number + 1).any(|other| other.name == column.name);
             assert!(!twice, "`{}` shows {} twice", d.name, column.name);
         }
-        assert_ne!(d.state.keeps, Keeps::Nothing, "`{}` shows what it does not keep", d.name);
+        assert_ne!(d.state.keeps, StateScope::Nothing, "`{}` shows what it does not keep", d.name);
         let mut node = node(d);
         run(&mut node, &frames, usize::MAX, |_, _, _| {});
         let (mut rows, mut sessions) = (0, Vec::new());
         let state = node.filter.state().expect("what shows keeps");
         sessions.extend(state.sessions());
-        state.show(whose, true, &mut |_, row| {
+        state.publish(whose, true, &mut |_, row| {
             let Some(row) = row else { return };
             assert_eq!(row.len(), names.len(), "`{}`", d.name);
             rows += 1;
         });
         let private = sessions.contains(&filter::PRIVATE);
         let wanted = match whose {
-            filter::Whose::Private => 1,
-            filter::Whose::Sessions => sessions.len() - usize::from(private),
+            filter::PublishedSessions::Private => 1,
+            filter::PublishedSessions::Sessions => sessions.len() - usize::from(private),
         };
         assert_eq!(rows, wanted, "`{}`: a row for each session", d.name);
-        state.show(whose, false, &mut |_, _| panic!("`{}` shows what did not change", d.name));
+        state.publish(whose, false, &mut |_, _| panic!("`{}` shows what did not change", d.name));
         showing += 1;
     }
     assert!(showing >= 10, "{showing}");

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::Field;
 
-/// Tests whose captures have DNS only where this pipeline does not look.
+/// Tests whose captures have DNS only in traffic that this pipeline does not examine.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("core.tunnels.gre-over-udp", "in a tunnel"),
     ("dns-over-http2", "in HTTP/2"),

@@ -36,7 +36,7 @@ fn run(frames: &[Frame], words: &[&str]) -> Reassembled {
     for frames in frames.chunks(LANES) {
         let before = space.batch(frames);
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
-        let after = node.turn(before.duplicate(), &mut space, now).remove(0);
+        let after = node.pass(before.duplicate(), &mut space, now).remove(0);
         for l in lanes(after.live()) {
             let block = after.block(l);
             if !std::ptr::eq(block.frame, before.block(l).frame) {
@@ -107,7 +107,7 @@ const OTHERWISE: [(&str, usize, &str); 8] = [
     ("ipv6-reassembly-state-leak.pcap", 92, "65,536 bytes with the hop-by-hop header: RFC 8200"),
 ];
 
-/// The same for generated captures.
+/// Differences to tshark 4.0 on generated captures.
 const OTHERWISE_MADE: [(&str, usize, &str); 1] =
     [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
 
@@ -158,7 +158,7 @@ fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> 
     Some(same)
 }
 
-/// Reassembled frames are byte-identical to those that pcapplusplus wrote.
+/// Compares reassembled frames with those that pcapplusplus wrote, byte for byte.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::cases() else { return };
@@ -179,7 +179,7 @@ fn corpus_pcapplusplus_makes_the_same_frames() {
     }
 }
 
-/// Expectations of suricata's tests, in our terms. An event about a fragment is a reason here.
+/// Checks suricata's expectations: an event about a fragment corresponds to a reason of `ip`.
 #[test]
 fn corpus_suricata_reports_the_same_fragment_faults() {
     let Some(cases) = testkit::cases() else { return };
@@ -249,7 +249,7 @@ fn corpus_unrelated_suricata_packets_pass_unchanged() {
     }
 }
 
-/// Zeek's `weird.log`, in our terms.
+/// Compares zeek's `weird.log` with the reasons of `ip`.
 #[test]
 fn corpus_zeek_reports_the_same_anomalies() {
     let Some(cases) = testkit::cases() else { return };

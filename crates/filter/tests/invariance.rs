@@ -28,13 +28,13 @@ use wire::link::Network;
 /// A change around the packet of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
-    /// Bytes behind the packet, as a link pads short frames, or as a trailer.
+    /// Bytes after the packet: link padding of a short frame, or a trailer.
     Padding(&'static [u8]),
-    /// Padding of which the capture holds nothing.
+    /// Padding that was not captured.
     Snapshot,
     /// An outer VLAN tag.
     Tag,
-    /// The datagram in fragments; only behind `ip`.
+    /// The datagram in fragments; only after `ip`.
     Fragments,
 }
 
@@ -48,10 +48,10 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// The beginning of a request, the changes to which its filter is sensitive, and the reason.
+/// Request prefix, predicate for the changes that may alter the filter's result, and reason.
 type Exception = (&'static str, fn(Change) -> bool, &'static str);
 
-/// Filters that look at the difference by definition.
+/// Filters that depend on the change by definition.
 const EXCEPTIONS: &[Exception] = &[
     ("eth", |change| change == Change::Tag, "answers the outermost type, which is that of the tag"),
     ("vlan", |change| change == Change::Tag, "answers the tag"),
@@ -69,8 +69,8 @@ fn excepted(request: &str, change: Change) -> bool {
     EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
 }
 
-/// Returns where the IP packet of a whole Ethernet frame ends, if it states its length and is
-/// whole.
+/// Returns start and end of the IP packet in an Ethernet frame; `None` unless the packet is whole
+/// and states its length.
 fn packet(frame: &Frame) -> Option<(usize, usize)> {
     let whole = frame.wire_length.is_none_or(|length| length as usize == frame.bytes.len());
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
@@ -85,7 +85,8 @@ fn packet(frame: &Frame) -> Option<(usize, usize)> {
 }
 
 impl Change {
-    /// The frames that stand for `frame`, and the frame with which they are compared.
+    /// Returns the frame to compare with, and the changed frames that replace `frame`; `None` if
+    /// the change does not apply.
     fn of(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
         let (at, end) = packet(frame)?;
         let mut plain = frame.clone();
@@ -152,7 +153,7 @@ fn nodes(chain: &[&'static Description]) -> Vec<Node> {
     chain.iter().map(node).collect()
 }
 
-/// The blocks that leave the last filter; plain pipes join them.
+/// Returns the blocks that leave the last filter of a chain joined by plain pipes.
 fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
     let arena = Arena::new(64 + 8 * frames.len());
     let mut space = Space::new(&arena);
@@ -162,7 +163,7 @@ fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
         let count = nodes.len();
         for (number, node) in nodes.iter_mut().enumerate() {
             let before = std::mem::take(&mut batches).into_iter();
-            batches = before.flat_map(|b| node.turn(b, &mut space, frame.time)).collect();
+            batches = before.flat_map(|b| node.pass(b, &mut space, frame.time)).collect();
             if number + 1 < count {
                 batches.iter_mut().for_each(|batch| batch.keep(batch.select(Class::answered)));
             }
@@ -173,7 +174,7 @@ fn outputs(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
     answers
 }
 
-/// The chains in which a filter is examined, with the forms that come to it and leave it.
+/// Returns the chains in which a filter is examined, with the forms of its input and output.
 fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
     let named = |names: &[&str]| names.iter().map(|name| find(name).expect("known")).collect();
     let before: [(Vec<&'static Description>, Form); 4] = [
@@ -184,12 +185,11 @@ fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, F
     ];
     let fits = |form: Form| d.takes.has(form) && !(form == Form::Frame && d.takes.has(Form::Bytes));
     let chains = before.into_iter().filter(|(_, form)| fits(*form));
-    let gives = |form| if let Gives::Form(given) = d.gives { given } else { form };
+    let gives = |form| if let OutputForm::Form(given) = d.gives { given } else { form };
     chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
-/// Returns true if two answers are the same: a view of a frame or packet may go on behind the
-/// packet.
+/// Returns true if two answers are equal; the view of a frame or packet may extend past the packet.
 fn same(
     (class, bytes): &(Class, Vec<u8>),
     changed: &(Class, Vec<u8>),
@@ -205,7 +205,7 @@ fn same(
     *class == changed.0 && bytes
 }
 
-/// Compares a filter with itself; answers what differs first.
+/// Compares a filter with itself; returns the number of blocks compared, or the first difference.
 fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<usize, String> {
     let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.of(frame, number));
     let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
@@ -242,7 +242,8 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
     Ok(compared)
 }
 
-/// Frames whose packets end early in every way, and the shapes and borders of the other exams.
+/// Returns frames whose packets end early in every way, and the shapes and borders of the other
+/// exams.
 fn frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);
@@ -258,7 +259,7 @@ fn frames() -> Vec<Frame> {
 }
 
 #[test]
-fn what_stands_around_a_packet_changes_no_answer() {
+fn surroundings_of_a_packet_change_no_class() {
     let frames = frames();
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
@@ -275,7 +276,7 @@ fn what_stands_around_a_packet_changes_no_answer() {
     }
 }
 
-/// Compares a twin with itself, and with its filter, on changed frames.
+/// Compares a twin with itself and with its filter on changed frames; returns as [`examine`].
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
@@ -308,14 +309,14 @@ fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<
 }
 
 #[test]
-fn what_stands_around_a_packet_changes_no_answer_of_a_twin() {
+fn surroundings_of_a_packet_change_no_class_of_a_twin() {
     let frames: Vec<Frame> = frames().into_iter().step_by(2).collect();
     let mut compared = 0;
     for chain in chains(1) {
         let d = chain[0].description;
         // A filter with state answers by what came before, which a twin that is unsure has not
         // seen.
-        if d.takes.has(Form::Bytes) || d.state.keeps != Keeps::Nothing {
+        if d.takes.has(Form::Bytes) || d.state.keeps != StateScope::Nothing {
             continue;
         }
         for change in CHANGES {
@@ -332,14 +333,14 @@ fn what_stands_around_a_packet_changes_no_answer_of_a_twin() {
     assert!(compared > 10_000, "{compared}");
 }
 
-/// A session, and the direction of it.
+/// A session and its direction.
 type Side = (u32, bool);
 
 /// Returns the output of a stream filter per session side: its classes, and the bytes of messages.
 fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> {
     let mut nodes = nodes(&[find("tcp").expect("known"), d]);
     let mut sides: BTreeMap<Side, (BTreeSet<Class>, Vec<u8>)> = BTreeMap::new();
-    let messages = d.gives == Gives::Form(Form::Message);
+    let messages = d.gives == OutputForm::Form(Form::Message);
     for answer in outputs(&mut nodes, frames) {
         let BlockMetadata { session, flags, .. } = answer.context;
         let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
@@ -351,7 +352,7 @@ fn sides(d: &'static Description, frames: &[Frame]) -> BTreeMap<Side, (BTreeSet<
     sides
 }
 
-/// A TCP segment as two.
+/// Splits a TCP segment into two.
 fn halves(frame: &Frame) -> Option<Vec<Frame>> {
     let (at, end) = packet(frame)?;
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
@@ -397,12 +398,13 @@ fn streams_in_smaller_segments_have_the_same_answers() {
     assert!(answered > 20, "{answered}");
 }
 
-/// Takes the bytes where a port would be for one, wherever the packet ends; so does its twin.
+/// A faulty filter, and twin: both read the bytes at the offset of a port as a port, even past the
+/// end of the packet.
 const PLANTED: Description = Description {
     name: "planted",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     takes: Forms::FRAMED,
-    reads: Reads::Head(64),
+    reads: ReadDepth::Head(64),
     classes: Classes::Number {
         what: "a port",
         range: ValueRange { low: 0, high: 65_535 },
@@ -418,7 +420,7 @@ const CUT: Reason = PLANTED.reason("cut");
 struct Planted;
 
 impl Classify for Planted {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match block.frame.get(36..38) {
             Some(port) => Class::natural(u16::from_be_bytes([port[0], port[1]]).into()),
             None => cx.absent(CUT),
@@ -439,7 +441,7 @@ fn planted<'s>(
 }
 
 #[test]
-fn the_exam_finds_padding_that_is_read_as_a_header() {
+fn exam_detects_padding_read_as_a_header() {
     let frames = frames();
     let padding = CHANGES[1];
     let found = examine(&PLANTED, padding, &frames).expect_err("padding is no header");

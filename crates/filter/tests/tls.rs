@@ -122,7 +122,8 @@ fn shown(told: &[Described]) -> Vec<[String; 4]> {
 
 type Hellos<'h> = &'h [[&'h str; 4]];
 
-/// Version, server name, protocols, cipher suite; the name in a ServerHello is the client's.
+/// Version, server name, protocols and cipher suite of each hello, by capture; a ServerHello has
+/// the client's server name.
 const KNOWN: &[(&str, Hellos<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",

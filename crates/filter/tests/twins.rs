@@ -83,8 +83,8 @@ fn i6_editing_twins_edit_all_or_nothing() {
     }
 }
 
-/// XDP cannot distinguish a pending checksum from a valid one of the same value, and leaves both to
-/// the filter. Traffic control knows, and updates the valid one.
+/// XDP cannot distinguish a pending checksum from a valid one of the same value, so it leaves both
+/// to the user implementation. Traffic control can, and updates the valid one.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
     let frames = unfilled_by_chance();
@@ -103,7 +103,7 @@ fn i6_checksums_that_look_pending_are_updated() {
     }
 }
 
-/// Traffic control knows pending checksums; XDP leaves such blocks alone.
+/// Traffic control detects pending checksums; XDP leaves such blocks to the user implementation.
 #[test]
 fn i6_pending_checksums_stay_pending() {
     let frames = unfilled();
@@ -177,8 +177,8 @@ fn plain_frames_are_answered(captured: corpus::Captured) {
     }
 }
 
-/// CONTRACT 18 holds for chains of any length: one too long for a program becomes several, and the
-/// interpreter follows the tail calls.
+/// Checks CONTRACT 18 for chains of any length: a chain too long for one program becomes several,
+/// and the interpreter follows the tail calls.
 #[test]
 fn i6_long_chains_in_several_programs_answer_alike() {
     let borders = borders();
@@ -193,9 +193,9 @@ fn i6_long_chains_in_several_programs_answer_alike() {
     }
 }
 
-/// Mutations of the generated code. Survivors are equivalent programs (initial values of variables
-/// that are always set, repeated bounds checks, positions for later filters only) or mutations that
-/// only the kernel would notice.
+/// Checks that the exam detects mutations of the generated code. Survivors are equivalent programs
+/// (initial values of variables that are always set, repeated bounds checks, positions for later
+/// filters only) or mutations that only the kernel would notice.
 #[test]
 fn exam_notices_mutated_twins() {
     let (borders, unfilled) = (borders(), unfilled());
@@ -221,5 +221,5 @@ fn exam_notices_mutated_twins() {
     assert!(all > 50 && caught * 100 >= all * CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// A ratchet: only rises.
+/// Minimum percentage of detected mutations; may only rise.
 const CAUGHT_PERCENT: u64 = 65;

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
-/// Maximum length of a formatted name or address; longer ones are cut.
+/// Maximum length of a formatted name or address in bytes; longer ones are truncated.
 const TEXT: usize = 1024;
 
 /// The endpoints of a connection or datagram.
@@ -17,8 +17,8 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the endpoints of a block's frame, whose sender is the server if `backward`; `None`
-    /// without a frame.
+    /// Returns the endpoints of a block's frame, sent by the server if `backward`; `None` without a
+    /// frame.
     pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
@@ -34,7 +34,7 @@ impl Endpoints {
     }
 
     /// Writes addresses and ports.
-    pub(super) fn tell(&self, writer: &mut Writer<'_>) {
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
         address(writer, Field::Client, self.client.0);
         writer.number(Field::ClientPort, self.client.1.into());
         address(writer, Field::Server, self.server.0);
@@ -50,7 +50,7 @@ fn address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
 }
 
 /// Writes a field in its `Display` format.
-pub(super) fn shown(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
+pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
     let mut text = Text { bytes: [0; TEXT], used: 0 };
     // Overlong text is cut.
     let _ = write!(text, "{value}");

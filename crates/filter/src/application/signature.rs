@@ -1,16 +1,16 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! In: bytes in view, as `tcp`, `udp` or `http` give them. Out: the same blocks, answered with yes
-//! from the block with the deciding byte on; nothing is held back, so earlier blocks have no answer
-//! (`undecided`). Either direction identifies a connection, and then both are answered. [SL §4.2,
-//! `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
+//! In: the output of `tcp`, `udp` or `http`. Out: the same blocks, with class yes from the block
+//! with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`).
+//! Either direction identifies a connection for both. [SL §4.2, `tcp | http + ssh + rtsp |
+//! inspect`, `mpeg +* !http`]
 //!
-//! A signature is a pattern and the number of bytes to search. Between blocks the state of one
-//! automaton is kept ([`crate::automaton`]), so that segmentation does not matter. The sources name
+//! A signature is a pattern and the number of bytes to search. The state between blocks is that of
+//! one automaton ([`crate::automaton`]), so that segmentation does not matter. The sources name
 //! these filters without their signatures.
 
-use crate::automaton::{Automaton, MatchState, Plan};
+use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;
 use crate::prelude::*;
 use crate::texts::TextPiece;
@@ -86,12 +86,11 @@ bytes were not seen).",
 
 /// The common part of the four descriptions.
 const RECOGNISER: Description = Description {
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
-    reads: Reads::All,
-    parameters: &[Parameter::named(
+    reads: ReadDepth::All,
+    parameters: &[Parameter::table(
         "sessions",
-        Type::Number { low: 1, high: 1 << 24 },
         "65536",
         "how many sessions are remembered at once",
     )],
@@ -116,8 +115,8 @@ struct Signature {
     look: u32,
 }
 
-/// RFC 4253, 4.2. Lines before the version must not begin like it; a server whose lines begin like
-/// HTTP is not SSH.
+/// The version line of SSH (RFC 4253 §4.2). A server may send other lines first; with a line that
+/// begins like HTTP it is not SSH.
 const BANNER: Signature = Signature {
     first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
     server: &[concat!(
@@ -127,7 +126,8 @@ const BANNER: Signature = Signature {
     look: 1024,
 };
 
-/// RFC 2326, 6.1 and 7.1; RFC 7826, 7.1 and 8.1. Empty lines before are ignored, as in HTTP.
+/// Requests and responses of RTSP (RFC 2326 §6.1, §7.1; RFC 7826 §7.1, §8.1). Leading empty lines
+/// are ignored, as in HTTP.
 const REAL_TIME: Signature = Signature {
     first: &[
         r"\A(?:\r?\n)*[A-Z][A-Z_]{2,31} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
@@ -137,8 +137,9 @@ const REAL_TIME: Signature = Signature {
     look: 4096,
 };
 
-/// RFC 854 and 855. Options are those of the IANA registry, so that neither MPEG audio (FF FB) nor
-/// UTF-16 (FF FE) is taken for a negotiation; a second command makes sure.
+/// Option negotiation of telnet (RFC 854, RFC 855). The options are those of the IANA registry, so
+/// that neither MPEG audio (FF FB) nor UTF-16 (FF FE) is mistaken for a negotiation; a second
+/// command confirms it.
 const NEGOTIATION: Signature = Signature {
     first: &[concat!(
         r"\A[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b\x20-\x7e]*",
@@ -148,7 +149,7 @@ const NEGOTIATION: Signature = Signature {
     look: 512,
 };
 
-/// ISO/IEC 13818-1 (packets, packs), 11172-2, 13818-2, 14496-2, 14496-10 (start codes).
+/// MPEG packets and packs (ISO/IEC 13818-1), and start codes (11172-2, 13818-2, 14496-2, 14496-10).
 const VIDEO: Signature = Signature {
     first: &[
         concat!(
@@ -166,7 +167,8 @@ const VIDEO: Signature = Signature {
             r"|\x00\x00\x01\xb3.{3}[\x11-\x18\x21-\x28\x31-\x38\x41-\x48\x51-\x58\x61-\x68",
             r"\x71-\x78\x81-\x88\x91-\x98\xa1-\xa8\xb1-\xb8\xc1-\xc8\xd1-\xd8\xe1-\xe8]",
             r"..[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]",
-            // Visual objects of MPEG-4; the parameters of AVC, behind a delimiter or not.
+            // Visual objects of MPEG-4; the parameters of AVC, with or without a delimiter before
+            // them.
             r"|\x00\x00\x01\xb0.\x00\x00\x01\xb5|\x00\x00\x01[\x00-\x1f]\x00\x00\x01[\x20-\x2f]",
             r"|(?:\x00{2,3}\x01\x09[\x10-\xf0])?\x00{2,3}\x01[\x27\x47\x67]",
             r"[\x42\x4d\x58\x64\x6e\x7a\xf4])"
@@ -179,21 +181,20 @@ const VIDEO: Signature = Signature {
 };
 
 fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
-    /// More than any signature above needs.
+    /// Maximum size of an automaton in bytes; exceeds that of any signature above.
     const SIZE: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
-        let automaton = Automaton::new(&patterns, Plan { size: SIZE, anchored: true });
+        let automaton = Automaton::new(&patterns, CompileOptions { size: SIZE, anchored: true });
         automaton.map_err(|wrong| wrong.mistake("sessions"))
     };
     let Signature { first, server, .. } = signature;
-    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
     let own = (!server.is_empty()).then(|| compiled(&[*first, *server].concat()));
     Ok(Filter::classify(Recogniser {
         any: compiled(first)?,
         server: own.transpose()?,
         look: signature.look,
-        most: most.unwrap_or(1),
+        most: arguments.count("sessions"),
         sessions: Sessions::default(),
     }))
 }
@@ -214,7 +215,7 @@ struct SessionVerdicts {
     forward: TextVerdict,
     backward: TextVerdict,
     /// Fingerprint of the automata to which the states belong.
-    print: u32,
+    fingerprint: u32,
 }
 
 /// The state of one text.
@@ -226,7 +227,7 @@ struct TextVerdict {
     seen: u32,
     /// [`YES`], [`NO`], or 0 while undecided.
     verdict: u16,
-    /// Nonzero for a message, which says nothing about the other direction.
+    /// Nonzero for a message, whose verdict does not apply to the other direction.
     message: u8,
     /// Nonzero once the text has ended; its verdict holds for the other direction.
     over: u8,
@@ -249,7 +250,7 @@ impl Classify for Recogniser {
     const SETS_MARKS: bool = false;
 
     #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let piece = TextPiece::of(block);
         let verdict = match piece.session {
             None => {
@@ -266,13 +267,13 @@ impl Classify for Recogniser {
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.sessions)
     }
 }
 
-/// Returns the payload of a packet whose view begins with its transport header, as `ip` leaves it;
-/// other blocks unchanged.
+/// Narrows the view of a block from `ip`, which begins with the transport header, to the payload;
+/// returns other blocks unchanged.
 #[inline]
 fn payload<'a>(block: &Block<'a>) -> Block<'a> {
     let Marks { view, transport, .. } = block.marks;
@@ -293,15 +294,20 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 
 impl Recogniser {
     /// Returns the verdict on a piece of a longer text.
-    fn go_on(&mut self, session: u64, piece: TextPiece, bytes: &[u8], cx: &mut Tell<'_>) -> u16 {
-        let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
-        if full && self.sessions.evict().is_some() {
-            cx.count(EVICTED, 1);
-        }
+    fn go_on(
+        &mut self,
+        session: u64,
+        piece: TextPiece,
+        bytes: &[u8],
+        cx: &mut ClassifyContext<'_>,
+    ) -> u16 {
+        let evicted = self.sessions.make_room(session, self.most);
+        cx.count(EVICTED, evicted.is_some().into());
         let mut known = *self.sessions.of(session);
-        let print = self.automaton(true).print() ^ self.any.print().rotate_left(1);
-        if known.print != print {
-            known = SessionVerdicts { print, ..SessionVerdicts::default() };
+        let fingerprint =
+            self.automaton(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
+        if known.fingerprint != fingerprint {
+            known = SessionVerdicts { fingerprint, ..SessionVerdicts::default() };
         }
         let (side, other) = known.sides(piece.backward);
         if piece.begins {

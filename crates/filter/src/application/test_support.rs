@@ -1,5 +1,5 @@
-//! Test support for application filters: feeds blocks of connections, as `tcp` gives them, one by
-//! one, adds up the ledger, and moves the state on request.
+//! Test support for application filters: feeds blocks as `tcp` emits them, one by one, adds up the
+//! ledger, and moves the state on request.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -14,12 +14,12 @@ pub(super) struct TestPiece {
     bytes: Result<Vec<u8>, u32>,
 }
 
-/// Makes bytes from the client in session 1.
+/// Creates bytes from the client in session 1.
 pub(super) fn sent(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
-/// Makes a gap.
+/// Creates a gap of this length in bytes.
 pub(super) fn gap(length: u32) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
@@ -90,7 +90,7 @@ impl OutputBlock {
 }
 
 /// Runs pieces through a filter, one per pass; returns the output and the reasons for missing
-/// answers. After `moved` pieces the state moves to another instance.
+/// classes. After `moved` pieces the state moves to another instance.
 pub(super) fn through(
     description: &'static Description,
     words: &[&str],
@@ -110,7 +110,7 @@ pub(super) fn through(
             node = there;
         }
         let batch = batch(piece, number as u64, &space);
-        let after = node.turn(batch, &mut space, 0);
+        let after = node.pass(batch, &mut space, 0);
         out.extend(after.iter().flat_map(|batch| batch.blocks().map(|(_, b)| OutputBlock::of(&b))));
     }
     let after = node.finish(&mut space, 0);

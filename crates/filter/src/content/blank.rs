@@ -1,9 +1,9 @@
 //! `blank`: overwrites bytes in view.
 //!
 //! In: anything. Out: the same block with some bytes overwritten, so that a capture can be shared
-//! without its payload: `rx | ip | tcp | blank | pcap headers.pcap` keeps headers, lengths and
-//! times. Checksums stay: they show that the payload was changed. Only the overwritten bytes are
-//! requested for writing. [SL §6.1, rewriting]
+//! without its payload: `rx | ip | tcp | blank | pcap headers.pcap` preserves headers, lengths and
+//! times. Checksums are not updated, so that the change is detectable. Only the overwritten bytes
+//! are requested for writing. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 
@@ -16,7 +16,7 @@ Overwrites the bytes in view: all of them, or `length` bytes from `from` on, as 
 many. `pcap` behind it writes the whole frame with these bytes changed; checksums stay as they are.
 Blocks beside it are not changed. The class stays.",
     example: "replay web.pcap | udp | blank | pcap headers.pcap",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     parameters: &[
         Parameter::optional(
             "from",
@@ -52,7 +52,7 @@ struct Blank {
 }
 
 impl Edit for Blank {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut Tell<'_>) -> Class {
+    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let length = block.length().saturating_sub(self.from).min(self.length);
         if length > 0
             && let Some(bytes) = block.write_part(self.from, length, Keep::Nothing)
@@ -73,7 +73,7 @@ mod tests {
         let mut space = Space::new(&arena);
         let batch = space.batch(&[Frame::of(1, b"0123456789")]);
         let mut node = Node::new(&BLANK, words).expect("arguments");
-        let left = node.turn(batch, &mut space, 0);
+        let left = node.pass(batch, &mut space, 0);
         left[0].block(0).frame.to_vec()
     }
 

@@ -23,16 +23,16 @@ pub(super) enum Format {
     Lz4,
 }
 
-/// Cause for which a block cannot be converted.
+/// An error in a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
-    /// It does not begin like the format.
+    /// The input does not begin like the format.
     Format,
     /// Invalid code, length or checksum.
     Corrupt,
-    /// It is truncated.
+    /// Truncated input.
     Cut,
-    /// The result exceeds the maximum block length or the ratio.
+    /// Output beyond the maximum block length or the ratio.
     TooLarge,
     /// Trailing bytes of another format.
     Trailing,
@@ -85,7 +85,7 @@ impl Encoder {
 
     fn deflate(&mut self, bytes: &[u8]) -> Result<(), CodecError> {
         self.deflate.reset();
-        // Nine bits per eight in the worst case, and the headers.
+        // Worst case: nine bits of output per eight of input, plus the headers.
         self.out.reserve(bytes.len() + bytes.len() / 8 + 1024);
         match self.deflate.compress_vec(bytes, &mut self.out, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => Ok(()),
@@ -101,17 +101,17 @@ pub(super) struct Decoder {
     out: Vec<u8>,
 }
 
-/// Size below which no ratio applies: short runs compress very well.
+/// Output size in bytes below which no ratio applies, since short runs compress very well.
 pub(super) const RATIO_FREE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder whose output is at most `ratio` times its input.
+    /// Creates a decoder with at most `ratio` times as many bytes of output as of input.
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
 
-    /// Decompresses `bytes`. Consecutive members form one text, as their formats say (RFC 1952
-    /// §2.2, LZ4 frame format).
+    /// Decompresses `bytes`. Consecutive members form one text, as specified by RFC 1952 §2.2 and
+    /// the LZ4 frame format.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
@@ -128,8 +128,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one member behind `used` bytes of output; returns the bytes consumed and the new end
-    /// of the output.
+    /// Decodes one member, appending to `used` bytes of output; returns the bytes consumed and the
+    /// new end of the output.
     fn member(
         &mut self,
         bytes: &[u8],
@@ -155,7 +155,7 @@ impl Decoder {
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
-        /// Initial output size; doubled until it fits.
+        /// Initial output size in bytes; doubled until the output fits.
         const FIRST: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
@@ -184,7 +184,7 @@ impl Decoder {
     }
 }
 
-/// Returns true if `bytes` begin like this format, as far as they go.
+/// Returns true if `bytes` begin with the start of this format, or end within it.
 fn begins(format: Format, bytes: &[u8]) -> bool {
     match (format, bytes) {
         (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,

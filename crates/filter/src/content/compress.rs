@@ -18,9 +18,9 @@ The class stays.
 
 Not answered, and left as it was: `too large` (a block of nearly 1 MB that cannot be compressed).",
     example: "replay web.pcap | udp | compress | files out/",
-    kind: Kind::Editing,
-    gives: Gives::Form(Form::Bytes),
-    reads: Reads::All,
+    kind: FilterKind::Editing,
+    gives: OutputForm::Form(Form::Bytes),
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
             .positional(),
@@ -57,7 +57,7 @@ impl Lanes for Compress {
             let Some(block) = cx.whole(batch, l) else { continue };
             match self.encoder.encode(block.bytes()) {
                 Ok(bytes) => super::put(batch, l, cx, bytes),
-                Err(_) => batch.set_class(l, cx.tell.absent(TOO_LARGE)),
+                Err(_) => batch.set_class(l, cx.common.absent(TOO_LARGE)),
             }
         }
     }

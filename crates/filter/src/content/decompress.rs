@@ -1,8 +1,8 @@
 //! `decompress`: replaces the view by its decompressed form.
 //!
-//! In: anything whose view is complete members of a compressed format. Out: bytes, one block per
-//! block. A block that cannot be decompressed stays unchanged and unanswered, and the reason is
-//! counted: `decompress |0 files bad/` keeps such blocks. [SL §4.2]
+//! In: blocks with complete members of a compressed format in view. Out: bytes, one block per
+//! block. A block that cannot be decompressed passes unchanged and without a class, and the reason
+//! is counted: `decompress |0 files bad/` stores those. [SL §4.2]
 
 use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
@@ -19,9 +19,9 @@ most `ratio` times as long as the block.
 Not answered, and left as they were: `other format`, `corrupt`, `cut` (it ends too early), `too
 large`, `trailing bytes` (something follows that is not of this format).",
     example: "replay web.pcap | udp | compress | decompress | print",
-    kind: Kind::Editing,
-    gives: Gives::Form(Form::Bytes),
-    reads: Reads::All,
+    kind: FilterKind::Editing,
+    gives: OutputForm::Form(Form::Bytes),
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
             .positional(),
@@ -39,8 +39,7 @@ large`, `trailing bytes` (something follows that is not of this format).",
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let format = Format::of(arguments.text("format"));
-    let ratio = usize::try_from(arguments.number("ratio").unwrap_or(1)).unwrap_or(usize::MAX);
-    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, ratio) }))
+    Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, arguments.count("ratio")) }))
 }
 
 struct Decompress {
@@ -53,7 +52,7 @@ impl Lanes for Decompress {
             let Some(block) = cx.whole(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
                 Ok(bytes) => super::put(batch, l, cx, bytes),
-                Err(bad) => batch.set_class(l, cx.tell.absent(reason(bad))),
+                Err(bad) => batch.set_class(l, cx.common.absent(reason(bad))),
             }
         }
     }

@@ -18,7 +18,7 @@ const WINDOW: usize = 64 * 1024;
 /// Bit in a block's size that marks it as uncompressed.
 const STORED: u32 = 1 << 31;
 
-/// Returns true if `bytes` begin like a frame, as far as they go.
+/// Returns true if `bytes` begin with the magic number of a frame, or are a prefix of it.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
@@ -32,8 +32,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> 
     encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
-/// Decodes the frame at the start of `bytes` into `out` behind `used`; returns the bytes consumed
-/// and the new end of the output, at most `limit`.
+/// Decodes the frame at the start of `bytes` into `out`, after `used` bytes; returns the bytes
+/// consumed and the new end of the output, at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,
@@ -60,7 +60,7 @@ pub(super) fn decode(
         if out.len() < made + room {
             out.resize(made + room, 0);
         }
-        // A linked block reaches back into its own frame, never into the one before.
+        // A linked block refers back into its own frame, never into a previous one.
         let reach = if header.linked { (made - used).min(WINDOW) } else { 0 };
         let (before, output) = out.split_at_mut(made);
         let dictionary = before.get(made - reach..).unwrap_or_default();

@@ -23,8 +23,8 @@ stand at that offset of the view; with `nocase=yes` ASCII letters are the same i
 
 Not answered: `no pattern` (none of them occurs).",
     example: "replay web.pcap | match \"GET \" \"POST \" |1 count",
-    kind: Kind::Classification,
-    reads: Reads::All,
+    kind: FilterKind::Classification,
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::optional("text", Type::Bytes, "a pattern as text").positional().many(),
         Parameter::optional("hex", Type::Text, "a pattern as hexadecimal digits").many(),
@@ -45,14 +45,14 @@ Not answered: `no pattern` (none of them occurs).",
 
 const AT_HELP: &str = "the offset in the view at which a pattern must stand";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
-/// Exceeds the number of patterns in the longest request.
+/// Maximum number of patterns; exceeds that of the longest request.
 const PATTERNS_MAX: usize = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let patterns = patterns(arguments)?;
     let nocase = arguments.flag("nocase");
     let at = arguments.number("at").map(|at| at as usize);
-    // Each kind of search is a filter type of its own, so that no choice is made per block.
+    // Each search is a filter type of its own, so that there is no branch per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
             Filter::lanes(ByteAtOffset { at, byte: one.first().copied().unwrap_or(0) })
@@ -145,7 +145,7 @@ impl<S: PatternSearch> Classify for Match<S> {
     const SETS_MARKS: bool = false;
 
     #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match self.0.first(block.bytes()) {
             Some(index) => Class(index as u32 + 1),
             None => cx.absent(NO_PATTERN),
@@ -156,14 +156,14 @@ impl<S: PatternSearch> Classify for Match<S> {
 impl Lanes for ByteAtOffset {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_byte(self.at, |byte| byte == self.byte);
-        cx.tell.absent_all(NO_PATTERN, others);
+        cx.common.absent_all(NO_PATTERN, others);
     }
 }
 
 impl Lanes for OnePattern {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_view(|view| self.0.find(view).is_some());
-        cx.tell.absent_all(NO_PATTERN, others);
+        cx.common.absent_all(NO_PATTERN, others);
     }
 }
 

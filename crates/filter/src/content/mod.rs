@@ -11,7 +11,7 @@ mod lz4;
 
 use crate::prelude::*;
 
-/// Replaces the block of a lane by `bytes`. Without memory the lane ends, counted.
+/// Replaces the block of a lane by `bytes`. Without memory the lane ends, and is counted.
 fn put<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     cx.replace(batch, l, bytes.len(), |_, room| {
         let room = room.get_mut(..bytes.len())?;

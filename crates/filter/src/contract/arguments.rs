@@ -1,45 +1,33 @@
-//! The typed arguments of one filter in a request: text checked against the parameters once, by
-//! `pipeline`, so that filters only ask for values.
+//! The typed arguments of one filter in a request.
+//!
+//! `pipeline` parses and checks their text against the parameters; filters only read values.
 
-use super::{Compiler, Description, Key, Keys, Names, SessionNumbers};
-use std::fmt;
+use super::value::{Mistake, Value};
+use super::{Compiler, Key, Keys, Names, Parameter, SessionNumbers};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::LinkType;
 
-/// One argument's value.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Value {
-    /// A number, a size in bytes, a duration in nanoseconds or a factor in millionths.
-    Number(u64),
-    /// A flag.
-    Flag(bool),
-    /// A text, a path or one of several words.
-    Text(String),
-    /// Bytes that need not be text.
-    Bytes(Vec<u8>),
-}
-
-/// The arguments of one filter, defaults included, and whom it may ask for help. They are equal if
-/// their values are.
+/// The arguments of one filter, defaults included, and the services available to it. Equality
+/// compares the values alone.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
     compiler: Option<Arc<dyn Compiler>>,
     keys: Option<Arc<dyn Keys>>,
     names: Option<Arc<dyn Names>>,
-    /// The link types of the frames that may come, where the sources are known to have no other.
+    /// Possible link types of the input frames; `None` or empty if unknown.
     links: Option<Arc<[LinkType]>>,
-    /// The ranges of classes that arcs of the filter name.
+    /// Class ranges named by the filter's arcs.
     asked: Vec<(u32, u32)>,
-    /// Seed that replaces randomness in a filter, where a run is to be reproducible.
+    /// Seed in place of a random one, for a reproducible run.
     seed: Option<u64>,
-    /// The numbers that it may give to sessions.
+    /// Session numbers reserved for the filter.
     numbers: SessionNumbers,
-    /// Index of the replica that this is for, and the number of replicas.
+    /// Index of the replica, from 0, and the number of replicas; `None` without replicas.
     copy: Option<(u32, u32)>,
-    /// True if the filter stands behind its own twin.
-    is_reserve: bool,
+    /// True if the filter runs after its own twin.
+    is_fallback: bool,
 }
 
 impl PartialEq for Arguments {
@@ -50,58 +38,15 @@ impl PartialEq for Arguments {
 
 impl Eq for Arguments {}
 
-/// A user's mistake in an argument.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mistake {
-    /// The parameter, if it is known which.
-    pub parameter: Option<&'static str>,
-    /// Index of the value, from 0, in a parameter that was given several times.
-    pub which: usize,
-    /// Byte range in the argument's text, if known.
-    pub at: Option<std::ops::Range<usize>>,
-    /// The error.
-    pub what: String,
-    /// Suggestion for a fix.
-    pub hint: Option<String>,
-}
-
-impl Mistake {
-    /// A mistake in the argument for `parameter`.
-    #[must_use]
-    pub fn new(parameter: &'static str, what: impl Into<String>) -> Self {
-        Self { parameter: Some(parameter), which: 0, at: None, what: what.into(), hint: None }
-    }
-
-    /// The same mistake with what to do about it.
-    #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        if let Some(hint) = &self.hint {
-            write!(f, "; {hint}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Mistake {}
-
 impl Arguments {
-    /// The defaults of a description.
-    ///
+    /// Creates arguments with the defaults of these parameters.
     /// # Panics
-    /// When a default is not a value of its parameter: a mistake in the description, which the
+    /// Panics if a default is not a value of its parameter: a bug in the description, which the
     /// catalog test finds.
     #[must_use]
-    pub fn defaults(description: &Description) -> Self {
+    pub fn defaults(parameters: &[Parameter]) -> Self {
         let mut arguments = Self::default();
-        for p in description.parameters {
+        for p in parameters {
             if let Some(text) = p.default {
                 let value = p.parse(text).expect("a default is a value of its parameter");
                 arguments.set(p.name, value);
@@ -110,7 +55,7 @@ impl Arguments {
         arguments
     }
 
-    /// Sets a value.
+    /// Sets the value of a parameter, replacing a previous one.
     pub fn set(&mut self, name: &'static str, value: Value) {
         match self.values.iter_mut().find(|(n, _)| *n == name) {
             Some((_, old)) => *old = value,
@@ -118,18 +63,19 @@ impl Arguments {
         }
     }
 
-    /// Adds a value of a parameter that may be given several times.
+    /// Adds a value to a parameter that may be given several times.
     pub fn add(&mut self, name: &'static str, value: Value) {
         self.values.push((name, value));
     }
 
-    /// The value of this parameter, if it was given or has a default.
+    /// Returns the value of this parameter; `None` if it has neither value nor default.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// A number, size or duration.
+    /// Returns the value of a number, size (bytes), duration (ns) or factor (millionths); `None` if
+    /// it is absent or of another type.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.get(name) {
@@ -138,13 +84,19 @@ impl Arguments {
         }
     }
 
-    /// Returns true if this flag is set.
+    /// Returns the value of a number or size as `usize`, saturating; 1 if it is absent.
+    #[must_use]
+    pub fn count(&self, name: &str) -> usize {
+        usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
+    }
+
+    /// Returns true if this flag is `yes`; an absent flag is false.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
     }
 
-    /// A text, path or word.
+    /// Returns the value of a text, path or word; `None` if it is absent or of another type.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
@@ -153,7 +105,8 @@ impl Arguments {
         }
     }
 
-    /// The values of a parameter that takes bytes, in the order in which they were written.
+    /// Returns the values of a parameter of type [`Type::Bytes`](super::Type::Bytes), in the order
+    /// of the request.
     pub fn bytes<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.iter().filter_map(move |(n, value)| match value {
             Value::Bytes(bytes) if n == name => Some(bytes.as_slice()),
@@ -161,37 +114,41 @@ impl Arguments {
         })
     }
 
-    /// The same arguments with this compiler at hand, or with none.
+    /// Sets the compiler for expressions that the built-in compiler rejects.
     #[must_use]
-    pub fn served_by(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
+    pub fn with_compiler(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
         Self { compiler, ..self }
     }
 
-    /// Returns the compiler for expressions that our own compiler does not know.
+    /// Returns the compiler for expressions that the built-in compiler rejects; `None` without one.
     #[must_use]
     pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
         self.compiler.as_ref()
     }
 
-    /// The same arguments with this reader of keys at hand, or with none.
+    /// Sets the reader of key files; without one, [`Arguments::key`] fails.
     #[must_use]
-    pub fn trusted_with(self, keys: Option<Arc<dyn Keys>>) -> Self {
+    pub fn with_keys(self, keys: Option<Arc<dyn Keys>>) -> Self {
         Self { keys, ..self }
     }
 
-    /// The same arguments with this one at hand who answers names, or with none.
+    /// Sets the name resolver; `None` without one.
     #[must_use]
-    pub fn answered_by(self, names: Option<Arc<dyn Names>>) -> Self {
+    pub fn with_names(self, names: Option<Arc<dyn Names>>) -> Self {
         Self { names, ..self }
     }
 
-    /// Returns the resolver for the names in an expression.
+    /// Returns the name resolver; `None` without one.
     #[must_use]
     pub const fn names(&self) -> Option<&Arc<dyn Names>> {
         self.names.as_ref()
     }
 
-    /// The key that lies in the file that this parameter names.
+    /// Reads the key from the file named by this parameter.
+    ///
+    /// # Errors
+    ///
+    /// Fails without a reader of keys, and if the file holds no key or cannot be read.
     pub fn key(&self, name: &'static str) -> Result<Key, Mistake> {
         let Some(keys) = &self.keys else {
             return Err(Mistake::new(name, "keys are read by the process of their user alone"));
@@ -200,86 +157,88 @@ impl Arguments {
         read.map_err(|why| Mistake::new(name, why))
     }
 
-    /// The same arguments for a filter to which frames of these link types come; `None`: of types
-    /// that are not known before the first frame.
+    /// Sets the possible link types of the input frames; `None` if unknown.
     #[must_use]
     pub fn behind(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
     }
 
-    /// The link types of the frames that come, if they are known before the first frame. Frames of
-    /// other types may come all the same: a capture can name an interface late.
+    /// Returns the link types of the input frames, if they are known before the first frame. Frames
+    /// of other types are still possible: a capture can declare an interface late.
     #[must_use]
     pub fn links(&self) -> Option<&[LinkType]> {
         self.links.as_deref().filter(|links| !links.is_empty())
     }
 
-    /// The same arguments for a filter whose arcs name these ranges of classes. Plain pipes and
-    /// `|all` name none.
+    /// Sets the class ranges named by the filter's arcs. Plain pipes and `|all` name none.
     #[must_use]
     pub fn asked_for(self, asked: Vec<(u32, u32)>) -> Self {
         Self { asked, ..self }
     }
 
-    /// Returns true if an arc names classes within this range: for output that a filter makes only
-    /// on request.
+    /// Returns true if an arc names a class range within these bounds: for output that a filter
+    /// produces only on request.
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
     }
 
-    /// The same arguments for a filter whose random numbers are those of another run.
+    /// Sets the seed of [`Arguments::seed`], for a reproducible run.
     #[must_use]
     pub fn seeded(self, seed: Option<u64>) -> Self {
         Self { seed, ..self }
     }
 
-    /// A number that nobody outside can guess, or the one of the run that is repeated. Is asked for
-    /// when a filter is made, never later.
+    /// Returns a seed for the filter's hashes: random, hence secret, unless the run is
+    /// reproducible. Each call may return another seed, so a filter calls this once, at its
+    /// creation.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(0))
     }
 
-    /// The same arguments for a filter that gives these numbers to sessions, and no others.
+    /// Sets the session numbers reserved for the filter.
     #[must_use]
     pub fn numbering(self, numbers: SessionNumbers) -> Self {
         Self { numbers, ..self }
     }
 
-    /// The same arguments for replica `number`, from 0, of `of` that share the work.
+    /// Adapts the arguments to replica `number`, from 0, of `of` replicas, which share the session
+    /// numbers.
     #[must_use]
-    pub fn for_copy(self, number: u32, of: u32) -> Self {
+    pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
         Self { copy: Some((number, of)), numbers: self.numbers.split(number, of), ..self }
     }
 
-    /// Returns the index of the replica that this is for, and the number of replicas.
+    /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` without
+    /// replicas.
     #[must_use]
     pub fn copy(&self) -> (u32, u32) {
         self.copy.unwrap_or((0, 1))
     }
 
-    /// The numbers that the filter may give to sessions: no other filter of the request gives them.
+    /// Returns the session numbers reserved for the filter; no other filter of the request uses
+    /// them.
     #[must_use]
     pub const fn numbers(&self) -> SessionNumbers {
         self.numbers
     }
 
-    /// The same arguments for the filter that stands behind its own twin.
+    /// Sets whether the filter runs after its own twin.
     #[must_use]
-    pub fn in_reserve(self, is_reserve: bool) -> Self {
-        Self { is_reserve, ..self }
+    pub fn as_fallback(self, is_fallback: bool) -> Self {
+        Self { is_fallback, ..self }
     }
 
-    /// Returns true if the filter gets only what a program in the kernel was unsure of: then it
-    /// lacks the state of its twin.
+    /// Returns true if the filter receives only the blocks on which its twin in the kernel was
+    /// unsure; its state is then separate from the twin's.
     #[must_use]
-    pub const fn is_reserve(&self) -> bool {
-        self.is_reserve
+    pub const fn is_fallback(&self) -> bool {
+        self.is_fallback
     }
 
-    /// All values, in the order in which they were set or added.
+    /// Returns all values, in the order in which they were set or added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values.iter().map(|(n, v)| (*n, v))
     }

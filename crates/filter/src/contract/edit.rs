@@ -1,63 +1,68 @@
-//! Editing block by block: the gateway before every change. [SL §6.1], [Th §5.3.3,
-//! `slblock_writable`]
+//! Editing one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
-//! An author who changes bytes writes [`Edit`]. What it is given shows one block and nothing else
-//! of the turn, so that nobody has a view of the bytes while they are changed; the space decides
-//! what a request to write means, and the filter cannot tell:
+//! An [`Edit`] filter receives an [`Editable`]: one block and nothing else of the batch, so that no
+//! other reference to the bytes exists while they change. The space decides how to satisfy a write,
+//! invisibly to the filter:
 //!
-//! | who else sees the block | its size | what happens |
+//! | other readers | size | action |
 //! |---|---|---|
-//! | nobody | any | **direct**: it is changed where it lies |
-//! | somebody, or it is not ours | small, or all is written | **copy** into local memory |
-//! | somebody | large, a part is written | **copy on write** of the part: fragments |
-//! | anybody | a new block is made of it | **append** ([`Editable::replace`]): nothing is copied |
+//! | none | any | **direct**: changed in place |
+//! | some, or foreign memory | small, or fully overwritten | **copy** into local memory |
+//! | some | large, partly written | **copy on write** of the part: fragments |
+//! | any | replaced by a new block | **append** ([`Editable::replace`]): nothing is copied |
 //!
-//! Fragments leave only where those behind take them. Nothing is copied before the filter asks to
-//! write. A change of the view alone
-//! ([`Editable::narrow`]) is one of metadata, and touches no byte. [Th §5.3.1]
+//! Fragments are produced only where the following filters accept them. Nothing is copied before
+//! the first write. Narrowing the view ([`Editable::narrow`]) changes metadata only. [Th §5.3.1]
 
-use super::state::State;
-use super::traits::Report;
-use super::turn::{Keep, Tell};
+use super::context::{ClassifyContext, Keep};
+use super::report::Report;
+use super::state::FilterState;
+use super::traits::fixed;
+use super::{Arguments, Mistake};
 use abi::{BlockMetadata, Class, Marks, RichPointer};
 use std::fmt;
 use std::ops::Range;
 
-/// Changes blocks, one at a time, and keeps them in their lanes.
+/// A filter that changes blocks one at a time; they stay in their lanes.
 pub trait Edit: Send {
-    /// Looks at a block, changes it if it must, and answers its class.
-    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut Tell<'_>) -> Class;
-    /// Returns its report, on request or when the path stops.
+    /// Inspects a block, changes it if necessary, and returns its class.
+    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class;
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
+    }
+    /// See [`Filter::set`](super::Filter::set).
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
-/// Services of a space for a block that is edited. Implemented by the engine; filters never name
-/// it.
+/// Services of a space for the block being edited. Implemented by the engine; filters use them
+/// through [`Editable`].
 pub trait Workbench {
-    /// The frame as it is now.
+    /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
-    /// These bytes of the frame, to be changed. `None`: there is no memory for a copy.
+    /// Returns these bytes of the frame for writing; `None` without memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
-    /// Room for a new block of at most so many bytes in place of this one.
+    /// Returns memory for a new block of at most `room` bytes in place of this one; `None` without
+    /// memory.
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
 }
 
-/// One block that may be changed.
+/// A block that the filter may change.
 pub struct Editable<'e> {
-    /// The view, with the class with which the block came.
+    /// The view, with the incoming class.
     pub pointer: RichPointer,
-    /// Offsets of the view and the layers in the frame.
+    /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
     /// Time, session and origin.
     pub context: BlockMetadata,
     bench: &'e mut (dyn Workbench + 'e),
-    /// Used length of a new block, in bytes.
+    /// Length of the replacing block in bytes; `None` if not replaced.
     used: Option<usize>,
     lost: bool,
 }
@@ -69,7 +74,7 @@ impl fmt::Debug for Editable<'_> {
 }
 
 impl<'e> Editable<'e> {
-    /// A block on this bench.
+    /// Creates an editable block over these services.
     pub fn new(
         (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
         bench: &'e mut (dyn Workbench + 'e),
@@ -77,19 +82,19 @@ impl<'e> Editable<'e> {
         Self { pointer, marks, context, bench, used: None, lost: false }
     }
 
-    /// The class with which the block came: what most edits answer.
+    /// Returns the incoming class, which most editing filters return unchanged.
     #[must_use]
     pub const fn class(&self) -> Class {
         self.pointer.class
     }
 
-    /// The number of viewed bytes.
+    /// Returns the length of the view in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.pointer.length() as usize
     }
 
-    /// The viewed bytes, with what was changed so far.
+    /// Returns the bytes in view, with all changes so far.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
         if let Some(used) = self.used {
@@ -98,14 +103,14 @@ impl<'e> Editable<'e> {
         self.bench.frame().get(view).unwrap_or_default()
     }
 
-    /// The viewed bytes, to be changed, whatever that takes. `None`: there is no memory for a copy;
-    /// the block is then lost, and counted.
+    /// Returns the bytes in view for writing; `None` without memory for a copy: the block is then
+    /// lost, and counted.
     pub fn write(&mut self, keep: Keep) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
 
-    /// So many of the viewed bytes, to be changed; the others stay as they are. Of a large block
-    /// that others see no more than these are copied.
+    /// Returns part of the view for writing. Of a large block with other readers, only this part is
+    /// copied. Returns `None` as [`Editable::write`] does.
     pub fn write_part(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -118,13 +123,13 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// The whole frame in which the view lies, with what was changed so far: for what stands in
-    /// front of the view.
+    /// Returns the whole frame, including headers before the view, with all changes so far.
     pub fn frame(&mut self) -> &[u8] {
         self.bench.frame()
     }
 
-    /// So many bytes of the frame, to be changed, wherever the view is.
+    /// Returns part of the frame for writing, independent of the view; `None` as
+    /// [`Editable::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         if self.used.is_some() || self.lost {
             return None;
@@ -134,9 +139,8 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// Puts a new block of at most `room` bytes in place of this one: it is no frame any more, and
-    /// what was there is not copied. `fill` answers how much it used. Answers false, and the block
-    /// is lost, when there is no memory.
+    /// Replaces the block by a new one of at most `room` bytes, without a frame; nothing is copied.
+    /// `fill` returns the length used. Returns false without memory: the block is then lost.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.bench.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
@@ -145,7 +149,7 @@ impl<'e> Editable<'e> {
         !self.lost
     }
 
-    /// Moves the view `from` bytes inwards and makes it `length` bytes long, cut to what it had.
+    /// Narrows the view to `length` bytes from offset `from`, clamped to the current view.
     pub fn narrow(&mut self, from: u32, length: u32) {
         let from = from.min(self.pointer.length());
         let length = length.min(self.pointer.length() - from);
@@ -153,13 +157,13 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length of the new block, if the block was replaced.
+    /// Returns the length of the replacing block; `None` if the block was not replaced.
     #[must_use]
     pub const fn replaced(&self) -> Option<usize> {
         self.used
     }
 
-    /// Returns true if there was no memory for a change.
+    /// Returns true if memory for a change was lacking.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         self.lost

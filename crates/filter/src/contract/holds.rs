@@ -1,48 +1,48 @@
-//! Held blocks: the space keeps them in a table, the filter keeps a [`HeldList`], 12 bytes of plain
-//! data.
+//! Held blocks: the space stores the blocks of a filter in one table ([`Holds`]); a session
+//! contains only a [`HeldList`], 12 bytes of plain data.
 //!
-//! So the space may copy the bytes away, move them with their session, count them, and evict them
-//! when a bound is reached (CONTRACT 12).
+//! So the space can copy their bytes, move them with their session, count them, and evict them at a
+//! limit (CONTRACT 12).
 
-use super::turn::Pin;
+use super::context::PinId;
 use abi::Entry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A list of held blocks, ordered by key: plain data, part of a session.
+/// A list of held blocks in key order. Plain data, part of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HeldList {
-    /// Slot number plus one of the first block; 0: none. So zeroed state is an empty list.
+    /// Slot index plus one of the first block; 0 if empty, so that zeroed memory is an empty list.
     head: u32,
     tail: u32,
     len: u32,
 }
 
 impl HeldList {
-    /// The number of blocks held.
+    /// Returns the number of held blocks.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Returns true if nothing is held.
+    /// Returns true if the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Fate of a block about which a Boolean section asked, where the filter's output does not tell.
-/// Each variant names the block by its ticket ([`abi::Marks::ticket`]).
+/// Fate of a block that a Boolean section tracks, where the filter's output does not show it.
+/// Blocks are named by their tickets ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is held, once more.
+    /// The block was held; the count of its holds rises by one.
     Held(u32),
-    /// It is no longer held, once less.
+    /// The block left a hold; the count of its holds falls by one.
     Left(u32),
-    /// It was dropped, for a reason that the filter counted.
+    /// The block was dropped; the filter has counted the reason.
     Dropped(u32),
-    /// It was put together with others, and goes on in the block of the second ticket.
+    /// The first block was merged into the second, which continues.
     Joined(u32, u32),
 }
 
@@ -51,10 +51,10 @@ struct Slot {
     key: u32,
     next: u32,
     entry: Entry,
-    pin: Pin,
+    pin: PinId,
 }
 
-/// All blocks that one filter holds, with the bounds on them.
+/// All held blocks of one filter, and the limits on them.
 #[derive(Debug)]
 pub struct Holds {
     slots: Vec<Slot>,
@@ -62,32 +62,32 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Fates of blocks since the section asked last; `None`: no section asks.
+    /// Fates since the last [`Holds::take_fates`]; `None` if no Boolean section tracks blocks.
     fates: Option<Vec<Fate>>,
 }
 
 impl Holds {
-    /// A table for at most `blocks_max` blocks with `bytes_max` bytes in view.
+    /// Creates a table for at most `blocks_max` blocks with `bytes_max` bytes in view.
     #[must_use]
     pub const fn new(blocks_max: u32, bytes_max: u64) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Has the filter be an operand of a Boolean section, or no longer: it is written down what
-    /// becomes of blocks with a ticket.
-    pub fn be_asked(&mut self, asked: bool) {
+    /// Starts or stops recording fates: set while the filter is an operand of a Boolean section.
+    pub fn track_fates(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),
             false => self.fates = None,
         }
     }
 
-    /// Returns the fates of blocks since the last call, in order.
+    /// Returns the fates since the last call, in order.
     pub fn take_fates(&mut self) -> Vec<Fate> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Writes down what becomes of the block of this ticket, if a section asks.
+    /// Records the fate of the block with this ticket, if fates are recorded. Ticket 0 means
+    /// untracked.
     #[inline]
     pub(super) fn note(&mut self, ticket: u32, fate: impl FnOnce(u32) -> Fate) {
         if let Some(fates) = self.fates.as_mut().filter(|_| ticket != 0) {
@@ -95,32 +95,32 @@ impl Holds {
         }
     }
 
-    /// Returns the number of blocks held.
+    /// Returns the number of held blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns true if nothing is held.
+    /// Returns true if no block is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of bytes held.
+    /// Returns the number of bytes in view of held blocks.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns true if one more block of this size may be held.
+    /// Returns true if the limits admit one more block of this size.
     #[must_use]
     pub fn has_room(&self, bytes: u32) -> bool {
         self.len() < self.blocks_max as usize && self.bytes + u64::from(bytes) <= self.bytes_max
     }
 
-    /// Puts a block into `list` behind all blocks whose key is not greater.
-    pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: Pin) {
+    /// Inserts a block into `list`, after all blocks with keys up to `key`.
+    pub fn insert(&mut self, list: &mut HeldList, key: u32, entry: Entry, pin: PinId) {
         self.bytes += u64::from(entry.pointer.length());
         self.note(entry.marks.ticket(), Fate::Held);
         let slot = Slot { key, next: 0, entry, pin };
@@ -139,7 +139,7 @@ impl Holds {
         let this = number + 1;
         list.len += 1;
         let behind = match self.slot(list.tail) {
-            Some(tail) if !before(key, tail.key) => list.tail,
+            Some(tail) if !precedes(key, tail.key) => list.tail,
             _ => self.last_not_after(list, key),
         };
         if behind == 0 {
@@ -155,20 +155,20 @@ impl Holds {
         }
     }
 
-    /// The key and the block at the front.
+    /// Returns the key and the block at the front of `list`; `None` if it is empty.
     #[must_use]
     pub fn front(&self, list: &HeldList) -> Option<(u32, Entry)> {
         self.slot(list.head).map(|s| (s.key, s.entry))
     }
 
-    /// The key and the block at the back.
+    /// Returns the key and the block at the back of `list`; `None` if it is empty.
     #[must_use]
     pub fn back(&self, list: &HeldList) -> Option<(u32, Entry)> {
         self.slot(list.tail).map(|s| (s.key, s.entry))
     }
 
-    /// Takes the block out that stands behind `before` others.
-    pub fn remove(&mut self, list: &mut HeldList, before: u32) -> Option<(u32, Entry, Pin)> {
+    /// Removes the block at index `before`, from 0; `None` beyond the end of the list.
+    pub fn remove(&mut self, list: &mut HeldList, before: u32) -> Option<(u32, Entry, PinId)> {
         let Some(nth) = before.checked_sub(1) else { return self.pop(list) };
         let mut behind = list.head;
         for _ in 0..nth {
@@ -180,29 +180,30 @@ impl Holds {
         if list.tail == number {
             list.tail = behind;
         }
+        Some(self.leave(list, number, slot))
+    }
+
+    /// Removes the front block; `None` if the list is empty.
+    pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, PinId)> {
+        let slot = *self.slot(list.head)?;
+        let number = std::mem::replace(&mut list.head, slot.next);
+        if list.head == 0 {
+            list.tail = 0;
+        }
+        Some(self.leave(list, number, slot))
+    }
+
+    /// Frees the slot of a block that was taken out of its list.
+    fn leave(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
         self.note(slot.entry.marks.ticket(), Fate::Left);
-        Some((slot.key, slot.entry, slot.pin))
+        (slot.key, slot.entry, slot.pin)
     }
 
-    /// Takes the front block out.
-    pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, Pin)> {
-        let slot = *self.slot(list.head)?;
-        self.free.push(list.head - 1);
-        list.head = slot.next;
-        list.len = list.len.saturating_sub(1);
-        if list.head == 0 {
-            list.tail = 0;
-        }
-        self.bytes -= u64::from(slot.entry.pointer.length());
-        self.note(slot.entry.marks.ticket(), Fate::Left);
-        Some((slot.key, slot.entry, slot.pin))
-    }
-
-    /// The blocks of `list`, first to last.
-    pub fn blocks<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Entry, Pin)> + 's {
+    /// Returns the blocks of `list`, from front to back.
+    pub fn blocks<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Entry, PinId)> + 's {
         let mut at = list.head;
         std::iter::from_fn(move || {
             let slot = self.slot(at)?;
@@ -211,8 +212,8 @@ impl Holds {
         })
     }
 
-    /// Has every held block lie elsewhere, as its filter moves to another space.
-    pub fn relocate(&mut self, mut to: impl FnMut(&Entry, Pin) -> (Entry, Pin)) {
+    /// Replaces location and pin of every held block when the filter moves to another space.
+    pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {
             if let Some(held) = held.get_mut(*free as usize) {
@@ -228,7 +229,7 @@ impl Holds {
         let mut behind = 0;
         let mut at = list.head;
         while let Some(slot) = self.slot(at) {
-            if before(key, slot.key) {
+            if precedes(key, slot.key) {
                 break;
             }
             behind = at;
@@ -248,8 +249,8 @@ impl Holds {
     }
 }
 
-/// Returns true if sequence number `a` lies before `b`, with wrap-around (RFC 9293 §3.4).
-fn before(a: u32, b: u32) -> bool {
+/// Returns true if sequence number `a` precedes `b`, with wrap-around (RFC 9293 §3.4).
+fn precedes(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
@@ -262,7 +263,7 @@ mod tests {
         let mut holds = Holds::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in [30, 10, 20, u32::MAX, 10, 40] {
-            holds.insert(&mut list, key, Entry::default(), Pin(u64::from(key)));
+            holds.insert(&mut list, key, Entry::default(), PinId(u64::from(key)));
         }
         let mut keys = Vec::new();
         while let Some((key, _, _)) = holds.pop(&mut list) {
@@ -270,7 +271,7 @@ mod tests {
         }
         assert_eq!(keys, [u32::MAX, 10, 10, 20, 30, 40], "the wrapped number comes first");
         assert!(holds.is_empty() && list.is_empty());
-        holds.insert(&mut list, 5, Entry::default(), Pin(1));
+        holds.insert(&mut list, 5, Entry::default(), PinId(1));
         assert_eq!(holds.front(&list).map(|(key, _)| key), Some(5));
         assert_eq!(holds.len(), 1);
     }
@@ -280,7 +281,7 @@ mod tests {
         let mut holds = Holds::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in 1..=5 {
-            holds.insert(&mut list, key, Entry::default(), Pin(key.into()));
+            holds.insert(&mut list, key, Entry::default(), PinId(key.into()));
         }
         let mut removed = |before| holds.remove(&mut list, before).map(|(key, _, _)| key);
         assert_eq!(
@@ -288,7 +289,7 @@ mod tests {
             [Some(5), Some(2), Some(1), None]
         );
         assert_eq!(holds.back(&list).map(|(key, _)| key), Some(4));
-        holds.insert(&mut list, 9, Entry::default(), Pin(9));
+        holds.insert(&mut list, 9, Entry::default(), PinId(9));
         let keys: Vec<u32> = holds.blocks(&list).map(|(key, _, _)| key).collect();
         assert_eq!((keys, list.len(), holds.len()), (vec![3, 4, 9], 3, 3));
     }

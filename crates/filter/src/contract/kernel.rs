@@ -1,14 +1,13 @@
-//! Chains of twins as one program of the kernel.
+//! Chains of twins as one eBPF program. [SL §5.3, §7.1]
 //!
-//! In: descriptions with their arguments. Out: plain data for whoever plans; nothing is loaded.
-//! [SL §5.3, §7.1]
+//! In: descriptions with their arguments. Out: a program as plain data; nothing is loaded.
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
-/// The twin of what does nothing with a block but let it by, or end it: a sink that forgets.
+/// The twin of a sink that only counts: every block passes with its class.
 pub const PLAIN: Emit<Arguments> = plain;
 
 fn plain<'s>(
@@ -20,9 +19,9 @@ fn plain<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the target for a program attached there: traffic control if it observes, XDP if it
-/// takes, control groups if it is about sockets. `hardened` is for programs that are loaded without
-/// CAP_PERFMON.
+/// Returns the target of a program with this attach point: a control group for the user's own
+/// sockets, XDP if the program redirects frames, otherwise traffic control. `hardened` selects the
+/// instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
@@ -30,13 +29,16 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
         Attach { takes: true, .. } => Hook::Xdp,
         _ => Hook::Tc,
     };
-    // What asks a helper for every byte is the same with more rights.
+    // Programs on control groups read bytes through a helper, which needs no more rights.
     let hardened = hardened || attach.own;
     Target { hook: place, hardened, takes: attach.takes, single: false }
 }
 
-/// Checks that a chain of filters, the first of which sees whole frames, can be a program there;
-/// fails with the filter's place in the chain and the reason.
+/// Checks that a chain of filters, which starts with whole frames, has a program for this target.
+///
+/// # Errors
+///
+/// Fails as [`joined`] does.
 pub fn expressible(
     chain: &[(&Description, &Arguments)],
     target: Target,
@@ -44,8 +46,11 @@ pub fn expressible(
     joined(chain, target).map(drop)
 }
 
-/// A chain of filters as one program, which answers the class; or the place of the filter that
-/// cannot be part of it, and why.
+/// Emits one program for a chain of filters; it returns the class of the last one.
+///
+/// # Errors
+///
+/// Fails with the index of the first filter that cannot be expressed, and the reason.
 pub fn joined(
     chain: &[(&Description, &Arguments)],
     target: Target,
@@ -74,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_refused_at_the_filter_that_has_no_twin_or_none_there() {
-        let given = |name: &str| (named(name), Arguments::defaults(named(name)));
+    fn chain_fails_at_the_filter_without_a_twin() {
+        let given = |name: &str| (named(name), Arguments::defaults(named(name).parameters));
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();
             let chain: Vec<_> = chain.iter().map(|(d, a)| (*d, a)).collect();

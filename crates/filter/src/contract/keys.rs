@@ -1,25 +1,29 @@
-//! Key service: secrets that a request names and does not reveal.
+//! Key service: reads secrets that a request names by file.
 //!
-//! The service comes with a filter's arguments, as the compiler does: to read a file is I/O, and
-//! this crate does none. A request gives the location of a key; the key itself stands in no
-//! request, and so in no list of processes, no explanation and no record. A process that checks or
-//! runs another user's request hands in no keys: a key is read by the process of its user alone.
+//! A request contains the path of a key file, never the key, so no process list, explanation or
+//! record does. Reading a file is I/O, so the reader is passed in with a filter's arguments. A
+//! process that checks or runs another user's request passes none: only the processes of its owner
+//! read a key.
 
 use std::fmt;
 
-/// A reader of keys.
+/// A reader of key files.
 pub trait Keys: fmt::Debug + Send + Sync {
-    /// The key that lies in this file, or why it cannot be had; no word of what the file holds.
+    /// Reads the key in this file; may block.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason; the message contains nothing of the file's content.
     fn key(&self, file: &str) -> Result<Key, String>;
 }
 
-/// A key of 128 bits. It is never printed.
+/// A key of 128 bits. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub [u8; 16]);
 
 impl Key {
-    /// The key that is written as 32 hexadecimal digits; nothing else may stand there but white
-    /// space around them.
+    /// Parses a key of 32 hexadecimal digits, with optional surrounding white space; `None` for
+    /// anything else.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Self> {
         let digits = text.trim_ascii();
@@ -47,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_32_digits_and_is_never_shown() {
+    fn key_has_32_digits_and_is_never_printed() {
         let key = Key::read(b" 000102030405060708090a0b0C0D0e0f\n").unwrap();
         assert_eq!(key.0, *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f");
         assert_eq!(format!("{key:?}"), "Key(not shown)");

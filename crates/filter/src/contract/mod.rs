@@ -1,27 +1,30 @@
-//! The contract: what a block is, what a filter may see and do, what it says of itself.
+//! The contract between filters and the rest: blocks, the rights of a filter, its description.
 //!
-//! - [`batch`]: up to 64 blocks side by side, one column per property, one bit per live lane;
-//! - [`description`]: what planner, help, completion and tests know about a filter;
-//! - [`parameter`]: what may be written for a parameter, and what it means;
+//! - [`batch`]: up to 64 blocks, one column per property, one mask bit per live lane;
+//! - [`traits`]: the six traits that a filter can implement, by right;
+//! - [`context`]: contexts passed to a filter call (count, edit, append, hold, release);
+//! - [`edit`]: editing one block at a time;
+//! - [`holds`]: held blocks, stored by the space, named by plain data;
+//! - [`state`]: sessions as plain data, saved and moved by one implementation for all filters;
+//! - [`numbers`]: the session numbers of a filter;
+//! - [`published`]: published state;
+//! - [`report`]: reports of filters and sinks;
+//! - [`description`]: facts for planner, help, completion and tests;
+//! - [`signature`]: the effect of a filter on the stream;
+//! - [`state_facts`]: facts about its state;
+//! - [`parameter`] and [`value`]: parameters, and parsing of their values;
 //! - [`arguments`]: the typed arguments of one filter in a request;
-//! - [`compiler`]: who knows the filter expressions that we do not;
-//! - [`keys`]: who reads the keys that a request names;
-//! - [`names`]: who answers the names in filter expressions;
-//! - [`traits`]: the four traits an author chooses from, by right;
-//! - [`turn`]: what a filter may ask for while it is called (count, edit, append, hold, release);
-//! - [`kernel`]: chains of twins as one program;
-//! - [`holds`]: held blocks, kept by the space, named by plain data;
-//! - [`numbers`]: which numbers a filter may give to sessions;
-//! - [`shown`]: what of its state a filter shows to others;
-//! - [`state`]: session tables as plain data, saved and moved by one piece of code for all filters.
+//! - [`compiler`], [`keys`], [`names`]: services that do I/O for a filter;
+//! - [`kernel`]: chains of twins as one eBPF program.
 //!
-//! The signatures carry the rules where the compiler can: a statistics filter gets no bytes, a
-//! classifier cannot emit, nobody keeps `block.frame` beyond the turn, an unknown reason does not
-//! build.
+//! The compiler enforces these rules by signatures: a statistics filter has no access to bytes, a
+//! classifier cannot emit, no filter keeps `block.frame` beyond the call, an unknown reason does
+//! not compile.
 
 pub mod arguments;
 pub mod batch;
 pub mod compiler;
+pub mod context;
 pub mod description;
 pub mod edit;
 pub mod holds;
@@ -30,17 +33,24 @@ pub mod keys;
 pub mod names;
 pub mod numbers;
 pub mod parameter;
-pub mod shown;
+pub mod published;
+pub mod report;
+pub mod signature;
 pub mod state;
+pub mod state_facts;
 pub mod traits;
-pub mod turn;
+pub mod value;
 
-pub use arguments::{Arguments, Mistake, Value};
-pub use batch::{Batch, Block, Columns, LANES, Lane, LaneMask, Room, Tags, lanes, mask_of};
+pub use arguments::Arguments;
+pub use batch::{Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of};
 pub use compiler::Compiler;
+pub use context::{
+    Amount, ClassifyContext, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, PinId,
+    Reason, StreamContext, Time,
+};
 pub use description::{
-    Ahead, Analysis, Classes, Description, Effect, Form, Forms, Gives, Keeps, Kind, Make, Needs,
-    Reads, Relinks, Settles, Several, StateFacts, Usable, ValueRange, Warns,
+    Analysis, ArgumentWarning, Description, FixParameter, InputNeeds, MakeFilter, OutputLinks,
+    PushdownTest, UsableInput,
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{Fate, HeldList, Holds};
@@ -49,13 +59,13 @@ pub use keys::{Key, Keys};
 pub use names::{NameAnswer, NameQuery, Names};
 pub use numbers::SessionNumbers;
 pub use parameter::{COMMON, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
-pub use shown::{Column, Field, Row, SESSION, Unit, Whose, columns};
-pub use state::{Moved, PRIVATE, Session, Sessions, State};
-pub use traits::{
-    Classify, Delivered, Filter, HoldingLanes, Lanes, Report, Statistics, Stream, StreamBatches,
+pub use published::{Column, Field, PublishedSessions, Row, SESSION, Unit};
+pub use report::{DeliveredItems, Report};
+pub use signature::{
+    Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
-pub use turn::{
-    Amount, Counter, Counts, Fill, Gateway, Keep, LaneContext, Output, Pin, Reason, StreamContext,
-    Tell, Time,
-};
+pub use state::{FilterState, MovedSession, PRIVATE, Session, Sessions, columns};
+pub use state_facts::{StateFacts, StateScope, WorkerRule};
+pub use traits::{Classify, Filter, HoldingLanes, Lanes, Statistics, Stream};
+pub use value::{Mistake, Value};
 pub use wire::LinkType;

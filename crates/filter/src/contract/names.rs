@@ -1,8 +1,8 @@
 //! Name resolver for filter expressions: hosts, networks, services, protocols.
 //!
-//! The service comes with a filter's arguments, as the compiler does: to look a name up is I/O, and
-//! this crate does none. Each name is looked up once for a request; the result is written into the
-//! request, so that a repeated run, or a part of it elsewhere, looks nothing up.
+//! A lookup is I/O, so the resolver is passed in with a filter's arguments. Each name is looked up
+//! once per request; the result is written into the request, so that no later run, on any machine,
+//! repeats the lookup.
 
 use ebpf::classic::Transports;
 use std::fmt;
@@ -10,25 +10,28 @@ use std::net::IpAddr;
 
 pub use ebpf::classic::NameQuery;
 
-/// The meaning of a name.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
-    /// The addresses of a host.
+    /// Addresses of a host.
     Addresses(Vec<IpAddr>),
-    /// The number of an IPv4 network: four bytes, or fewer at the right end, which then stand for
-    /// the first bytes of the address.
+    /// Number of an IPv4 network, of one to four bytes, right-aligned; they are the leading bytes
+    /// of the network's addresses.
     Network(u32),
-    /// A link address.
+    /// Link-layer address.
     Ethernet([u8; 6]),
-    /// A port, and the transports by which the service is reached there.
+    /// Port of a service, and the transport protocols that it uses.
     Port(u16, Transports),
-    /// The number of an IP protocol.
+    /// IP protocol number.
     Protocol(u8),
 }
 
-/// Looks names up.
+/// A name resolver.
 pub trait Names: fmt::Debug + Send + Sync {
-    /// The meaning of a name, or why it has none. It is asked seldom, and may take the time that a
-    /// name server takes.
+    /// Looks a name up; may block for as long as a name server does.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason why the name has no such meaning.
     fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

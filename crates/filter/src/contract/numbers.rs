@@ -1,10 +1,9 @@
-//! The numbers of sessions: one space of them per request, of which every filter that gives numbers
-//! has a part (CONTRACT 8).
+//! Session numbers: one number space per request, of which each numbering filter owns a part
+//! (CONTRACT 8).
 //!
-//! In: which of how many such filters one is, and which of how many replicas or processes. Out: an
-//! arithmetic progression that shares no number with that of any other. So a filter needs no lock,
-//! no atomic word and no message to give a number that nobody else gives, whichever thread or
-//! process it runs in, and a run that is repeated gives the same ones.
+//! A part is an arithmetic progression, disjoint from all others, given by the index of the filter,
+//! of its replica and of its process. So filters number sessions without locks, atomics or messages
+//! between threads and processes, and a repeated run uses the same numbers.
 //!
 //! ```text
 //! 1 ...                        2^31 - 1 | 2^31 ...                          2^32 - 1
@@ -12,42 +11,47 @@
 //! filter i of n gives i + 1, i + 1 + n, | filter k gives one of 64 ranges of 2^25
 //! ```
 //!
-//! How many come while a path runs nobody knows at its beginning. So they get ranges of their own,
-//! and what the others give stays as it is. Why: docs/book/decisions/0046-session-numbers.md.
+//! The number of filters added at run time is unknown at the start, so these use ranges of their
+//! own, and the parts of the initial filters never change. Rationale:
+//! docs/book/decisions/0046-session-numbers.md.
 
-/// The numbers that one filter may give to sessions; 0, which means no session, is never one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+use serde::{Deserialize, Serialize};
+
+/// The session numbers of one filter: `first`, `first + step`, … up to `last`. 0 means no session
+/// and is never included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionNumbers {
     first: u32,
     step: u32,
     last: u32,
 }
 
-/// The first number of the ranges for filters that come while a path runs.
+/// First number of the ranges for filters added at run time.
 const LATER: u32 = 1 << 31;
-/// Size of such a range: more than the sessions that any filter knows at once.
+/// Size of such a range; more than the sessions of any filter at one time.
 const RANGE: u32 = 1 << 25;
 
 impl SessionNumbers {
-    /// All numbers, for a filter that shares them with no other.
+    /// All numbers, for the only numbering filter of a request.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
-    /// Maximum number of filters, added to a running path, with numbers of their own at one time.
+    /// Maximum number of filters added at run time with disjoint numbers.
     pub const LATER_MAX: u32 = (u32::MAX - LATER) / RANGE + 1;
 
-    /// The numbers of filter `number`, from 0, of `of` filters that a path begins with.
+    /// Returns the numbers of filter `number`, from 0, of the `of` initial filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: LATER - 1 }.split(number, of)
     }
 
-    /// The numbers of a filter that comes while the path runs: one of [`Self::LATER_MAX`] ranges.
+    /// Returns the numbers of a filter added at run time. Ranges repeat after [`Self::LATER_MAX`].
     #[must_use]
     pub const fn later(range: u32) -> Self {
         let first = LATER + range % Self::LATER_MAX * RANGE;
         Self { first, step: 1, last: first + (RANGE - 1) }
     }
 
-    /// Returns the share of part `number`, from 0, of `of` parts: every `of`-th number.
+    /// Returns every `of`-th number, beginning with the one at index `number`: the part of one of
+    /// `of` replicas or processes.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -56,13 +60,14 @@ impl SessionNumbers {
         Self { first, step: self.step.saturating_mul(of), last: self.last }
     }
 
-    /// The lowest of them.
+    /// Returns the lowest number.
     #[must_use]
     pub const fn first(self) -> u32 {
         self.first
     }
 
-    /// The next behind `given`, which is one of them or 0, if there is one.
+    /// Returns the number that follows `given`, which must be one of these or 0; `None` after the
+    /// last.
     #[inline]
     #[must_use]
     pub const fn after(self, given: u32) -> Option<u32> {
@@ -75,32 +80,27 @@ impl SessionNumbers {
         }
     }
 
-    /// Returns true if `given` is one of them, or 0, as before the first.
+    /// Returns true if `given` is 0 or one of these numbers.
     #[must_use]
     pub const fn has(self, given: u32) -> bool {
         let within = self.first <= given && given <= self.last;
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns the number of numbers, at least one.
+    /// Returns the count of numbers, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
     }
 
-    /// The same as words, for another process.
-    #[must_use]
-    pub const fn words(self) -> [u32; 3] {
+    #[cfg(test)]
+    pub(crate) const fn words(self) -> [u32; 3] {
         [self.first, self.step, self.last]
     }
 
-    /// Returns the numbers from the output of [`Self::words`]; `None` for anything else.
-    #[must_use]
-    pub const fn of_words([first, step, last]: [u32; 3]) -> Option<Self> {
-        match first > 0 && step > 0 && first <= last {
-            true => Some(Self { first, step, last }),
-            false => None,
-        }
+    #[cfg(test)]
+    pub(crate) const fn of_words([first, step, last]: [u32; 3]) -> Self {
+        Self { first, step, last }
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use testkit::Random;
 
-    /// Up to `most` of the numbers, from the lowest.
+    /// Returns the `most` lowest numbers.
     fn given(numbers: SessionNumbers, most: usize) -> Vec<u32> {
         let next = |given: &u32| numbers.after(*given);
         std::iter::successors(numbers.after(0), next).take(most).collect()
@@ -179,11 +179,8 @@ mod tests {
             assert!([0, first, end].into_iter().all(|number| numbers.has(number)));
             assert!(!numbers.has(first - 1) || first == 1);
             assert!(!numbers.has(first + 1) || step == 1);
-            assert_eq!(SessionNumbers::of_words(numbers.words()), Some(numbers));
         }
         assert_eq!(SessionNumbers::LATER_MAX, 64);
-        assert_eq!(SessionNumbers::of_words([0, 1, 5]), None);
-        assert_eq!(SessionNumbers::of_words([2, 1, 1]), None);
         let absurd = SessionNumbers::later(0).split(u32::MAX - 1, u32::MAX);
         assert_eq!((absurd.count(), absurd.after(absurd.first())), (1, None));
     }

@@ -1,90 +1,94 @@
-//! One parameter of a filter: what may be written for it, and the value that the text means.
+//! A parameter of a filter: its type, its default, and the parser for its values.
 //!
-//! A bound that belongs to a value is part of its type, so that `check` finds what breaks it, with
-//! the place in the request, and no filter looks again.
+//! Bounds are part of the type, so that `check` reports a violation with its position in the
+//! request, and filters need no range checks.
 
-use super::arguments::{Mistake, Value};
+use super::value::{Mistake, Value};
 
 /// Type of a parameter's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
-    /// A whole number in this range.
+    /// A whole number within these bounds.
     Number {
         /// The smallest value.
         low: u64,
         /// The largest value.
         high: u64,
     },
-    /// Bytes in this range: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
+    /// A size in bytes within these bounds: `4096`, `64k`, `16M`, `1G` (powers of 1,024).
     Size {
         /// The smallest value.
         low: u64,
         /// The largest value.
         high: u64,
     },
-    /// A time: `250ns`, `10us`, `1ms`, `2s`, `5m`; a number alone is seconds.
+    /// A duration: `250ns`, `10us`, `1ms`, `2s`, `5m`, `1h`; a bare number is in seconds. The value
+    /// is in nanoseconds.
     Duration,
-    /// Speed factor: `2`, `0.5`, above 0 and with at most six decimals. The value is in millionths.
+    /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. The value is in millionths.
     Factor {
-        /// A word that may stand for the number, and is kept as text.
+        /// A word allowed instead of a number; the value is then that text.
         or: &'static str,
     },
     /// `yes` or `no`.
     Flag,
     /// Any text.
     Text,
-    /// Any bytes: text, or what `\xHH` says in a quoted text of a request.
+    /// Any bytes: text, with `\xHH` escapes if the request quotes it.
     Bytes,
-    /// A name that other processes know: 1 to 64 letters, digits, dots, hyphens, underscores.
+    /// A name for use by other processes: 1 to 64 letters, digits, dots, hyphens and underscores.
     Name,
-    /// The name of a file; `-` for a standard stream.
+    /// A file name; `-` for standard input or output.
     Path,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
 
 impl Type {
-    /// Bytes, as many as may be.
+    /// A size without bounds.
     pub const SIZE: Self = Self::Size { low: 0, high: u64::MAX };
 }
 
-/// One parameter of a filter.
+/// A parameter of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parameter {
-    /// Its name, as in `name=value`.
+    /// The name in `name=value`.
     pub name: &'static str,
     /// Type of its values.
     pub kind: Type,
-    /// True if it may stand without its name, in the order of the list.
+    /// True if the value may be given without the name; positional values follow the order of the
+    /// list.
     pub positional: bool,
-    /// The value when it is not given; `None`: it must be given, unless `optional`.
+    /// The value if the request gives none; `None`: the parameter is required, unless `optional`.
     pub default: Option<&'static str>,
-    /// True if it may be absent without a default.
+    /// True if the parameter may be absent although it has no default.
     pub optional: bool,
-    /// True if it may be given several times; all values are kept, in order.
+    /// True if the parameter may be given several times; all values are stored, in order.
     pub many: bool,
+    /// True if a running filter accepts another value, by [`Filter::set`](super::Filter::set).
+    pub writable: bool,
     /// One line for help.
     pub help: &'static str,
 }
 
-/// Parameters that every filter takes beside its own; sources, sinks and programs do not.
+/// Parameters that every filter accepts in addition to its own; sources, sinks and programs do not.
 pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 
-/// Parameter that runs the filter in a process of its own, which may only compute.
+/// Parameter that runs the filter in a sandboxed process.
 pub const UNTRUSTED: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
     "yes: run it in a process of its own that may do nothing but compute",
 );
 
-/// Name of the published state.
+/// Name under which the filter publishes its state.
 pub const STATE: Parameter = Parameter::optional(
     "state",
     Type::Name,
     "others see what it knows by this name (`streamline state NAME`)",
 );
 
-/// Access to the published state.
+/// File mode of the published state.
 pub const STATE_MODE: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),
@@ -92,13 +96,13 @@ pub const STATE_MODE: Parameter = Parameter::optional(
 );
 
 impl Parameter {
-    /// A positional parameter that must be given.
+    /// Creates a positional, required parameter.
     #[must_use]
     pub const fn needed(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: true, default: None, optional: false, many: false, help }
+        Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
     }
 
-    /// A named parameter with a default.
+    /// Creates a named parameter with a default.
     #[must_use]
     pub const fn named(
         name: &'static str,
@@ -106,37 +110,54 @@ impl Parameter {
         default: &'static str,
         help: &'static str,
     ) -> Self {
+        Self { default: Some(default), optional: false, ..Self::optional(name, kind, help) }
+    }
+
+    /// Creates a parameter for the size of a session table.
+    #[must_use]
+    pub const fn table(name: &'static str, default: &'static str, help: &'static str) -> Self {
+        Self::named(name, Type::Number { low: 1, high: 1 << 24 }, default, help)
+    }
+
+    /// Creates a named, optional parameter without a default.
+    #[must_use]
+    pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self {
             name,
             kind,
             positional: false,
-            default: Some(default),
-            optional: false,
+            default: None,
+            optional: true,
             many: false,
+            writable: false,
             help,
         }
     }
 
-    /// A named parameter that may be absent.
-    #[must_use]
-    pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
-        Self { name, kind, positional: false, default: None, optional: true, many: false, help }
-    }
-
-    /// The same parameter, allowed without its name.
+    /// Allows the parameter without its name.
     #[must_use]
     pub const fn positional(self) -> Self {
         Self { positional: true, ..self }
     }
 
-    /// The same parameter, allowed several times.
+    /// Allows the parameter several times.
     #[must_use]
     pub const fn many(self) -> Self {
         Self { many: true, ..self }
     }
 
-    /// The value that these bytes mean, or why they mean none: only [`Type::Bytes`] takes what is
-    /// no text.
+    /// Allows other values while the filter runs. Nothing else of the plan may depend on the value.
+    #[must_use]
+    pub const fn writable(self) -> Self {
+        Self { writable: true, ..self }
+    }
+
+    /// Parses a value given as bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`Parameter::parse`] does; and, except for [`Type::Bytes`], if the bytes are not
+    /// UTF-8.
     pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
         match (self.kind, std::str::from_utf8(bytes)) {
             (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
@@ -145,7 +166,11 @@ impl Parameter {
         }
     }
 
-    /// The value that this text means, or why it means none.
+    /// Parses a value.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is not a value of the parameter's type, or is out of bounds.
     pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
         let wrong = |what: String| Err(Mistake::new(self.name, what));
         match self.kind {
@@ -235,7 +260,7 @@ fn duration(text: &str) -> Option<u64> {
     }
 }
 
-/// A decimal number with at most six digits behind the point, in millionths.
+/// Parses a decimal number with at most six decimals; returns millionths.
 fn millionths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -260,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_taken_where_the_parameter_says_so() {
+    fn only_a_bytes_parameter_accepts_invalid_utf8() {
         let of = |kind| Parameter::needed("name", kind, "");
         assert_eq!(of(Type::Bytes).parse_bytes(b"a\xff"), Ok(Value::Bytes(b"a\xff".to_vec())));
         assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));

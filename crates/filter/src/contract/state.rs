@@ -1,37 +1,43 @@
-//! State that can move: sessions as plain data in a table that the contract owns (CONTRACT 15).
+//! Movable state: sessions as plain data in a table (CONTRACT 15).
 //!
-//! A filter keeps `Sessions<S>` where `S` is plain data. Saving, moving and restoring are written
-//! here once for all filters; a private state is one session with key 0. The sources swap a pointer
-//! to the session before each call [Th §5.3.3]; a batch holds many sessions, so here the filter
-//! asks by key.
+//! A filter stores its state in a `Sessions<S>`, with `S` plain data, so saving, moving and
+//! restoring are implemented once, here. A private state is one session with key 0. The sources
+//! swap a session pointer before each call [Th §5.3.3]; a batch covers many sessions, so here the
+//! filter looks them up by key.
 
-use super::arguments::Mistake;
+use super::context::PinId;
 use super::holds::{HeldList, Holds};
-use super::shown::{Field, Row, Whose};
-use super::turn::Pin;
+use super::published::{Column, Field, PublishedSessions, Row};
+use super::value::Mistake;
 use abi::Entry;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of one session: plain data, so that its bytes mean the same in another process. One
-/// that every block asks for is best aligned to lines of the cache.
+/// The state of one session: plain data, so that its bytes are valid in another process. A type
+/// looked up for every block should be aligned to cache lines.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
-    /// The lists of held blocks in it, in a fixed order.
+    /// Returns its lists of held blocks, in a fixed order.
     fn lists(&mut self) -> Vec<&mut HeldList> {
         Vec::new()
     }
 
-    /// Fields that may be published (`state=NAME`): none, unless the filter lists them.
+    /// Fields that `state=NAME` publishes; empty if none.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// The number of the session, as blocks bear it, where that is not its key.
+    /// Returns the session number in the metadata of its blocks, where it differs from the key.
     fn number(&self, key: u64) -> u64 {
         key
     }
 }
 
-/// The key of the one session that holds a filter's private state.
+/// Returns the columns of a session type.
+#[must_use]
+pub fn columns<S: Session>() -> Vec<Column> {
+    S::FIELDS.iter().map(|field| field.column).collect()
+}
+
+/// Key of the private session.
 pub const PRIVATE: u64 = 0;
 
 /// All sessions of one filter.
@@ -39,14 +45,14 @@ pub const PRIVATE: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     states: Vec<S>,
-    /// Beside each state its key, and marks: [`MET`] and [`CHANGED`]; these do not move with the
-    /// session. Apart from the states, so that those begin where lines of the cache begin.
+    /// Key and marks ([`MET`], [`CHANGED`]) of each state; the marks do not move with a session.
+    /// Separate vectors, so that states stay aligned to cache lines.
     keys: Vec<u64>,
     marks: Vec<u8>,
     free: Vec<u32>,
-    /// Positions of recently used sessions, by the low bits of their keys.
-    near: [NearKey; NEAR],
-    /// Position of the last look of [`Sessions::evict`].
+    /// Cache of recently used sessions, indexed by the low bits of the key.
+    recent: [RecentKey; RECENT],
+    /// Index of the session last visited by [`Sessions::evict`].
     hand: usize,
 }
 
@@ -58,32 +64,32 @@ impl<S: Session> Default for Sessions<S> {
             keys: Vec::new(),
             marks: Vec::new(),
             free: Vec::new(),
-            near: std::array::from_fn(|place| NearKey { key: !(place as u64), number: 0 }),
+            recent: std::array::from_fn(|place| RecentKey { key: !(place as u64), number: 0 }),
             hand: 0,
         }
     }
 }
 
-/// A session's key and number. At a place where none is, a key with other low bits.
+/// Key and index of a session. In an empty entry, a key that cannot occur at this index.
 #[derive(Clone, Copy, Debug)]
-struct NearKey {
+struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// It was asked for again since it was made, or since [`Sessions::evict`] looked.
+/// Mark: the session was used after its creation, or since [`Sessions::evict`] visited it.
 const MET: u8 = 1;
-/// It was asked for, made or ended since it was shown ([`State::show`]). Set together with the
-/// other one, so that being shown costs nothing where the sessions are used.
+/// Mark: the session was used, created or ended since its last publication
+/// ([`FilterState::publish`]). Set together with [`MET`], so publication adds no cost to a lookup.
 const CHANGED: u8 = 1 << 1;
 
-/// As many as batches of different sessions mostly fit in.
-const NEAR: usize = 256;
-/// Bytes of a line of the cache.
+/// Entries of the cache; enough for the sessions of a few batches.
+const RECENT: usize = 256;
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
 impl<S: Session> Sessions<S> {
-    /// The session with this key, made if it is new.
+    /// Returns the session with this key, creating it if missing.
     pub fn of(&mut self, key: u64) -> &mut S {
         let number = match self.number_of(key) {
             Some(number) => {
@@ -95,7 +101,7 @@ impl<S: Session> Sessions<S> {
         &mut self.states[number as usize]
     }
 
-    /// The session with this key, if there is one.
+    /// Returns the session with this key and marks it as used; `None` if it does not exist.
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.number_of(key)? as usize;
@@ -103,18 +109,17 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number)
     }
 
-    /// The session with this key, if there is one, only to look at.
+    /// Returns the session with this key without marking it; `None` if it does not exist.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<&S> {
         let number = *self.index.get(&key)?;
         self.states.get(number as usize)
     }
 
-    /// Brings the sessions with these keys into the cache, for a filter that will ask for one after
-    /// the other: among many sessions nearly every one is in memory, and the processor waits for
-    /// several at once only where nothing else stands between.
+    /// Prefetches the sessions with these keys. With many sessions nearly every lookup misses the
+    /// cache; issued back to back, the misses overlap.
     #[inline]
-    pub fn look_ahead(&mut self, keys: impl IntoIterator<Item = u64>) {
+    pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let mut seen = 0;
         for key in keys {
             let number = self.number_of(key);
@@ -125,21 +130,21 @@ impl<S: Session> Sessions<S> {
         std::hint::black_box(seen);
     }
 
-    /// Ends a session and gives its state back.
+    /// Ends a session and returns its state; `None` if it does not exist.
     pub fn end(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
-        let near = self.near_mut(key);
-        if near.key == key {
-            near.key = !key;
+        let recent = self.recent_mut(key);
+        if recent.key == key {
+            recent.key = !key;
         }
         self.marks[number as usize] = CHANGED;
         self.free.push(number);
         self.states.get_mut(number as usize).map(std::mem::take)
     }
 
-    /// Ends a session that nobody asked for again since the last time round ("second chance"):
-    /// nearly the one that has waited longest, and cheap, since looking passes over a session only
-    /// if it was asked for. Sessions of one block go before busy ones. The private one stays.
+    /// Ends a session that was not used during the last round (CLOCK, "second chance"):
+    /// approximately the least recently used one. Sessions of a single block go before active ones.
+    /// Returns its key and state; `None` if only the private session exists, which stays.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
             self.hand = (self.hand + 1) % self.states.len();
@@ -156,7 +161,13 @@ impl<S: Session> Sessions<S> {
         None
     }
 
-    /// The number of sessions.
+    /// Evicts and returns a session if `key` is new and there are at least `most` sessions.
+    pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
+        let full = self.len() >= most && !self.index.contains_key(&key);
+        if full { self.evict().map(|(_, session)| session) } else { None }
+    }
+
+    /// Returns the number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
@@ -168,7 +179,7 @@ impl<S: Session> Sessions<S> {
         self.index.is_empty()
     }
 
-    /// The keys of all sessions, sorted.
+    /// Returns the keys of all sessions, sorted.
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
         let mut keys: Vec<u64> = self.index.keys().copied().collect();
@@ -178,18 +189,18 @@ impl<S: Session> Sessions<S> {
 
     #[inline]
     fn number_of(&mut self, key: u64) -> Option<u32> {
-        let near = self.near_mut(key);
-        if near.key == key {
-            return Some(near.number);
+        let recent = self.recent_mut(key);
+        if recent.key == key {
+            return Some(recent.number);
         }
         let number = *self.index.get(&key)?;
-        *self.near_mut(key) = NearKey { key, number };
+        *self.recent_mut(key) = RecentKey { key, number };
         Some(number)
     }
 
     #[inline]
-    fn near_mut(&mut self, key: u64) -> &mut NearKey {
-        &mut self.near[key as usize % NEAR]
+    fn recent_mut(&mut self, key: u64) -> &mut RecentKey {
+        &mut self.recent[key as usize % RECENT]
     }
 
     fn make(&mut self, key: u64) -> u32 {
@@ -208,17 +219,16 @@ impl<S: Session> Sessions<S> {
             }
         };
         self.index.insert(key, number);
-        *self.near_mut(key) = NearKey { key, number };
+        *self.recent_mut(key) = RecentKey { key, number };
         number
     }
 }
 
-/// Spreads keys over the index: one multiplication whose halves are folded, so that every bit of
-/// the key reaches the bits that choose a bucket and those that tell entries apart.
+/// Hasher for session keys: one multiplication with folded halves, so that each bit of the key
+/// affects both the bucket index and the tag bits.
 ///
-/// That suffices, and what makes hash tables safe against hostile keys (SipHash with a random key)
-/// would be paid twice: keys are hashes of flows that were made with a random seed, so that nobody
-/// outside can choose them, or numbers that a filter gave itself.
+/// Keys need no protection against collision attacks (SipHash): they are either flow hashes with a
+/// secret seed, or numbers assigned by the filter itself.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -239,72 +249,75 @@ impl Hasher for Mix {
     }
 }
 
-/// A session on its way: bytes, and the blocks that it holds.
+/// A session in transit: its bytes, and its held blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Moved {
-    /// The session's key.
+pub struct MovedSession {
+    /// Key of the session.
     pub key: u64,
-    /// Its plain data; the lists in it are rebuilt from `held`.
+    /// Its bytes; the lists in them are rebuilt from `held`.
     pub bytes: Vec<u8>,
-    /// The blocks that it holds, list by list, in order.
-    pub held: Vec<Vec<(u32, Entry, Pin)>>,
+    /// Its held blocks with their keys, one vector per list, in order.
+    pub held: Vec<Vec<(u32, Entry, PinId)>>,
 }
 
-/// Operations of the space on a filter's state. Implemented once, for [`Sessions`].
-pub trait State {
-    /// The keys of all sessions, sorted.
+/// Operations of a space on a filter's state. Implemented by [`Sessions`], and by filters that wrap
+/// it in order to rebuild derived data after a move.
+pub trait FilterState {
+    /// Returns the keys of all sessions, sorted.
     fn sessions(&self) -> Vec<u64>;
-    /// Takes a session out, with what it holds.
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved>;
-    /// Puts a session in that was taken out of another instance of the same filter.
-    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake>;
-    /// The number of a session, as blocks bear it.
+    /// Removes a session, together with its held blocks; `None` if the key is unknown.
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
+    /// Inserts a session removed from another instance of the same filter.
+    ///
+    /// # Errors
+    ///
+    /// Fails if its bytes or lists do not match this version of the filter.
+    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
+    /// Returns the number of a session in the metadata of its blocks.
     fn number(&self, key: u64) -> u64;
-    /// Tells the sessions that may have changed since they were shown last, all of them if
-    /// `again`: the place of each, which it keeps as long as it lives, and its numbers in the order
-    /// of the columns ([`Description::shown`](super::Description::shown)). The private one is
-    /// always at place 0.
-    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>);
+    /// Reports sessions that may have changed since the last call, or all if `again`: a row index,
+    /// constant for the life of the session, and the numbers in column order
+    /// ([`Description::published`](super::Description::published)). The private session has index
+    /// 0.
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>);
 }
 
-impl<S: Session> State for Sessions<S> {
+/// Yields the published numbers of a session.
+fn values<S: Session>(session: &S) -> impl Iterator<Item = u64> {
+    let all = |field: &'static Field<S>| (0..field.column.times).map(|at| (field.of)(session, at));
+    S::FIELDS.iter().flat_map(all)
+}
+
+impl<S: Session> FilterState for Sessions<S> {
     fn sessions(&self) -> Vec<u64> {
         self.keys()
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         let mut session = self.end(key)?;
         let held = session
             .lists()
             .into_iter()
             .map(|list| std::iter::from_fn(|| holds.pop(list)).collect())
             .collect();
-        Some(Moved { key, bytes: session.as_bytes().to_vec(), held })
+        Some(MovedSession { key, bytes: session.as_bytes().to_vec(), held })
     }
 
-    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
-        let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| Mistake {
-            parameter: None,
-            which: 0,
-            at: None,
-            what: format!(
-                "the saved state has {} bytes, the filter's has {}",
-                moved.bytes.len(),
-                size_of::<S>()
-            ),
-            hint: Some("it was saved by another version of the filter".to_owned()),
+    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
+        let foreign = |what| {
+            let mistake = Mistake { what, ..Mistake::default() };
+            mistake.hint("it was saved by another version of the filter")
+        };
+        let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| {
+            let (came, own) = (moved.bytes.len(), size_of::<S>());
+            foreign(format!("the saved state has {came} bytes, the filter's has {own}"))
         })?;
         let lists = session.lists();
-        // What its lists were elsewhere means nothing here, whether anything came for them or not.
+        // Lists from elsewhere are invalid here, even if no blocks came with them.
         let (here, came) = (lists.len(), moved.held.len());
         if came > here {
-            return Err(Mistake {
-                parameter: None,
-                which: 0,
-                at: None,
-                what: format!("the saved state holds {came} lists of blocks, the filter's {here}"),
-                hint: Some("it was saved by another version of the filter".to_owned()),
-            });
+            let what = format!("the saved state holds {came} lists of blocks, the filter's {here}");
+            return Err(foreign(what));
         }
         let none = std::iter::repeat_with(Vec::new);
         for (list, blocks) in lists.into_iter().zip(moved.held.into_iter().chain(none)) {
@@ -321,16 +334,13 @@ impl<S: Session> State for Sessions<S> {
         self.get(key).map_or(key, |session| session.number(key))
     }
 
-    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
         let width: usize = S::FIELDS.iter().map(|field| field.column.times).sum();
         let mut row = Vec::with_capacity(width + 1);
-        if whose == Whose::Private && again && !self.index.contains_key(&PRIVATE) {
-            // Nothing has come: what it knows is what it begins with.
+        if whose == PublishedSessions::Private && again && !self.index.contains_key(&PRIVATE) {
+            // The session does not exist yet: report its initial values.
             let fresh = S::default();
-            let of = |field: &Field<S>| {
-                (0..field.column.times).map(|at| (field.of)(&fresh, at)).collect::<Vec<_>>()
-            };
-            row.extend(S::FIELDS.iter().flat_map(of));
+            row.extend(values(&fresh));
             to(0, Some(&row));
         }
         for number in 0..self.marks.len() {
@@ -340,20 +350,18 @@ impl<S: Session> State for Sessions<S> {
             }
             self.marks[number] &= !CHANGED;
             let key = self.keys[number];
-            if (key == PRIVATE) != (whose == Whose::Private) {
+            if (key == PRIVATE) != (whose == PublishedSessions::Private) {
                 continue;
             }
-            let place = if whose == Whose::Private { 0 } else { number };
+            let place = if whose == PublishedSessions::Private { 0 } else { number };
             if self.index.get(&key).is_none_or(|at| *at as usize != number) {
                 to(place, None);
                 continue;
             }
             let state = &self.states[number];
             row.clear();
-            row.extend((whose == Whose::Sessions).then(|| state.number(key)));
-            for field in S::FIELDS {
-                row.extend((0..field.column.times).map(|at| (field.of)(state, at)));
-            }
+            row.extend((whose == PublishedSessions::Sessions).then(|| state.number(key)));
+            row.extend(values(state));
             to(place, Some(&row));
         }
     }
@@ -361,7 +369,7 @@ impl<S: Session> State for Sessions<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shown::Unit;
+    use super::super::published::Unit;
     use super::*;
 
     #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
@@ -382,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn m2_who_is_not_asked_for_is_evicted_first() {
+    fn m2_unused_session_is_evicted_first() {
         let mut sessions = Sessions::<Counted>::default();
         for key in [PRIVATE, 1, 2, 3, 4] {
             sessions.of(key).blocks = key;
@@ -399,14 +407,14 @@ mod tests {
     }
 
     #[test]
-    fn v18_what_comes_from_elsewhere_names_no_block_that_is_held_here() {
+    fn v18_moved_list_names_no_block_of_the_new_space() {
         let mut sessions = Sessions::<Counted>::default();
         let mut holds = Holds::new(4, 100);
         let mut held = HeldList::default();
-        holds.insert(&mut held, 1, Entry::default(), Pin(1));
+        holds.insert(&mut held, 1, Entry::default(), PinId(1));
         let lying = Counted { blocks: 3, held, spare: 0 };
         let bytes = lying.as_bytes().to_vec();
-        let moved = |held| Moved { key: 7, bytes: bytes.clone(), held };
+        let moved = |held| MovedSession { key: 7, bytes: bytes.clone(), held };
         sessions.put(moved(Vec::new()), &mut holds).unwrap();
         assert_eq!(sessions.of(7), &Counted { held: HeldList::default(), ..lying });
         assert!(sessions.put(moved(vec![Vec::new(); 2]), &mut holds).is_err());
@@ -414,27 +422,38 @@ mod tests {
     }
 
     #[test]
-    fn m3_what_changed_is_shown_once_and_what_ended_is_told() {
+    fn m3_changed_and_ended_sessions_are_published_once() {
         let mut sessions = Sessions::<Counted>::default();
-        let shown = |sessions: &mut Sessions<Counted>, whose, again| {
+        let published = |sessions: &mut Sessions<Counted>, whose, again| {
             let mut rows = Vec::new();
-            sessions.show(whose, again, &mut |at, row| rows.push((at, row.map(<[u64]>::to_vec))));
+            sessions
+                .publish(whose, again, &mut |at, row| rows.push((at, row.map(<[u64]>::to_vec))));
             rows
         };
         sessions.of(PRIVATE).blocks = 100;
         sessions.of(7).blocks = 3;
         sessions.of(9).blocks = 4;
         let (seven, nine) = ((1, Some(vec![7, 3])), (2, Some(vec![9, 4])));
-        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [seven, nine.clone()]);
-        assert_eq!(shown(&mut sessions, Whose::Sessions, false), []);
-        assert_eq!(shown(&mut sessions, Whose::Private, true), [(0, Some(vec![100]))]);
+        assert_eq!(
+            published(&mut sessions, PublishedSessions::Sessions, false),
+            [seven, nine.clone()]
+        );
+        assert_eq!(published(&mut sessions, PublishedSessions::Sessions, false), []);
+        assert_eq!(
+            published(&mut sessions, PublishedSessions::Private, true),
+            [(0, Some(vec![100]))]
+        );
         sessions.of(PRIVATE).blocks = 101;
         sessions.end(7);
-        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [(1, None)]);
-        assert_eq!(shown(&mut sessions, Whose::Sessions, true), [(1, None), nine]);
+        assert_eq!(published(&mut sessions, PublishedSessions::Sessions, false), [(1, None)]);
+        assert_eq!(published(&mut sessions, PublishedSessions::Sessions, true), [(1, None), nine]);
         sessions.of(8).blocks = 1;
         let eight = (1, Some(vec![8, 1]));
-        assert_eq!(shown(&mut sessions, Whose::Sessions, false), [eight], "in the same place");
+        assert_eq!(
+            published(&mut sessions, PublishedSessions::Sessions, false),
+            [eight],
+            "in the same place"
+        );
         sessions.evict();
         sessions.evict();
         assert!(sessions.get(PRIVATE).is_some() && sessions.len() == 1, "as without being shown");
@@ -466,7 +485,7 @@ mod tests {
         here.of(7).blocks = 3;
         for key in [2, 1] {
             let mut list = here.of(7).held;
-            holds.insert(&mut list, key, Entry::default(), Pin(key.into()));
+            holds.insert(&mut list, key, Entry::default(), PinId(key.into()));
             here.of(7).held = list;
         }
         let moved = here.take(7, &mut holds).expect("the session is there");
@@ -475,7 +494,7 @@ mod tests {
         assert_eq!(there.of(7).blocks, 3);
         let list = there.of(7).held;
         assert_eq!(other.blocks(&list).map(|(key, _, _)| key).collect::<Vec<_>>(), [1, 2]);
-        let wrong = Moved { key: 1, bytes: vec![0; 3], held: Vec::new() };
+        let wrong = MovedSession { key: 1, bytes: vec![0; 3], held: Vec::new() };
         assert!(there.put(wrong, &mut other).is_err());
     }
 }

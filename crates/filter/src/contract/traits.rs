@@ -1,163 +1,144 @@
-//! The six traits an author chooses from. The signature takes away the rights that the kind does
-//! not give: [Th Table 5.1].
+//! The six traits that a filter can implement. Each signature grants only the rights of its kind:
+//! [Th Table 5.1].
 //!
 //! | trait | sees | may |
 //! |---|---|---|
 //! | [`Statistics`] | rich pointers | count |
-//! | [`Classify`] | one block | answer a class, set marks |
-//! | [`Edit`] | one block | also change bytes, where they lie if nobody else sees them |
-//! | [`Lanes`] | a batch | move the view, edit in copies, end lanes |
-//! | [`Stream`] | one block at a time | hold, release, append, be woken: blocks in, others out |
-//! | [`HoldingLanes`] | a batch | what both may: most blocks stay in their lanes, few are held |
+//! | [`Classify`] | one block | return a class, set marks |
+//! | [`Edit`] | one block | also change bytes, in place if no other reader sees them |
+//! | [`Lanes`] | a batch | move the view, edit copies, end lanes |
+//! | [`Stream`] | one block at a time | hold, release and append blocks, request a wake-up |
+//! | [`HoldingLanes`] | a batch | all of that: for filters that hold few blocks |
 
 use super::batch::{Batch, Block, Tags};
+use super::context::{ClassifyContext, LaneContext, StreamContext, Time};
 use super::edit::Edit;
-use super::state::State;
-use super::turn::{LaneContext, StreamContext, Tell, Time};
+use super::report::Report;
+use super::state::FilterState;
+use super::{Arguments, Mistake};
 use abi::Class;
 
-/// Counts what goes by and sees no bytes.
+/// A filter that counts blocks and has no access to their bytes.
 pub trait Statistics: Send {
-    /// Records the live blocks.
+    /// Records the live blocks of one batch.
     fn record(&mut self, tags: Tags<'_>, now: Time);
-    /// Returns its report, on request or when the path stops.
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
+    }
+    /// See [`Filter::set`].
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
-/// Answers a class for one block.
+/// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True if its changes to the marks of a block are kept for the filters behind it. `false`
-    /// saves a write per block for filters that do not look for layers.
+    /// True to store the marks that the filter sets, for the filters after it. `false` saves one
+    /// write per block in filters that parse no headers.
     const SETS_MARKS: bool = true;
 
-    /// The class of this block; [`Tell::absent`] when it has none.
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class;
-    /// Returns its report, on request or when the path stops.
+    /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if it has
+    /// none.
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class;
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
+    }
+    /// See [`Filter::set`].
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
-/// Works on a whole batch in place.
+/// A filter that processes a whole batch; blocks stay in their lanes.
 pub trait Lanes: Send {
-    /// Looks at, narrows, edits or ends the live lanes.
+    /// Inspects, narrows, edits or ends the live lanes.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
-    /// Returns its report, on request or when the path stops.
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
+    }
+    /// See [`Filter::set`].
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
-/// Takes blocks and gives others.
+/// A filter whose output blocks differ from its input blocks.
 pub trait Stream: Send {
-    /// Is called before the blocks of a batch are taken one by one, for filters whose state is
-    /// large: [`Sessions::look_ahead`](super::state::Sessions::look_ahead).
-    fn look_ahead(&mut self, _tags: Tags<'_>) {}
-    /// Takes one block: passes, consumes, holds or drops it, and may make others.
+    /// Prefetches the sessions of a batch; called before the first [`Stream::block`] of the batch
+    /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)).
+    fn prefetch(&mut self, _tags: Tags<'_>) {}
+    /// Processes one block: passes, consumes, holds or drops it, and may emit further blocks.
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
-    /// Is called when the path's clock has reached the time that was asked for.
+    /// Handles the expiry of the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Is called when no more blocks will come: what is held must leave.
+    /// Releases or ends all held blocks; called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns its report, on request or when the path stops.
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
+    }
+    /// See [`Filter::set`].
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
-/// Works on a whole batch in place, and may hold blocks and make others: for filters that let most
-/// blocks go on as they are and seldom put several together. What stays in its lane costs what it
-/// costs in [`Lanes`]; a lane ends where its block is held, dropped or used up, and may get a block
-/// that was made ([`StreamContext::replace`]).
+/// A filter that processes a whole batch, and may hold, replace and append blocks.
+///
+/// For filters that pass most blocks unchanged: a block that stays in its lane costs no more than
+/// in [`Lanes`]. A lane ends when its block is held, dropped or consumed, and can receive a new
+/// block through [`StreamContext::replace`]. [`Stream`] filters run as one of these.
 pub trait HoldingLanes: Send {
-    /// Looks at, narrows, holds, replaces or ends the live lanes. What is given out here by other
-    /// means goes on behind the batch.
+    /// Inspects, narrows, holds, replaces or ends the live lanes. Blocks emitted by other means
+    /// follow the batch.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
     /// See [`Stream::tick`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// See [`Stream::finish`].
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Returns its report, on request or when the path stops.
+    /// Returns the filter's report; called on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Its state, if it keeps any that moves.
-    fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
-}
-
-/// A filter's or sink's own report at the end of a run.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
-    /// Lines: a name, and how much, in the order in which they are printed.
-    pub rows: Vec<(String, u64)>,
-    /// Persistent outputs of a sink.
-    pub outputs: Vec<Delivered>,
-    /// Sentences that a person should read besides, though nothing has failed.
-    pub remarks: Vec<String>,
-}
-
-/// Things of one kind that a sink has put somewhere: "6 packets written to x.pcap".
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Delivered {
-    /// Number of items.
-    pub count: u64,
-    /// One of them: `packet`.
-    pub unit: String,
-    /// Action on the items: `written to x.pcap`.
-    pub done: String,
-}
-
-impl Report {
-    /// A report of these lines.
-    #[must_use]
-    pub fn of_rows(rows: Vec<(String, u64)>) -> Self {
-        Self { rows, ..Self::default() }
-    }
-
-    /// Returns true if it says nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
-    }
-
-    /// Adds things that were put somewhere.
-    #[must_use]
-    pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
-        self.outputs.push(Delivered { count, unit: unit.to_owned(), done });
-        self
+    /// See [`Filter::set`].
+    fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
+        Err(fixed())
     }
 }
 
 /// A filter ready to be called once per batch.
 pub enum Filter {
-    /// Sees rich pointers.
+    /// A filter that reads rich pointers only.
     Statistics(Box<dyn Statistics>),
-    /// Keeps blocks in their lanes.
+    /// A filter that leaves blocks in their lanes.
     Lanes(Box<dyn Lanes>),
-    /// Changes blocks in their lanes.
+    /// A filter that changes blocks in their lanes.
     Edit(Box<dyn Edit>),
-    /// Takes blocks and gives others.
-    Stream(Box<dyn StreamBatches>),
+    /// A filter that may hold and emit blocks.
+    Stream(Box<dyn HoldingLanes>),
 }
 
 impl std::fmt::Debug for Filter {
@@ -172,34 +153,34 @@ impl std::fmt::Debug for Filter {
 }
 
 impl Filter {
-    /// A statistics filter.
+    /// Wraps a statistics filter.
     pub fn statistics(f: impl Statistics + 'static) -> Self {
         Self::Statistics(Box::new(f))
     }
 
-    /// A classifier, called in a loop over the live lanes.
+    /// Wraps a classifier, which is called for each live lane.
     pub fn classify(f: impl Classify + 'static) -> Self {
         Self::Lanes(Box::new(Each(f)))
     }
 
-    /// A filter that changes blocks, called in a loop over the live lanes.
+    /// Wraps an editing filter, which is called for each live lane.
     pub fn edit(f: impl Edit + 'static) -> Self {
         Self::Edit(Box::new(f))
     }
 
-    /// A filter that works on batches in place.
+    /// Wraps a filter that processes batches.
     pub fn lanes(f: impl Lanes + 'static) -> Self {
         Self::Lanes(Box::new(f))
     }
 
-    /// A filter that takes blocks and gives others, called in a loop over the live lanes.
+    /// Wraps a stream filter, which is called for each live lane.
     pub fn stream(f: impl Stream + 'static) -> Self {
         Self::Stream(Box::new(EachBlock(f)))
     }
 
-    /// A filter that works on batches in place and may hold blocks.
+    /// Wraps a filter that processes batches and may hold blocks.
     pub fn holding(f: impl HoldingLanes + 'static) -> Self {
-        Self::Stream(Box::new(InPlace(f)))
+        Self::Stream(Box::new(f))
     }
 
     /// Returns the filter's report.
@@ -213,8 +194,8 @@ impl Filter {
         }
     }
 
-    /// The filter's state, if it keeps any that moves.
-    pub fn state(&mut self) -> Option<&mut dyn State> {
+    /// Returns the sessions that can be saved and moved; `None` if the filter has none.
+    pub fn state(&mut self) -> Option<&mut dyn FilterState> {
         match self {
             Self::Statistics(f) => f.state(),
             Self::Lanes(f) => f.state(),
@@ -222,33 +203,33 @@ impl Filter {
             Self::Stream(f) => f.state(),
         }
     }
+
+    /// Takes over the values of the writable parameters; state and counters stay.
+    ///
+    /// # Errors
+    ///
+    /// Fails without effect if the filter has no writable parameters, or refuses a value.
+    pub fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        match self {
+            Self::Statistics(f) => f.set(arguments),
+            Self::Lanes(f) => f.set(arguments),
+            Self::Edit(f) => f.set(arguments),
+            Self::Stream(f) => f.set(arguments),
+        }
+    }
 }
 
-/// A [`Stream`] called once per batch, or [`HoldingLanes`]. Authors write one of these; this is
-/// what the engine calls.
-pub trait StreamBatches: Send {
-    /// Takes the live blocks.
-    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
-    /// Returns true if the blocks that `process` leaves in the batch go on, ahead of those it gave
-    /// out.
-    fn in_place(&self) -> bool {
-        false
-    }
-    /// See [`Stream::tick`].
-    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
-    /// See [`Stream::finish`].
-    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>);
-    /// See [`Stream::report`].
-    fn report(&self) -> Report;
-    /// See [`Stream::state`].
-    fn state(&mut self) -> Option<&mut dyn State>;
+/// Returns the error of a filter without writable parameters.
+pub(super) fn fixed() -> Mistake {
+    let what = "its arguments stay as they are while it runs".to_owned();
+    Mistake { parameter: None, which: 0, at: None, what, hint: None }
 }
 
 struct Each<F>(F);
 
 impl<F: Classify> Lanes for Each<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.tell);
+        let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.common);
         if F::SETS_MARKS {
             batch.classify::<true>(answer);
         } else {
@@ -260,23 +241,23 @@ impl<F: Classify> Lanes for Each<F> {
         self.0.report()
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         self.0.state()
+    }
+
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        self.0.set(arguments)
     }
 }
 
 struct EachBlock<F>(F);
 
-impl<F: Stream> StreamBatches for EachBlock<F> {
+impl<F: Stream> HoldingLanes for EachBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        self.0.look_ahead(batch.tags());
+        self.0.prefetch(batch.tags());
         cx.each(batch, |cx, block| self.0.block(block, cx));
     }
 
-    fn in_place(&self) -> bool {
-        true
-    }
-
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         self.0.tick(cx);
     }
@@ -289,35 +270,11 @@ impl<F: Stream> StreamBatches for EachBlock<F> {
         self.0.report()
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         self.0.state()
     }
-}
 
-struct InPlace<F>(F);
-
-impl<F: HoldingLanes> StreamBatches for InPlace<F> {
-    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        self.0.process(batch, cx);
-    }
-
-    fn in_place(&self) -> bool {
-        true
-    }
-
-    fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
-        self.0.tick(cx);
-    }
-
-    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
-        self.0.finish(cx);
-    }
-
-    fn report(&self) -> Report {
-        self.0.report()
-    }
-
-    fn state(&mut self) -> Option<&mut dyn State> {
-        self.0.state()
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        self.0.set(arguments)
     }
 }

@@ -6,32 +6,31 @@
 
 mod observed;
 
-pub use observed::{Observed, Shares};
+pub use observed::{ObservedSource, SourceOverlap};
 
 use crate::contract::Arguments;
 
 /// Returns the attachment point of a source, or the reason for having none.
 type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
-/// Facts about a source, sink or program beside its [`Description`](crate::Description).
+/// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
-    /// Returns where a program in the kernel gives what this source gives, or why none does;
-    /// `None`: the source reads in a process.
+    /// Returns the attachment point of a kernel program that can replace the source, or the reason
+    /// for having none; `None`: the source always reads in a process.
     pub attaches: Option<FindAttach>,
-    /// Returns the interface by which a sink sends frames, which a program in the kernel can do
-    /// where it stands. The twin of such a sink does not mention it.
+    /// Returns the interface of a sink that sends frames, so that a kernel program can send them
+    /// instead; `None` for other sinks.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
-    /// True if a source can hand the first filter behind it to the kernel, so that what that filter
-    /// refuses never comes in ([`Analysis::ahead`](crate::Analysis::ahead)).
+    /// True if a source can install the first filter after it as its socket filter, so that
+    /// rejected frames never reach the process ([`Analysis::ahead`](crate::Analysis::ahead)).
     pub takes_filter: bool,
-    /// Returns what a source observes, so that `++` gives each block of it once; `None`: no other
-    /// source gives the same.
-    pub observes: Option<fn(&Arguments) -> Observed>,
+    /// Returns the data that a source observes, so that `++` can remove duplicates; `None`: no
+    /// other source observes the same.
+    pub observes: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files: by default it runs in a space of its own (CONTRACT 27).
     pub writes_files: bool,
-    /// True for an ordinary program in a process of its own: a space, not a filter that a space
-    /// runs (CONTRACT 27).
+    /// True for an external program: it is a space of its own (CONTRACT 27).
     pub process: bool,
 }
 
@@ -52,20 +51,20 @@ impl EndpointFacts {
 pub struct Attach {
     /// Interface name; empty for none.
     pub interface: String,
-    /// The name space in which it is, if another than ours.
+    /// Network namespace; `None` for the current one.
     pub netns: Option<String>,
     /// Direction of the frames.
     pub side: Side,
-    /// True if accepted frames are taken from the host (CONTRACT 2); otherwise the program observes
-    /// and changes nothing.
+    /// True if accepted frames are redirected and do not reach the host's stack (CONTRACT 2);
+    /// otherwise the program only observes.
     pub takes: bool,
-    /// True to attach to the sockets of the request's user, both ways, instead of an interface
-    /// (CONTRACT 22): packets from layer 3 on.
+    /// True to attach to the sockets of the request's user, in both directions, instead of an
+    /// interface (CONTRACT 22); packets then start at layer 3.
     pub own: bool,
 }
 
 impl Attach {
-    /// Attaches to the ingress of an interface in the own namespace.
+    /// Returns the ingress of an interface in the current network namespace, for observation.
     #[must_use]
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);
@@ -73,20 +72,20 @@ impl Attach {
     }
 }
 
-/// The direction of frames at an interface.
+/// Direction of frames at an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
     /// Towards the host.
     Received,
-    /// Away from it.
+    /// Away from the host.
     Sent,
 }
 
-/// The interface by which a sink sends frames out, where a program in the kernel may do that.
+/// The interface of a sink that sends frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Outlet {
-    /// The interface.
+    /// Interface name.
     pub interface: String,
-    /// The name space in which it is, if another than ours.
+    /// Network namespace; `None` for the current one.
     pub netns: Option<String>,
 }

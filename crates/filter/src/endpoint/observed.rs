@@ -1,15 +1,15 @@
-//! The observed data of a source, by which `++` detects sources of the same blocks (CONTRACT 10).
+//! Data observed by a source, from which `++` detects sources of the same blocks (CONTRACT 10).
 
-/// The data from which a source takes its blocks.
+/// The data that a source observes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Observed {
-    /// The bytes of a file, by the path that the request gives.
+pub enum ObservedSource {
+    /// A file, by its path in the request.
     File(String),
-    /// The frames of interfaces.
+    /// Frames of interfaces.
     Frames {
         /// Interface name; `None` for all of the namespace.
         interface: Option<String>,
-        /// Network namespace, if not the own one.
+        /// Network namespace; `None` for the current one.
         netns: Option<String>,
         /// True for received frames.
         received: bool,
@@ -22,10 +22,11 @@ pub enum Observed {
 
 /// The overlap of two sources' blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shares {
+pub enum SourceOverlap {
     /// No block.
     Nothing,
-    /// The packets on the loopback interface, which one gives as sent and one as received.
+    /// The packets on the loopback interface, which one source observes as sent and the other as
+    /// received.
     Loopback,
     /// Any block.
     Blocks,
@@ -34,12 +35,12 @@ pub enum Shares {
 /// The interface that receives its own sent frames.
 const LOOPBACK: &str = "lo";
 
-impl Observed {
+impl ObservedSource {
     /// Returns the overlap with another source.
     #[must_use]
-    pub fn shares(&self, other: &Self) -> Shares {
+    pub fn overlap(&self, other: &Self) -> SourceOverlap {
         match (self, other) {
-            (Self::File(one), Self::File(other)) if same_path(one, other) => Shares::Blocks,
+            (Self::File(one), Self::File(other)) if same_path(one, other) => SourceOverlap::Blocks,
             (
                 Self::Frames { interface: a, netns: c, received: e, sent: g, own: i },
                 Self::Frames { interface: b, netns: d, received: f, sent: h, own: j },
@@ -47,16 +48,16 @@ impl Observed {
                 let lo =
                     |name: &Option<String>| name.as_deref().is_none_or(|name| name == LOOPBACK);
                 match (*e && *f) || (*g && *h) {
-                    true => Shares::Blocks,
-                    false if lo(a) && lo(b) && !i => Shares::Loopback,
-                    false => Shares::Nothing,
+                    true => SourceOverlap::Blocks,
+                    false if lo(a) && lo(b) && !i => SourceOverlap::Loopback,
+                    false => SourceOverlap::Nothing,
                 }
             }
-            _ => Shares::Nothing,
+            _ => SourceOverlap::Nothing,
         }
     }
 
-    /// Returns true if this gives all that another gives.
+    /// Returns true if this source observes all data that `other` observes.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
@@ -70,7 +71,7 @@ impl Observed {
     }
 }
 
-/// Returns true if two paths are the same as far as their text says.
+/// Returns true if two paths are textually equivalent.
 fn same_path(one: &str, other: &str) -> bool {
     let parts = |path: &'_ str| -> Vec<String> {
         path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
@@ -82,9 +83,9 @@ fn same_path(one: &str, other: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn frames(interface: Option<&str>, received: bool, sent: bool) -> Observed {
+    fn frames(interface: Option<&str>, received: bool, sent: bool) -> ObservedSource {
         let interface = interface.map(str::to_owned);
-        Observed::Frames { interface, netns: None, received, sent, own: false }
+        ObservedSource::Frames { interface, netns: None, received, sent, own: false }
     }
 
     #[test]
@@ -92,19 +93,19 @@ mod tests {
         let (rx, tx, both) = ((true, false), (false, true), (true, true));
         let of = |name, (received, sent)| frames(name, received, sent);
         for (one, other, shares) in [
-            (of(None, rx), of(Some("a"), rx), Shares::Blocks),
-            (of(Some("a"), rx), of(Some("b"), rx), Shares::Nothing),
-            (of(Some("a"), rx), of(Some("a"), tx), Shares::Nothing),
-            (of(Some("a"), both), of(Some("a"), tx), Shares::Blocks),
-            (of(None, rx), of(None, tx), Shares::Loopback),
-            (of(Some("lo"), rx), of(None, tx), Shares::Loopback),
-            (of(Some("a"), rx), of(None, tx), Shares::Nothing),
+            (of(None, rx), of(Some("a"), rx), SourceOverlap::Blocks),
+            (of(Some("a"), rx), of(Some("b"), rx), SourceOverlap::Nothing),
+            (of(Some("a"), rx), of(Some("a"), tx), SourceOverlap::Nothing),
+            (of(Some("a"), both), of(Some("a"), tx), SourceOverlap::Blocks),
+            (of(None, rx), of(None, tx), SourceOverlap::Loopback),
+            (of(Some("lo"), rx), of(None, tx), SourceOverlap::Loopback),
+            (of(Some("a"), rx), of(None, tx), SourceOverlap::Nothing),
         ] {
-            assert_eq!((one.shares(&other), other.shares(&one)), (shares, shares), "{one:?}");
+            assert_eq!((one.overlap(&other), other.overlap(&one)), (shares, shares), "{one:?}");
         }
-        let file = |path: &str| Observed::File(path.to_owned());
-        assert_eq!(file("a/./b").shares(&file("a//b")), Shares::Blocks);
-        assert_eq!(file("a").shares(&file("/a")), Shares::Nothing);
+        let file = |path: &str| ObservedSource::File(path.to_owned());
+        assert_eq!(file("a/./b").overlap(&file("a//b")), SourceOverlap::Blocks);
+        assert_eq!(file("a").overlap(&file("/a")), SourceOverlap::Nothing);
         assert!(of(None, both).covers(&of(Some("a"), tx)));
         assert!(!of(Some("a"), rx).covers(&of(None, rx)));
     }

@@ -1,25 +1,27 @@
-//! `bpf`: answers whether a pcap-filter(7) expression accepts the frame.
+//! `bpf`: tests if a pcap-filter(7) expression accepts the frame.
 //!
-//! In: anything within a frame; the expression applies to the whole frame, whatever the view. Out:
-//! the same block with class 1 or no answer. [SL §4.2, `rx | bpf "tcp" | user`]
+//! In: any view into a frame; the expression applies to the whole frame. Out: the same block with
+//! class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
-//! An expression has a meaning per link type, so it is compiled once for each link type that
-//! arrives; on creation it is compiled for those that its source is known to have, so that `check`
-//! finds errors ([`validate`]). Link types on which no frame can match have no answer. Expressions
-//! that our compiler does not support go to the compiler in the arguments (CONTRACT 27); [`names`]
+//! An expression is compiled per link type: on creation for those of its source, as far as they are
+//! known, so that `check` reports errors ([`validate`]); for others when their first frame arrives.
+//! On link types where no frame can match, blocks have no class. Expressions that the
+//! built-in compiler does not support go to the compiler in the arguments (CONTRACT 27); [`names`]
 //! resolves names.
 
+mod compile;
 mod names;
 mod pushdown;
 mod validate;
 
-pub use pushdown::{Direction, Refusal as NotAhead, link_type, program, socket_filter};
+pub use pushdown::{Direction, link_type, program, socket_filter};
 
 use crate::prelude::*;
 use crate::twin::Emitted;
-use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Metadata, Options};
+use compile::{Programs, compile};
+use ebpf::classic::{self, ClassicProgram, Metadata};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use names::{Answers, settles};
+use names::settles;
 use validate::{made, remark, warns};
 
 /// The description of `bpf`.
@@ -37,14 +39,14 @@ about what the own compiler does not know. An expression that can match no frame
 
 Names of hosts, networks, services and protocols are looked up once, when the line is read, as
 libpcap does; the answers are written into the line (`names=`), so that whoever repeats a record, or
-runs a part of the line, asks nobody.
+runs a part of the line, asks no_resolver.
 
 Not answered: `no match` (the expression does not hold), `link type` (the expression says nothing
 about frames of this link type, or the block is no frame).",
     example: "replay web.pcap | bpf \"tcp port 80\" | count",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     takes: Forms::FRAMED,
-    reads: Reads::All,
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("expression", Type::Text, "a pcap-filter(7) expression"),
         Parameter::optional(
@@ -70,53 +72,63 @@ about frames of this link type, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum link types per expression. No machine has as many; a capture that claims more would cost
-/// compilation without end.
+/// Maximum link types per expression. No machine has that many; a capture that claims more would
+/// cost compilation without end.
 const LINKS_MAX: usize = 64;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let programs = made(arguments)?;
-    Ok(Filter::classify(Bpf { arguments: arguments.clone(), programs }))
+    Ok(Filter::classify(Matcher::new(arguments.clone())?))
 }
 
-/// Returns true if a text is a pcap-filter(7) expression on some link type, whatever its names
-/// mean.
+/// Returns true if a text is a pcap-filter(7) expression on some link type, regardless of what its
+/// names mean.
 #[must_use]
 pub fn is_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-fn expression(arguments: &Arguments) -> &str {
-    arguments.text("expression").unwrap_or_default()
-}
-
-struct Bpf {
+/// A compiled expression: the filter, and a test for other uses, such as triggers.
+#[derive(Debug)]
+pub struct Matcher {
     arguments: Arguments,
     /// Program per link type that arrived; `None` if the expression has none for it. Recompiled
     /// when the filter moves, hence not state.
     programs: Programs,
 }
 
-/// Programs by link type, in the numbering of capture files.
-type Programs = Vec<(u16, Option<ClassicProgram>)>;
-
-impl Classify for Bpf {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
-        let marks = block.marks;
-        match self.program(marks.link) {
+impl Classify for Matcher {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
+        match self.accepts(block) {
             None => cx.absent(LINK_TYPE),
-            Some(program) => match program.run(block.frame, marks.wire_length, &METADATA) {
-                0 => cx.absent(NO_MATCH),
-                _ => Class::YES,
-            },
+            Some(false) => cx.absent(NO_MATCH),
+            Some(true) => Class::YES,
         }
     }
 }
 
-/// Tags are inline again (CONTRACT 3); other metadata is not available.
+/// Metadata available to expressions: none. VLAN tags are in the frame again (CONTRACT 3).
 const METADATA: Metadata = Metadata::NOTHING;
 
-impl Bpf {
+impl Matcher {
+    /// Creates the matcher from the arguments of a `bpf`.
+    pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
+        let programs = made(&arguments)?;
+        Ok(Self { arguments, programs })
+    }
+
+    /// Returns true if the expression accepts the block's frame; false without a frame.
+    pub fn matches(&mut self, block: &Block<'_>) -> bool {
+        block.marks.is_frame() && self.accepts(block) == Some(true)
+    }
+
+    /// Returns the verdict on the block's frame; `None` if the expression has no program for its
+    /// link type.
+    #[inline]
+    fn accepts(&mut self, block: &Block<'_>) -> Option<bool> {
+        let program = self.program(block.marks.link)?;
+        Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
+    }
+
     #[inline]
     fn program(&mut self, link: u16) -> Option<&ClassicProgram> {
         let at = self.programs.iter().position(|(known, _)| *known == link);
@@ -134,99 +146,12 @@ impl Bpf {
     }
 }
 
-/// An expression for uses other than the filter: triggers, membership in a flow.
-#[derive(Debug)]
-pub struct Matcher {
-    arguments: Arguments,
-    programs: Programs,
-}
-
-impl Matcher {
-    /// Creates the matcher from the arguments of a `bpf`.
-    pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
-        let programs = made(&arguments)?;
-        Ok(Self { arguments, programs })
-    }
-
-    /// Returns true if the expression accepts the block's frame; false without a frame.
-    pub fn matches(&mut self, block: &Block<'_>) -> bool {
-        let (link, wire_length) = (block.marks.link, block.marks.wire_length);
-        if !block.marks.is_frame() {
-            return false;
-        }
-        let known = self.programs.iter().position(|(known, _)| *known == link);
-        let at = known.unwrap_or_else(|| {
-            let most = self.programs.len() >= LINKS_MAX;
-            self.programs.push((link, if most { None } else { program(&self.arguments, link) }));
-            self.programs.len() - 1
-        });
-        let found = self.programs.get(at).and_then(|(_, program)| program.as_ref());
-        let holds = found.is_some_and(|own| own.run(block.frame, wire_length, &METADATA) != 0);
-        self.programs.truncate(LINKS_MAX);
-        holds
-    }
-}
-
-/// An expression compiled for a link type.
-struct Compiled {
-    /// The program; `None` if no frame can match.
-    program: Option<ClassicProgram>,
-    /// Name of the compiler, if not our own.
-    by: Option<String>,
-}
-
-impl Compiled {
-    fn new(arguments: &Arguments, names: &Answers, link: u16) -> Result<Self, Refusal> {
-        let (text, link) = (expression(arguments), LinkType::from_file(link.into()));
-        let options = Options { resolver: names, ..Options::default() };
-        let own = match classic::compile(text, link, &options) {
-            Ok(program) => return Ok(Self { program: Some(program), by: None }),
-            Err(error) if error.kind == ErrorKind::RejectsAll => {
-                return Ok(Self { program: None, by: None });
-            }
-            Err(error) => error,
-        };
-        // The other compiler would look names up by itself, also where that is not allowed or where
-        // the request already states their meaning.
-        let has_names = classic::name_queries(text).is_ok_and(|queries| !queries.is_empty());
-        let other = match (own.kind, arguments.compiler()) {
-            (ErrorKind::Unknown, Some(other)) if !has_names => other,
-            _ => return Err(Refusal { own, other: None }),
-        };
-        match other.compile(text, link, options.snaplen) {
-            Ok(program) => Ok(Self { program: Some(program), by: Some(other.name()) }),
-            Err(why) => Err(Refusal { own, other: Some((other.name(), why)) }),
-        }
-    }
-}
-
-/// Causes for which no compiler accepted an expression.
-struct Refusal {
-    own: classic::ExpressionError,
-    /// The other compiler and its error.
-    other: Option<(String, String)>,
-}
-
-impl From<Refusal> for Mistake {
-    fn from(Refusal { own, other }: Refusal) -> Self {
-        let what = match other {
-            None => own.what,
-            Some((name, why)) => format!("{}; {name}: {why}", own.what),
-        };
-        Self { at: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
-    }
-}
-
-fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
-    Ok(Compiled::new(arguments, &Answers::of(arguments)?, link)?)
-}
-
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let link = match s.hook().has_link_header() {
         true if !on.linked => return Err(Unfit::new("the link header is cut off")),
-        true => wire::LinkType::ETHERNET,
-        false => wire::LinkType::RAW,
+        true => LinkType::ETHERNET,
+        false => LinkType::RAW,
     };
     let compiled = compile(a, link.0);
     match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
@@ -244,6 +169,7 @@ mod tests {
     use super::*;
     use crate::network::ip::IP;
     use crate::testing::{Frame, Node, answers, arguments, chain};
+    use ebpf::classic::LinkType;
     use ebpf::classic::insn::{Instruction, code};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -275,11 +201,11 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// BACnet MS/TP: our compiler does not know the offset of its protocol number.
+    /// BACnet MS/TP: the built-in compiler does not know the offset of its protocol number.
     const BACNET: u16 = 165;
     const WLAN: u16 = 105;
 
-    /// Makes the arguments of a `bpf` behind a source with these link types.
+    /// Returns the arguments of a `bpf` after a source with these link types.
     fn behind(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
         arguments(&BPF, &[text]).unwrap().behind(Some(links.into()))
@@ -307,10 +233,10 @@ mod tests {
         }
     }
 
-    fn served(text: &str, other: &Arc<Other>) -> Bpf {
+    fn served(text: &str, other: &Arc<Other>) -> Matcher {
         let compiler: Arc<dyn Compiler> = other.clone();
-        let arguments = arguments(&BPF, &[text]).unwrap().served_by(Some(compiler));
-        Bpf { arguments, programs: Vec::new() }
+        let arguments = arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
+        Matcher { arguments, programs: Vec::new() }
     }
 
     #[test]
@@ -332,7 +258,7 @@ mod tests {
     fn other_compiler_is_not_asked_about_mistakes() {
         let other = Arc::new(Other::default());
         let compiler: Arc<dyn Compiler> = other.clone();
-        let of = |text| arguments(&BPF, &[text]).unwrap().served_by(Some(compiler.clone()));
+        let of = |text| arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler.clone()));
         assert!(make(&of("tcp prot 80")).is_err());
         assert!(make(&of("tcp port 80")).is_ok());
         assert_eq!(other.0.load(Ordering::Relaxed), 0);
@@ -342,12 +268,13 @@ mod tests {
     fn remark_names_compiler_and_link_type() {
         let compiler: Arc<dyn Compiler> = Arc::new(Other::default());
         let alone = arguments(&BPF, &["ip"]).unwrap();
-        let both = alone.clone().served_by(Some(compiler.clone()));
+        let both = alone.clone().with_compiler(Some(compiler.clone()));
         let own = "compiled by the own compiler for EN10MB (Ethernet), 4 instructions; others when \
                    they come";
         assert_eq!(remark(&alone).unwrap(), own);
         assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
-        let told = |links: &[u16]| remark(&behind("ip", links).served_by(Some(compiler.clone())));
+        let told =
+            |links: &[u16]| remark(&behind("ip", links).with_compiler(Some(compiler.clone())));
         assert_eq!(
             told(&[WLAN]).unwrap(),
             "compiled by the own compiler for IEEE802_11 (802.11), 19 instructions"
@@ -357,8 +284,11 @@ mod tests {
             "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
              own compiler for EN10MB (Ethernet), 4 instructions"
         );
-        let nobody = compile(&both, 9999).err().map(|mistake| mistake.what).unwrap();
-        assert!(nobody.ends_with("; another: link type 9999 is strange to me"), "{nobody}");
+        let no_resolver = compile(&both, 9999).err().map(|mistake| mistake.what).unwrap();
+        assert!(
+            no_resolver.ends_with("; another: link type 9999 is strange to me"),
+            "{no_resolver}"
+        );
         let alone = compile(&alone, BACNET).err().map(|mistake| mistake.what).unwrap();
         assert!(alone.contains("is not known"), "{alone}");
     }
@@ -378,7 +308,8 @@ mod tests {
 
     #[test]
     fn expression_that_matches_nothing_warns() {
-        let warned = |text: &str, links: &[u16]| warns(&behind(text, links)).map(|said| said.what);
+        let warned =
+            |text: &str, links: &[u16]| warns(&behind(text, links)).map(|warning| warning.what);
         assert_eq!(warned("arp", &[1]), None);
         let nothing = "no frame of RAW (IP without a link header) can match";
         assert_eq!(warned("arp", &[101]).as_deref(), Some(nothing));

@@ -1,11 +1,11 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
 //! In: anything. Out: the conforming blocks. The generic cell rate algorithm of ATM (ITU-T I.371)
-//! keeps one number, the time at which the next block is due at an even rate; a block may come
-//! earlier by an allowance derived from `burst`. It is equivalent to a token bucket of two numbers,
-//! but one number can be exchanged atomically between processors. The clock is the path's, in the
-//! kernel the machine's; a block's arrival is its timestamp, however long it waited in a batch. [SL
-//! §6.1 Table I; CONTRACT 11]
+//! has one number as its state, the time at which the next block is due at an even rate; a block
+//! may arrive earlier by an allowance derived from `burst`. It is equivalent to a token bucket of
+//! two numbers, but one number can be exchanged atomically between processors. The clock is the
+//! path's, in the kernel the machine's; a block's arrival is its timestamp, however long it waited
+//! in a batch. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -22,24 +22,26 @@ The class is 1 for blocks that come no faster than `rate` in the time `per`, eve
 
 Not answered: `too fast`.",
     example: "replay web.pcap | ratelimit 1000 burst=50 | count",
-    kind: Kind::Classification,
-    reads: Reads::Nothing,
+    kind: FilterKind::Classification,
+    reads: ReadDepth::Nothing,
     parameters: &[
-        Parameter::needed("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP),
-        Parameter::named("per", Type::Duration, "1s", "in which time, at most a day"),
+        Parameter::needed("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
+            .writable(),
+        Parameter::named("per", Type::Duration, "1s", "in which time, at most a day").writable(),
         Parameter::named(
             "burst",
             Type::Number { low: 1, high: 1 << 20 },
             "1",
             "how many blocks may come at once",
-        ),
+        )
+        .writable(),
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
     state: StateFacts::private::<Due>(),
     user: Some(make),
     kernel: Some(emit),
-    // A day exceeds the duration of an exam, whatever the judges' clocks.
+    // A day exceeds the duration of a twin test on any clock.
     examined: &["1 per=1440m burst=20"],
     ..Description::EMPTY
 };
@@ -48,24 +50,24 @@ const RATE_HELP: &str = "how many blocks may pass in the time";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
 /// Maximum regression between timestamps of successive blocks, in ns.
 const LATE: u64 = 1_000_000_000;
-/// Nanoseconds of a day: sums stay far below the end of the clock.
+/// Maximum period in ns, one day, so that sums never overflow.
 const DAY: u64 = 86_400_000_000_000;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let pace = Pace::new(arguments)?;
-    Ok(Filter::classify(RateLimit { pace, kept: Sessions::default() }))
+    let rate = RateParameters::new(arguments)?;
+    Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
 }
 
-/// The rate limit, in nanoseconds.
+/// Parameters of the algorithm, in nanoseconds.
 #[derive(Clone, Copy)]
-struct Pace {
+struct RateParameters {
     /// Interval between blocks at an even rate.
     step: u64,
     /// Allowance for early blocks.
     early: u64,
 }
 
-impl Pace {
+impl RateParameters {
     fn new(arguments: &Arguments) -> Result<Self, Mistake> {
         let number = |name| arguments.number(name).unwrap_or(1);
         let (rate, per) = (number("rate").max(1), number("per"));
@@ -81,9 +83,9 @@ impl Pace {
 
     /// Returns the arrival time of a block with this timestamp, when `due` is the next due time and
     /// `now` the path's clock: `now` if the timestamp is missing, or if the wall clock was set
-    /// back. The due time never runs further ahead of earlier blocks than this, so a larger
+    /// back. The due time never exceeds an earlier arrival by more than `step + early`, so a larger
     /// distance means a clock change.
-    fn came(self, stamp: u64, due: u64, now: u64) -> u64 {
+    fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.early.saturating_add(self.step).saturating_add(LATE);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
             true => now,
@@ -109,37 +111,43 @@ impl Session for Due {
 }
 
 struct RateLimit {
-    pace: Pace,
+    rate: RateParameters,
     kept: Sessions<Due>,
 }
 
 impl Classify for RateLimit {
     const SETS_MARKS: bool = false;
 
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let due = self.kept.of(PRIVATE);
-        let now = self.pace.came(block.context.time, due.next, cx.now);
-        if due.next > now.saturating_add(self.pace.early) {
+        let now = self.rate.arrival(block.context.time, due.next, cx.now);
+        if due.next > now.saturating_add(self.rate.early) {
             return cx.absent(TOO_FAST);
         }
-        due.next = due.next.max(now).saturating_add(self.pace.step);
+        due.next = due.next.max(now).saturating_add(self.rate.step);
         Class::YES
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.kept)
+    }
+
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        self.rate = RateParameters::new(arguments)?;
+        Ok(())
     }
 }
 
-/// Attempts of the twin's exchange; a processor that loses more races leaves the block to the user
-/// implementation.
+/// Attempts of the twin's compare-and-exchange; after as many lost races the block is left to the
+/// user implementation.
 const TRIES: usize = 4;
 
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let pace = Pace::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
+    let rate =
+        RateParameters::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
     let due = s.state(size_of::<Due>() as u16);
-    let (now, early, step) = (s.now(), s.wide(pace.early), s.wide(pace.step));
+    let (now, early, step) = (s.now(), s.wide(rate.early), s.wide(rate.step));
     let latest = s.plus(now, early);
     s.arm(|t, passed| {
         for _ in 0..TRIES {
@@ -166,8 +174,8 @@ mod tests {
     use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
-    /// Arrival times, and whether they conform to ten per second with bursts of three.
-    const COME: [(u64, bool); 9] = [
+    /// Arrival times in ns, and true for those that conform to ten per second with bursts of three.
+    const ARRIVALS: [(u64, bool); 9] = [
         (0, true),
         (0, true),
         (MS, true),
@@ -180,12 +188,12 @@ mod tests {
     ];
 
     #[test]
-    fn conforming_blocks_pass_and_bursts_are_allowed() {
+    fn conforming_blocks_pass_and_the_allowance_is_used() {
         let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        for (now, conforms) in COME {
+        for (now, conforms) in ARRIVALS {
             let arena = Arena::new(1);
             let mut space = Space::new(&arena);
-            let batch = node.turn(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now).remove(0);
+            let batch = node.pass(space.batch(&[Frame::udp(1, 2, b"")]), &mut space, now).remove(0);
             assert_eq!(batch.select(Class::answered) != 0, conforms, "at {now}");
         }
         assert_eq!(node.unanswered().next(), Some(("too fast", 3)));
@@ -194,26 +202,27 @@ mod tests {
     #[test]
     fn batch_passes_like_single_blocks() {
         let mut node = Node::new(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        let arena = Arena::new(COME.len());
+        let arena = Arena::new(ARRIVALS.len());
         let mut space = Space::new(&arena);
         // Zero means no timestamp.
-        let frames: Vec<_> = COME.map(|(at, _)| Frame::udp(1, 2, b"").at(at + 1)).into();
-        let batch = node.turn(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
+        let frames: Vec<_> = ARRIVALS.map(|(at, _)| Frame::udp(1, 2, b"").at(at + 1)).into();
+        let batch = node.pass(space.batch(&frames), &mut space, 1_000 * MS + 1).remove(0);
         let passed = batch.select(Class::answered);
-        let wanted = COME.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
+        let wanted =
+            ARRIVALS.iter().enumerate().map(|(lane, (_, passes))| u64::from(*passes) << lane);
         assert_eq!(passed, wanted.sum(), "{passed:b}");
     }
 
     #[test]
     fn implausible_timestamp_is_ignored() {
-        let pace = Pace { step: 100 * MS, early: 0 };
+        let rate = RateParameters { step: 100 * MS, early: 0 };
         let (second, now) = (1_000 * MS, 9_000 * MS);
-        assert_eq!(pace.came(now - MS, now, now), now - MS);
-        assert_eq!(pace.came(0, 0, now), now, "none");
-        assert_eq!(pace.came(now + MS, now, now), now, "of the future");
-        let oldest = now - second - pace.step;
-        assert_eq!(pace.came(oldest, now, now), oldest);
-        assert_eq!(pace.came(oldest - 1, now, now), now, "the time of day has been set back");
+        assert_eq!(rate.arrival(now - MS, now, now), now - MS);
+        assert_eq!(rate.arrival(0, 0, now), now, "none");
+        assert_eq!(rate.arrival(now + MS, now, now), now, "of the future");
+        let oldest = now - second - rate.step;
+        assert_eq!(rate.arrival(oldest, now, now), oldest);
+        assert_eq!(rate.arrival(oldest - 1, now, now), now, "the time of day has been set back");
     }
 
     #[test]
@@ -224,7 +233,7 @@ mod tests {
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);
-        for (now, conforms) in COME {
+        for (now, conforms) in ARRIVALS {
             machine.now_ns = now;
             let class = machine.run(&program.code, Hook::Tc, &Packet::new(&[0; 60])).unwrap();
             assert_eq!(class == 1, conforms, "at {now}");

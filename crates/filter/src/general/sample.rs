@@ -1,10 +1,10 @@
 //! `sample`: passes one block in `every`.
 //!
-//! In: anything. Out: the first block, and each `every` blocks later. The selection depends on
-//! block order alone, so that the same capture gives the same sample. The state is one private
-//! counter, which continues wherever the filter moves. [SL §6.1 Table I]
+//! In: anything. Out: the first of each `every` successive blocks. The selection depends on
+//! block order alone, so that the same capture yields the same sample. The state is one private
+//! counter, which moves with the filter. [SL §6.1 Table I]
 //!
-//! The twin keeps one counter for all processors.
+//! The twin has one counter for all processors.
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -20,13 +20,14 @@ The class is 1 for the first block and for each that comes `every` blocks after 
 
 Not answered: `passed over`.",
     example: "replay web.pcap | sample 10 | count",
-    kind: Kind::Classification,
-    reads: Reads::Nothing,
+    kind: FilterKind::Classification,
+    reads: ReadDepth::Nothing,
     parameters: &[Parameter::needed(
         "every",
         Type::Number { low: 1, high: u32::MAX as u64 },
         "of how many blocks one passes",
-    )],
+    )
+    .writable()],
     classes: Classes::YesNo,
     reasons: &["passed over"],
     state: StateFacts::private::<SampleCount>(),
@@ -66,15 +67,20 @@ struct Sample {
 impl Classify for Sample {
     const SETS_MARKS: bool = false;
 
-    fn classify(&mut self, _: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, _: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let seen = self.seen.of(PRIVATE);
         let number = seen.blocks;
         seen.blocks = number.wrapping_add(1);
         if number.is_multiple_of(self.every) { Class::YES } else { cx.absent(PASSED_OVER) }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.seen)
+    }
+
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        self.every = every(arguments).into();
+        Ok(())
     }
 }
 
@@ -97,7 +103,7 @@ mod tests {
         let arena = Arena::new(count);
         let mut space = Space::new(&arena);
         let frames: Vec<Frame> = (0..count).map(|_| Frame::udp(1, 2, b"")).collect();
-        let batch = node.turn(space.batch(&frames), &mut space, 0).remove(0);
+        let batch = node.pass(space.batch(&frames), &mut space, 0).remove(0);
         lanes(batch.select(Class::answered)).collect()
     }
 

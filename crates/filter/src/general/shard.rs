@@ -1,16 +1,16 @@
 //! `shard`: passes one of several shares of the flows.
 //!
 //! In: anything. Out: the blocks of one share, with their class. Several processes that each read
-//! the whole source and begin with `shard 1 of=2`, `shard 2 of=2` see every block once, and all
-//! blocks of a session in one of them, both ways: the share is computed by [`Sharing`]. Blocks
-//! without a flow belong to the first share. [Par §IV-A], [Par §V-B]
+//! the whole source and begin with `shard 1 of=2`, `shard 2 of=2` together process every block
+//! once, and all blocks of a session, both ways, in the same process: the share is computed by
+//! [`Sharing`]. Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
 //!
-//! The twin computes the same number.
+//! The twin computes the same share.
 
 use crate::layers::HEAD;
 use crate::prelude::*;
 use crate::sharing::Sharing;
-use crate::twin::{Emitted, Ways};
+use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 
 /// The description of `shard`.
@@ -26,8 +26,8 @@ each number has everything once. `--engines` does that.
 
 Not answered: `another share`.",
     example: "replay web.pcap | shard 1 of=4 | count",
-    kind: Kind::Classification,
-    reads: Reads::Head(HEAD),
+    kind: FilterKind::Classification,
+    reads: ReadDepth::Head(HEAD),
     parameters: &[
         Parameter::needed(
             "number",
@@ -85,7 +85,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 impl Classify for Share {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let own = self.by.number(block) % u64::from(self.of) + 1 == u64::from(self.number);
         if own { block.pointer.class } else { cx.absent(OTHERS) }
     }
@@ -100,8 +100,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let found = s.wide_var(zero);
     // Without a flow the number is 0.
     s.arm(|t, none| {
-        let ways = Ways { not_ip: none, malformed: none, cut: none, unsure };
-        by.emitted(t, on, ways).map(|number| t.set_wide(found, number))
+        let exits = TwinExits { not_ip: none, malformed: none, cut: none, unsure };
+        by.emitted(t, on, exits).map(|number| t.set_wide(found, number))
     })?;
     let found = s.get_wide(found);
     let rest = s.remainder(found, of);

@@ -1,16 +1,16 @@
 //! `split`: numbers blocks so that several filters share the work.
 //!
 //! In: anything. Out: the same, with a class from 1 to `ways`: `split 2 | (|1 regex a + |2 regex
-//! a)`. By flow, all packets of a connection have one class, both ways, on every machine: the hash
-//! is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate. [Th §5.4,
+//! a)`. By flow, all packets of a connection have the same class, both ways, on every machine: the
+//! hash is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate. [Th §5.4,
 //! `split_rr`]
 //!
-//! The twin computes the same hash. By block it keeps one counter for all processors.
+//! The twin computes the same hash. By block it has one counter for all processors.
 
-use crate::layers::{self, HEAD, Missing};
+use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
 use crate::sharing::{SEED, Sharing};
-use crate::twin::{Emitted, Ways};
+use crate::twin::{Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -25,8 +25,8 @@ With `by=block` each block has the next.
 
 Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     example: "replay web.pcap | split 4 |1 count",
-    kind: Kind::Classification,
-    reads: Reads::Head(HEAD),
+    kind: FilterKind::Classification,
+    reads: ReadDepth::Head(HEAD),
     effect: Some(effect),
     parameters: &[
         Parameter::needed(
@@ -52,11 +52,11 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&SPLIT, 4);
+const _: () = HeaderError::lead(SPLIT.reasons, 4);
 const WAYS_MAX: u32 = 4096;
 
 fn effect(arguments: &Arguments) -> Effect {
-    let reads = if by_flow(arguments) { Reads::Head(HEAD) } else { Reads::Nothing };
+    let reads = if by_flow(arguments) { ReadDepth::Head(HEAD) } else { ReadDepth::Nothing };
     Effect { kind: SPLIT.kind, gives: SPLIT.gives, reads }
 }
 
@@ -99,7 +99,7 @@ struct Split {
 }
 
 impl Classify for Split {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         if self.by_flow {
             return match layers::any_flow(block) {
                 Ok(flow) => class(flow.hash(SEED), self.ways),
@@ -112,7 +112,7 @@ impl Classify for Split {
         class(number, self.ways)
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.given)
     }
 }
@@ -121,7 +121,7 @@ impl Classify for Split {
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let number = match by_flow(a) {
         true => {
-            let ways = Ways::new(s, out);
+            let ways = TwinExits::new(s, out);
             Sharing::Flow.emitted(s, on, ways)?
         }
         false => {

@@ -1,11 +1,12 @@
-//! `eth`: validates the link header, answers the EtherType, moves the view behind the header.
+//! `eth`: validates the link header, classifies by EtherType, moves the view past the header.
 //!
-//! In: frames of any link type that `wire` knows. Out: packets, viewed from the network header or
-//! the first VLAN tag. Link types without an EtherType answer the corresponding one, so that `eth
+//! In: frames of any link type that `wire` supports. Out: packets, viewed from the network header
+//! or the first VLAN tag. Link types without an EtherType answer the corresponding one, so that
+//! `eth
 //! |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
 //!
-//! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType and no answer;
-//! their length is not answered in its place.
+//! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType, and no class;
+//! the length is not a substitute.
 
 use crate::layers;
 use crate::prelude::*;
@@ -28,10 +29,10 @@ the ethertype that corresponds. A frame with VLAN tags answers the type of the o
 Not answered: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or a link
 type that is not known).",
     example: "replay web.pcap | eth |ip ip | count",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame]),
-    gives: Gives::Form(Form::Packet),
-    reads: Reads::Head(layers::HEAD),
+    gives: OutputForm::Form(Form::Packet),
+    reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the ethertype",
         range: ValueRange { low: 0, high: 0xffff },
@@ -74,7 +75,7 @@ impl Lanes for Eth {
                     let class = Class::natural(ethertype.into());
                     batch.set(l, block.view_at(at.into(), u32::MAX).with_class(class));
                 }
-                Err(why) => batch.set(l, block.with_class(cx.tell.absent(why))),
+                Err(why) => batch.set(l, block.with_class(cx.common.absent(why))),
             }
         }
     }

@@ -1,11 +1,11 @@
-//! `strip`: cuts off headers or bytes in front.
+//! `strip`: removes headers or leading bytes.
 //!
 //! In: frames and packets. Out: the same without their link header, without a tag, or without their
-//! first bytes. Cutting changes offsets and copies nothing; only removing a tag moves the addresses
-//! in front of it. [SL §2, header stripping], [Th Table 5.1]
+//! first bytes. Removal changes offsets and copies nothing; only for a tag the addresses before it
+//! are moved. [SL §2, header stripping], [Th Table 5.1]
 //!
-//! The twin edits the frame, so it runs only on frames taken from the host. At traffic control only
-//! a tag can be removed.
+//! The twin edits the frame, so it runs only on redirected frames. At traffic control it can only
+//! remove a tag.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -21,14 +21,14 @@ pub const STRIP: Description = Description {
     details: "\
 `strip eth` leaves IP packets without a link header and its tags, `strip vlan` takes the outermost
 tag out of an Ethernet frame, `strip 8` cuts off 8 bytes, whatever they are: what is left is bytes.
-StripTarget is in view stays in view, unless it is cut off. The class stays.
+What is in view stays in view, unless it is cut off. The class stays.
 
 Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there are fewer bytes).",
     example: "replay web.pcap | strip eth | pcap ip.pcap",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: Gives::Form(Form::Packet),
-    reads: Reads::Head(crate::layers::HEAD),
+    gives: OutputForm::Form(Form::Packet),
+    reads: ReadDepth::Head(crate::layers::HEAD),
     effect: Some(effect),
     analysis: Analysis { relinks: Some(relinks), ..Analysis::NONE },
     parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
@@ -42,7 +42,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// Exceeds every header.
+/// Maximum number of bytes to remove; exceeds every header.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
@@ -67,11 +67,13 @@ fn what(arguments: &Arguments) -> Result<StripTarget, Mistake> {
 }
 
 fn effect(arguments: &Arguments) -> Effect {
-    let always = Effect { kind: Kind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
+    let always = Effect { kind: FilterKind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
     match what(arguments) {
-        Ok(StripTarget::Tag) => Effect { kind: Kind::Editing, gives: Gives::Same, ..always },
+        Ok(StripTarget::Tag) => {
+            Effect { kind: FilterKind::Editing, gives: OutputForm::Same, ..always }
+        }
         Ok(StripTarget::Bytes(_)) => {
-            Effect { gives: Gives::Form(Form::Bytes), reads: Reads::Nothing, ..always }
+            Effect { gives: OutputForm::Form(Form::Bytes), reads: ReadDepth::Nothing, ..always }
         }
         Ok(StripTarget::Link) | Err(_) => always,
     }
@@ -108,7 +110,7 @@ impl Lanes for Strip {
             };
             match stripped {
                 Ok(block) => batch.set(l, block),
-                Err(why) => batch.set_class(l, cx.tell.absent(why)),
+                Err(why) => batch.set_class(l, cx.common.absent(why)),
             }
         }
     }
@@ -138,7 +140,7 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// Addresses, a tag, and the type behind it.
+/// Length of addresses, tag, and the type after it.
 const TAGGED: usize = ethernet::LENGTH + vlan::LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
@@ -148,7 +150,7 @@ fn has_tag(block: &Block<'_>) -> bool {
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
-/// Moves the addresses over the tag and lets the frame begin there.
+/// Removes the tag in place: moves the addresses over it, and starts the frame at their new offset.
 fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const LENGTH: u32 = vlan::LENGTH as u32;
     let moved = cx.edit_frame(batch, l, |frame| {
@@ -158,7 +160,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
         return;
     }
     let block = batch.block(l);
-    // A view behind the link header stays behind it.
+    // A view past the link header stays past it.
     let behind = block.marks.view >= ethernet::LENGTH as u32;
     let mut stripped = block.without_front(LENGTH);
     let marks = &mut stripped.marks;
@@ -222,7 +224,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
     twin::only_tag(s, kind, no_tag);
     let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
     if s.has_tag_beside() {
-        // The kernel would move a second tag into metadata, and does not know the third type.
+        // The kernel would move a second tag into metadata, and does not recognize the third type.
         twin::only_plain(s, next, unsure);
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();

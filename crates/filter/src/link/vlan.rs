@@ -1,7 +1,7 @@
-//! `vlan`: answers the VLAN id and moves the view behind the tag.
+//! `vlan`: classifies by VLAN id, moves the view past the tag.
 //!
-//! In: frames, or packets behind `eth`. Out: packets, viewed behind the outermost tag at or behind
-//! the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is answered as
+//! In: frames, or packets from `eth`. Out: packets, viewed after the first tag at or after the
+//! start of the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is class
 //! `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
@@ -22,10 +22,10 @@ priority, is `zero`.
 
 Not answered: `no tag`.",
     example: "replay web.pcap | vlan |100 count",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: Gives::Form(Form::Packet),
-    reads: Reads::Head(layers::HEAD),
+    gives: OutputForm::Form(Form::Packet),
+    reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the VLAN id",
         range: ValueRange { low: 0, high: 4095 },
@@ -50,13 +50,13 @@ impl Lanes for Vlan {
                     let class = Class::natural(tag.id().into());
                     batch.set(l, block.view_at(behind, u32::MAX).with_class(class));
                 }
-                None => batch.set_class(l, cx.tell.absent(NO_TAG)),
+                None => batch.set_class(l, cx.common.absent(NO_TAG)),
             }
         }
     }
 }
 
-/// Returns the first tag at or behind the view, and the offset behind it.
+/// Returns the first tag at or after the start of the view, and the offset past it.
 fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head(block);
     let tags = wire::link::read(LinkType(block.marks.link), head).tags;

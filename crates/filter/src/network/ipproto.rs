@@ -1,12 +1,12 @@
-//! `ipproto`: answers the IP protocol number and changes nothing else.
+//! `ipproto`: classifies by IP protocol number and changes nothing else.
 //!
-//! In: anything within a frame; the number is read through the marks, whatever the view. Out: the
-//! same block with the class. Unlike `ip` it does not move the view. [SL §4.1]
+//! In: any view into a frame; the number is found through the marks. Out: the same block with the
+//! class. Unlike `ip` it does not move the view. [SL §4.1]
 
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
-use crate::twin::{self, Emitted, Ways};
+use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 
 /// The description of `ipproto`.
@@ -21,9 +21,9 @@ follows still sees whole frames.
 Not answered: `not ip`, `malformed`, `cut` (beyond what was captured or beyond 512 bytes), `too
 deep` (more extension headers or tags than are followed).",
     example: "replay web.pcap | ipproto |udp count",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     takes: Forms::FRAMED,
-    reads: Reads::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the protocol number",
         range: ValueRange { low: 0, high: 255 },
@@ -35,13 +35,13 @@ deep` (more extension headers or tags than are followed).",
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&IPPROTO, 4);
+const _: () = HeaderError::lead(IPPROTO.reasons, 4);
 
 struct Ipproto;
 
 impl Classify for Ipproto {
     #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ip_protocol(block) {
             Ok(protocol) => Class::natural(protocol.into()),
             Err(why) => cx.absent(why.reason()),
@@ -51,8 +51,8 @@ impl Classify for Ipproto {
 
 /// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let ways = Ways::new(s, out);
-    let l4 = twin::transport(s, on, ways);
+    let exits = TwinExits::new(s, out);
+    let l4 = twin::transport(s, on, exits);
     let class = s.natural(l4.protocol);
     Ok(Answer::new(class, Layers { l4: Some(l4), ..on }))
 }

@@ -19,9 +19,9 @@ Counts the blocks that go by and the bytes in their views, and reports both when
 Where messages come that a filter such as `http` or `dns` describes, it counts these too; their
 descriptions are blocks without bytes. Leaves class and view as they came.",
     example: "replay web.pcap | count | discard",
-    kind: Kind::Statistics,
-    reads: Reads::Nothing,
-    state: StateFacts::private::<Totals>().several(|_| Several::Sums),
+    kind: FilterKind::Statistics,
+    reads: ReadDepth::Nothing,
+    state: StateFacts::private::<Totals>().several(|_| WorkerRule::Sums),
     reports: true,
     user: Some(|_| Ok(Filter::statistics(Count::default()))),
     kernel: Some(emit),
@@ -62,12 +62,12 @@ impl Statistics for Count {
 
     fn report(&self) -> Report {
         let seen = self.seen.get(PRIVATE).copied().unwrap_or_default();
-        let messages = [("messages", seen.messages)].into_iter().filter(|(_, n)| *n > 0);
-        let rows = messages.chain([("blocks", seen.blocks), ("bytes", seen.bytes)]);
-        Report::of_rows(rows.map(|(name, value)| (name.to_owned(), value)).collect())
+        let messages = Some(("messages", seen.messages)).filter(|(_, n)| *n > 0);
+        let rows = [("blocks", seen.blocks), ("bytes", seen.bytes)];
+        Report::of_rows(messages.into_iter().chain(rows))
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.seen)
     }
 }

@@ -4,12 +4,12 @@
 //! width, so that 65 of them cover nanoseconds to hours; the state is one private session of plain
 //! data. [SL §6.1 Table I]
 //!
-//! Intervals come from block timestamps, not from the path's clock, so that a replay gives the
-//! capture's histogram at any speed.
+//! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives
+//! the capture's histogram at any speed.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, State as TwinState};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, TwinState};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -22,8 +22,8 @@ Counts how long each block came after the one before it (`of=time`) or how long 
 (`of=length`), in buckets that double in width, and reports the buckets when the path stops. A
 block that is older than the one before it is counted as `backwards` and has no interval.",
     example: "replay web.pcap | hist of=length | discard",
-    kind: Kind::Statistics,
-    reads: Reads::Nothing,
+    kind: FilterKind::Statistics,
+    reads: ReadDepth::Nothing,
     parameters: &[Parameter::named(
         "of",
         Type::OneOf(&["time", "length"]),
@@ -32,8 +32,10 @@ block that is older than the one before it is counted as `backwards` and has no 
     )
     .positional()],
     state: StateFacts::private::<Histogram>().several(|arguments| match arguments.text("of") {
-        Some("time") => Several::Not("it measures the time between any two blocks", Several::LEAVE),
-        _ => Several::Sums,
+        Some("time") => {
+            WorkerRule::Not("it measures the time between any two blocks", WorkerRule::LEAVE)
+        }
+        _ => WorkerRule::Sums,
     }),
     reports: true,
     user: Some(make),
@@ -94,7 +96,7 @@ impl Statistics for Hist {
         for (pointer, context) in tags.blocks() {
             match self.of {
                 Of::Length => seen.add(pointer.length().into()),
-                Of::Time => seen.came(context.time),
+                Of::Time => seen.record(context.time),
             }
         }
     }
@@ -113,13 +115,13 @@ impl Statistics for Hist {
         Report::of_rows(rows)
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.seen)
     }
 }
 
 impl Histogram {
-    fn came(&mut self, time: u64) {
+    fn record(&mut self, time: u64) {
         match time.checked_sub(self.last) {
             _ if self.blocks == 0 => self.blocks = 1,
             Some(interval) => self.add(interval),
@@ -158,7 +160,7 @@ impl Of {
     }
 }
 
-/// Formats a time in the largest unit that gives at least one, with at most three decimals.
+/// Formats a time in the largest unit with a value of at least one, with at most three decimals.
 fn span(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -182,14 +184,14 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
             let bucket = s.bucket(length);
             s.add_nth(seen, ROW, bucket, 1);
         }
-        Of::Time => came(s, seen),
+        Of::Time => emit_arrival(s, seen),
     }
     Ok(Answer::new(on.class, on))
 }
 
-/// Records the arrival of a block now. Another processor may run between the two steps, and see a
-/// shorter interval.
-fn came<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
+/// Emits the code that records an arrival. Another processor may run between its two steps, and
+/// record a shorter interval.
+fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(seen, LAST, now);
     let before = s.fetch_add(seen, BLOCKS, 1);
@@ -268,7 +270,7 @@ mod tests {
         for time in times {
             machine.now_ns = time;
             machine.run(&program.code, Hook::Xdp, &Packet::new(&[0; 60])).unwrap();
-            seen.came(time);
+            seen.record(time);
             assert_eq!(machine.maps[0], seen.as_bytes(), "at {time}");
         }
     }

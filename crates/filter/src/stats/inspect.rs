@@ -16,11 +16,12 @@ longest block, how many bytes in a thousand are printable ASCII or white space, 
 thousandths of a bit per byte (8000: random, compressed or encrypted). Leaves class and view as
 they came.",
     example: "replay web.pcap | udp | inspect | discard",
-    kind: Kind::Inspection,
-    reads: Reads::All,
+    kind: FilterKind::Inspection,
+    reads: ReadDepth::All,
     counters: &["bytes not here"],
-    state: StateFacts::private::<ByteCounts>()
-        .several(|_| Several::Not("its mean and its entropy are of all blocks", Several::LEAVE)),
+    state: StateFacts::private::<ByteCounts>().several(|_| {
+        WorkerRule::Not("its mean and its entropy are of all blocks", WorkerRule::LEAVE)
+    }),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
     ..Description::EMPTY
@@ -59,7 +60,7 @@ struct Inspect {
 }
 
 impl Classify for Inspect {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (bytes, length) = (block.bytes(), block.length());
         self.seen.of(PRIVATE).look(bytes, length);
         let missing = u64::from(length) - bytes.len() as u64;
@@ -87,10 +88,10 @@ impl Classify for Inspect {
             ),
             ("entropy, thousandths of a bit per byte", millibits(&seen.bytes, read)),
         ];
-        Report::of_rows(rows.map(|(name, n)| (name.to_owned(), n)).into())
+        Report::of_rows(rows)
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.seen)
     }
 }

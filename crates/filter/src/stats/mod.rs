@@ -1,5 +1,4 @@
-//! Statistics filters, which report on blocks and leave them unchanged: counts, histograms,
-//! contents.
+//! Statistics filters: reports on unchanged blocks (counts, histograms, contents).
 
 pub mod count;
 pub mod hist;

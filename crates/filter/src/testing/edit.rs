@@ -1,7 +1,7 @@
 //! Editing in plain memory, block by block: always in copies.
 
 use super::Space;
-use crate::contract::{Batch, Block, Edit, Editable, Keep, Tell, Workbench, lanes};
+use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, Keep, Workbench, lanes};
 use abi::Marks;
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub(super) fn edited<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,
     space: &mut Space<'a>,
-    tell: &mut Tell<'_>,
+    common: &mut ClassifyContext<'_>,
 ) -> Vec<u32> {
     let mut all_lost = Vec::new();
     for l in lanes(batch.live()) {
@@ -39,7 +39,7 @@ pub(super) fn edited<'a>(
         let mut bench = Copied { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
         let lanes = (block.pointer, block.marks, block.context);
         let mut editable = Editable::new(lanes, &mut bench);
-        let class = filter.edit(&mut editable, tell);
+        let class = filter.edit(&mut editable, common);
         let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
         let (used, lost) = (editable.replaced(), editable.is_lost());
         bench.frame.truncate(used.unwrap_or(usize::MAX));

@@ -1,12 +1,12 @@
-//! Arguments of filters, taken from their own examples.
+//! Arguments of filters, from their own examples.
 
 use crate::contract::Description;
 
-/// Returns the arguments of a filter in its own example: the words behind its name, up to the next
+/// Returns the arguments of a filter in its own example: the words after its name, up to the next
 /// pipe.
 ///
 /// # Panics
-/// When the filter is not in its own example.
+/// Panics if the filter is not in its own example.
 #[must_use]
 pub fn example_words(description: &Description) -> Vec<String> {
     let stages = stages(description.example);

@@ -15,7 +15,7 @@ pub struct Fragment {
     pub bytes: Vec<u8>,
     /// Length of a hole; 0 for bytes.
     pub missing: u32,
-    /// True for the description of a message, whose bytes are not in view.
+    /// True for the description of a message; its bytes are not in view.
     pub described: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Space<'a> {
     /// Makes a batch of pieces.
     ///
     /// # Panics
-    /// When there are more pieces than lanes, or the arena is full.
+    /// Panics if there are more pieces than lanes, or the arena is full.
     #[must_use]
     pub fn fragments(&self, pieces: &[Fragment]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
@@ -91,14 +91,14 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Runs pieces through a filter that keeps blocks in their lanes, in one batch.
+/// Runs pieces through a filter that leaves blocks in their lanes, in one batch.
 ///
 /// # Panics
-/// When there are more pieces than lanes.
+/// Panics if there are more pieces than lanes.
 pub fn pieces(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(pieces.len());
     let mut space = Space::new(&arena);
-    let batches = node.turn(space.fragments(pieces), &mut space, 0);
+    let batches = node.pass(space.fragments(pieces), &mut space, 0);
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
     blocks.map(|(_, block)| Answer::of(&block, None)).collect()
 }

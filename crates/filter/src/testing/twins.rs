@@ -1,10 +1,10 @@
-//! Test support for exams of twins: every chain of twins that the forms allow, as one program, and
-//! the user implementations as a judge beside the interpreter and the kernel.
+//! Test support for twins: every chain of twins that the forms allow, as one program, and the user
+//! implementations as a judge in addition to the interpreter and the kernel.
 
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
 use crate::catalog::FILTERS;
-use crate::contract::{Description, Form, Gives, Kind, Moved, PRIVATE, lanes};
+use crate::contract::{Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE, lanes};
 use abi::{Class, Flags};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
 use ebpf::exam::{Judge, Ruling, with_tag_inline};
@@ -12,7 +12,7 @@ use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
 
-/// A filter with a twin, and arguments for its exam.
+/// A filter with a twin, and arguments for a test.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// The filter.
@@ -43,7 +43,7 @@ impl Examined {
         each.collect()
     }
 
-    fn gives(&self) -> Gives {
+    fn gives(&self) -> OutputForm {
         let arguments = arguments(self.description, &self.words()).expect("good arguments");
         self.description.effect_of(&arguments).gives
     }
@@ -68,8 +68,8 @@ pub fn chains(length: usize) -> Vec<Chain> {
         for (chain, form) in &ends {
             for twin in twins.iter().filter(|twin| twin.description.takes.has(*form)) {
                 let given = match twin.gives() {
-                    Gives::Form(given) => given,
-                    Gives::Same | Gives::Nothing => *form,
+                    OutputForm::Form(given) => given,
+                    OutputForm::Same | OutputForm::Nothing => *form,
                 };
                 longer.push(([&chain[..], std::slice::from_ref(twin)].concat(), given));
             }
@@ -87,29 +87,29 @@ pub fn long_chains() -> Vec<Chain> {
         description: crate::catalog::find(name).expect("a filter of the catalog"),
         words: words.iter().map(|word| (*word).to_owned()).collect(),
     };
-    let turns: [&[(&str, &[&str])]; 4] = [
+    let groups: [&[(&str, &[&str])]; 4] = [
         &[("ipproto", &[]), ("count", &[]), ("split", &["4"]), ("hist", &["of=length"])],
         &[("split", &["3"]), ("rewrite", &["ttl=9"]), ("split", &["2", "by=block"])],
         &[("bpf", &["ip or ip6 or arp"]), ("sport", &[]), ("split", &["7"])],
         &[("rewrite", &["sport=7", "dst=10.1.2.3"]), ("udp", &[]), ("count", &[])],
     ];
-    let long = |turn: &[(&str, &[&str])]| {
-        let turn = turn.iter().map(|(name, words)| twin(name, words));
-        std::iter::repeat_n(turn.collect::<Chain>(), 42 / 3).flatten().collect()
+    let long = |group: &[(&str, &[&str])]| {
+        let group = group.iter().map(|(name, words)| twin(name, words));
+        std::iter::repeat_n(group.collect::<Chain>(), 42 / 3).flatten().collect()
     };
-    turns.into_iter().map(long).collect()
+    groups.into_iter().map(long).collect()
 }
 
 /// Returns true if a filter of the chain edits frames: such a chain does not fit every hook.
 #[must_use]
 pub fn changes(chain: &[Examined]) -> bool {
-    chain.iter().any(|twin| twin.description.kind == Kind::Editing)
+    chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
 }
 
 /// Emits the chain as one program, if it fits.
 ///
 /// # Panics
-/// When it does not fit and changes no frame.
+/// Panics if the chain does not fit and changes no frame.
 #[must_use]
 pub fn fitting(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
     match program(chain, target) {
@@ -129,7 +129,7 @@ pub fn request(chain: &[Examined]) -> String {
 
 /// Emits the chain as one program that returns the class. Index n of its filters is filter n.
 pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
-    emit::program(target.into().taking(), Finish::Answer, |s, on, out| {
+    emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
@@ -155,7 +155,7 @@ impl<'p> User<'p> {
     /// Creates the judge for `program`.
     ///
     /// # Panics
-    /// When the arguments are wrong.
+    /// Panics if the arguments are wrong.
     #[must_use]
     pub fn new(chain: &[Examined], program: &'p Program) -> Self {
         let node = |twin: &Examined| Node::new(twin.description, &twin.words());
@@ -193,7 +193,7 @@ impl Judge for User<'_> {
         }
         let (mut class, mut last) = (Class::NONE, None);
         for node in &mut self.nodes {
-            batch = node.turn(batch, &mut space, 0).remove(0);
+            batch = node.pass(batch, &mut space, 0).remove(0);
             // A held or ended block has no class.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
@@ -227,7 +227,7 @@ impl Judge for User<'_> {
         for (word, bytes) in words.zip(states) {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             node.save();
-            let private = Moved { key: PRIVATE, bytes, held: Vec::new() };
+            let private = MovedSession { key: PRIVATE, bytes, held: Vec::new() };
             node.restore(vec![private]).expect("as many bytes as a session has");
         }
     }

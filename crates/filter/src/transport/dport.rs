@@ -1,10 +1,10 @@
-//! `dport`: answers the destination port and changes nothing else.
+//! `dport`: classifies by destination port and changes nothing else.
 //!
-//! In: anything within a frame; the port is read through the marks, whatever the view. Out: the
-//! same block with the class: the TCP, UDP or SCTP destination port in host order, port 0 as
-//! `zero`. Stateless, hence replicable. [SL §4.2, `dport |22 ssh`]
+//! In: any view into a frame; the port is found through the marks. Out: the same block with the
+//! class: the TCP, UDP or SCTP destination port in host order, port 0 as `zero`. Stateless, hence
+//! replicable. [SL §4.2, `dport |22 ssh`]
 
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::twin::{self, Emitted, Port};
@@ -22,9 +22,9 @@ Not answered: `no port` (a transport protocol without ports), `not ip`, `malform
 what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
 elsewhere).",
     example: "replay web.pcap | dport |http count",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     takes: Forms::FRAMED,
-    reads: Reads::Head(layers::HEAD),
+    reads: ReadDepth::Head(layers::HEAD),
     classes: Classes::Number {
         what: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
@@ -36,7 +36,7 @@ elsewhere).",
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&DPORT, 5);
+const _: () = HeaderError::lead(DPORT.reasons, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
 /// The filter for one side's port, shared with `sport`.
@@ -44,7 +44,7 @@ pub(super) struct PortOf<const SOURCE: bool>;
 
 impl<const SOURCE: bool> Classify for PortOf<SOURCE> {
     #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ports(block) {
             Ok(Some(ports)) if SOURCE => Class::natural(ports.source.into()),
             Ok(Some(ports)) => Class::natural(ports.target.into()),

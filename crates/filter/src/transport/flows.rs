@@ -13,8 +13,8 @@
 //! begins a new session.
 
 use crate::contract::{
-    Field, Holds, Mistake, Moved, PRIVATE, Row, Session, SessionNumbers, Sessions, State, Unit,
-    Whose,
+    Field, FilterState, Holds, Mistake, MovedSession, PRIVATE, PublishedSessions, Row, Session,
+    SessionNumbers, Sessions, Unit,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
@@ -83,7 +83,7 @@ impl Record for Identity {
 pub(crate) struct FlowSession {
     /// Session number.
     pub(crate) session: u32,
-    /// True if the block goes against the session's first block.
+    /// True if its direction is opposite to that of the session's first block.
     pub(crate) backward: bool,
     /// True for the session's first block.
     pub(crate) new: bool,
@@ -94,8 +94,8 @@ pub(crate) struct FlowSession {
 /// Flag of the private record: all numbers have been assigned once.
 const AGAIN: u8 = 1;
 
-/// Moves and shows the state.
-impl<R: Record> State for Flows<R> {
+/// Delegates to the table; renumbers after a move.
+impl<R: Record> FilterState for Flows<R> {
     fn sessions(&self) -> Vec<u64> {
         self.table.keys()
     }
@@ -104,11 +104,11 @@ impl<R: Record> State for Flows<R> {
         self.table.number(key)
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         self.table.take(key, holds)
     }
 
-    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         self.taken = None;
         self.table.put(moved, holds)?;
         let numbers = self.numbers;
@@ -120,8 +120,8 @@ impl<R: Record> State for Flows<R> {
         Ok(())
     }
 
-    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
-        self.table.show(whose, again, to);
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
+        self.table.publish(whose, again, to);
     }
 }
 
@@ -158,18 +158,18 @@ impl<R: Record> Flows<R> {
         (hash.max(PRIVATE + 1), down)
     }
 
-    /// Returns the record with this key.
+    /// Returns the record with this key and marks it as used; `None` if unknown.
     #[inline]
     pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
         self.table.find(key)
     }
 
-    /// Prefetches the records of these flows ([`Sessions::look_ahead`]).
-    pub(crate) fn look_ahead(&mut self, keys: impl IntoIterator<Item = u64>) {
-        self.table.look_ahead(keys);
+    /// Prefetches the records of these flows ([`Sessions::prefetch`]).
+    pub(crate) fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
+        self.table.prefetch(keys);
     }
 
-    /// Returns the record with this key, read-only.
+    /// Returns the record with this key without marking it as used; `None` if unknown.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)
     }
@@ -232,12 +232,12 @@ impl<R: Record> Flows<R> {
         taken
     }
 
-    /// Ends a flow.
+    /// Ends a flow and returns its record; `None` if unknown.
     pub(crate) fn end(&mut self, key: u64) -> Option<R> {
         self.table.end(key)
     }
 
-    /// Evicts an idle flow if the table is full.
+    /// Evicts an idle flow if the table is full, and returns its record.
     pub(crate) fn make_room(&mut self) -> Option<R> {
         // The private record counts as one more.
         match self.table.len() > self.most {
@@ -262,7 +262,7 @@ impl<R: Record> Flows<R> {
 }
 
 impl Flows<Identity> {
-    /// Looks up or begins the session of a flow without further data.
+    /// Finds or begins the session of a flow.
     pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);
@@ -276,8 +276,8 @@ impl Flows<Identity> {
     }
 }
 
-/// Hashes an IPv4 flow, whose ends have 48 bits each: the product of both, each combined with a
-/// secret, and the SplitMix64 finalizer. The general hash of `wire::flow` costs four times as much.
+/// Hashes an IPv4 flow, with ends of 48 bits each: the product of both, each combined with a
+/// secret, and the SplitMix64 finalizer. A fourth of the cost of the general hash of `wire::flow`.
 #[inline]
 fn hash(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;
@@ -397,7 +397,6 @@ mod tests {
             let first = random.within(1..9) as u32;
             let count = random.within(1..40) as u32;
             let numbers = SessionNumbers::of_words([first, step, first + step * count]);
-            let numbers = numbers.expect("numbers");
             let most = random.within(1..60);
             let mut flows = Flows::<Identity>::new(most, 7, numbers);
             let seed = flows.seed();

@@ -8,19 +8,19 @@ pub mod token;
 pub mod udp;
 pub mod vxlan;
 
-use crate::contract::{Usable, ValueRange};
+use crate::contract::{UsableInput, ValueRange};
 
 /// Declares the packets of a transport protocol as input, where an earlier filter classified them.
-pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [Usable; 2] {
+pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
-        Usable { giver: "ip", classes, on_request: false, hint },
-        Usable { giver: "ipproto", classes, on_request: false, hint },
+        UsableInput { giver: "ip", classes, on_request: false, hint },
+        UsableInput { giver: "ipproto", classes, on_request: false, hint },
     ]
 }
 
-/// Names of ports, for arcs and output: services that operators look for, mostly from the IANA
-/// registry, with `_` for `-`.
+/// Names of ports, for arcs and output: common services, mostly from the IANA registry, with `_`
+/// for `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),

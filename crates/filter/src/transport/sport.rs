@@ -1,8 +1,8 @@
-//! `sport`: answers the source port and changes nothing else.
+//! `sport`: classifies by source port and changes nothing else.
 //!
-//! In: anything within a frame; the port is read through the marks, whatever the view. Out: the
-//! same block with the class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`.
-//! Stateless, hence replicable. [SL §4.2, `dport |22 ssh`] Otherwise like `dport`.
+//! In: any view into a frame; the port is found through the marks. Out: the same block with the
+//! class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`. Stateless, hence
+//! replicable. [SL §4.2, `dport |22 ssh`] Otherwise like `dport`.
 
 use super::dport::{DPORT, PortOf};
 use crate::prelude::*;

@@ -1,18 +1,18 @@
-//! `udp`: validates the UDP header, answers the destination port, moves the view to the payload,
+//! `udp`: validates the UDP header, classifies by destination port, moves the view to the payload,
 //! and identifies flows as sessions.
 //!
-//! In: anything within a frame. Out: datagrams, viewed from the payload to the end that UDP states.
-//! A length of zero means the end of the packet (RFC 2675, and segmentation offload). The first
-//! fragment of a datagram is viewed as far as it goes; later fragments have no header and no
-//! answer. Checksums are not verified: a sender may leave them to its device.
+//! In: any view into a frame. Out: datagrams, viewed from the payload to the end that the header
+//! states. A length of zero means the end of the packet (RFC 2675, and segmentation offload). Of
+//! the first fragment of a datagram the present part is viewed; later fragments have no header, and
+//! no class. Checksums are not verified: a sender may leave them to its device.
 //!
-//! Its twin answers the same and assigns no session.
+//! The twin returns the same class, but assigns no session.
 
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::transport::flows::{Flows, Identity};
-use crate::twin::{self, Emitted, Ways};
+use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
 use wire::ports::Ports;
@@ -32,17 +32,12 @@ Not answered: `not udp` (another transport protocol), `not ip`, `malformed` (a l
 contradicts itself or the packet's), `cut`, `too deep`, `fragment` (a later fragment: its header
 is elsewhere).",
     example: "replay dns.pcap | udp |dns print",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
-    needs: Needs::of(&super::of_protocol(protocol::UDP, "the class of its packets is `|udp`")),
-    gives: Gives::Form(Form::Segment),
-    reads: Reads::Head(layers::HEAD),
-    parameters: &[Parameter::named(
-        "sessions",
-        Type::Number { low: 1, high: 1 << 24 },
-        "65536",
-        "how many flows are known at once",
-    )],
+    needs: InputNeeds::of(&super::of_protocol(protocol::UDP, "the class of its packets is `|udp`")),
+    gives: OutputForm::Form(Form::Segment),
+    reads: ReadDepth::Head(layers::HEAD),
+    parameters: &[Parameter::table("sessions", "65536", "how many flows are known at once")],
     classes: Classes::Number {
         what: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },
@@ -56,15 +51,14 @@ is elsewhere).",
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&UDP, 5);
+const _: () = HeaderError::lead(UDP.reasons, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
 const NEW: Counter = UDP.counter("new sessions");
 const EVICTED: Counter = UDP.counter("evicted sessions");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    let flows = Flows::new(most.unwrap_or(1), arguments.seed(), arguments.numbers());
+    let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
     Ok(Filter::lanes(Udp { flows }))
 }
 
@@ -79,29 +73,35 @@ impl Lanes for Udp {
             let mut block = batch.block(l);
             let answered = match layers::datagram(&mut block) {
                 Ok(Some((ports, payload, end))) => {
-                    self.session(&mut block, ports, seed, &mut cx.tell);
+                    self.session(&mut block, ports, seed, &mut cx.common);
                     block
                         .view_at(payload, end.saturating_sub(payload))
                         .with_class(Class::natural(ports.target.into()))
                 }
-                Ok(None) => block.with_class(cx.tell.absent(NOT_UDP)),
-                Err(why) => block.with_class(cx.tell.absent(why.reason())),
+                Ok(None) => block.with_class(cx.common.absent(NOT_UDP)),
+                Err(why) => block.with_class(cx.common.absent(why.reason())),
             };
             batch.set(l, answered);
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.flows)
     }
 }
 
 impl Udp {
-    fn session(&mut self, block: &mut Block<'_>, ports: Ports, seed: u64, tell: &mut Tell<'_>) {
+    fn session(
+        &mut self,
+        block: &mut Block<'_>,
+        ports: Ports,
+        seed: u64,
+        common: &mut ClassifyContext<'_>,
+    ) {
         let Some(flow) = layers::flow(block, protocol::UDP, ports) else { return };
         let found = self.flows.session(&flow, seed);
-        tell.count(NEW, found.new.into());
-        tell.count(EVICTED, found.evicted.into());
+        common.count(NEW, found.new.into());
+        common.count(EVICTED, found.evicted.into());
         let flags = block.context.flags.without(Flags::BACKWARD);
         let way = if found.backward { Flags::BACKWARD } else { Flags::NONE };
         block.context.session = found.session;
@@ -111,10 +111,10 @@ impl Udp {
 
 /// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let ways = Ways::new(s, out);
+    let exits = TwinExits::new(s, out);
     let not_udp = s.absent("not udp", out);
-    let l4 = twin::transport(s, on, ways);
-    let (header, payload) = twin::datagram(s, l4, ways, not_udp);
+    let l4 = twin::transport(s, on, exits);
+    let (header, payload) = twin::datagram(s, l4, exits, not_udp);
     let port = s.load(header, be16::<{ udp::DST_PORT }>());
     let at = s.advance(l4.at, udp::LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_ends_where_udp_says() {
+    fn payload_ends_at_the_length_of_the_header() {
         let mut longer = Frame::udp(7, 53, b"abc");
         longer.bytes.extend([0; 9]);
         let mut unstated = Frame::udp(7, 0, b"abc");

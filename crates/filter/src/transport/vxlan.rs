@@ -1,10 +1,10 @@
-//! `vxlan`: takes frames out of VXLAN, answers the network they belong to. [RFC 7348 §5]
+//! `vxlan`: decapsulates VXLAN, classifies by network identifier. [RFC 7348 §5]
 //!
-//! In: frames whose UDP datagram goes to the port of VXLAN. Out: the frames inside, as if they had
-//! been captured there: nothing is copied, the outer headers are in front of the frame. The
-//! reserved bits are not looked at (GPE and group policies use them).
+//! In: frames with a UDP datagram to the VXLAN port. Out: the inner frames, as if captured inside
+//! the tunnel: nothing is copied, the outer headers stay before the frame. The reserved bits are
+//! ignored (GPE and group policies use them).
 
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 
 /// Description of `vxlan`.
@@ -19,11 +19,15 @@ destination port by which VXLAN is recognised.
 Not answered: `no vxlan` (another port or protocol, or no network identifier), `not ip`,
 `malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
     example: "replay web.pcap | vxlan |42 dport |http count",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: Gives::Form(Form::Frame),
-    reads: Reads::Head(layers::HEAD),
-    effect: Some(|_| Effect { kind: Kind::Reordering, gives: VXLAN.gives, reads: VXLAN.reads }),
+    gives: OutputForm::Form(Form::Frame),
+    reads: ReadDepth::Head(layers::HEAD),
+    effect: Some(|_| Effect {
+        kind: FilterKind::Reordering,
+        gives: VXLAN.gives,
+        reads: VXLAN.reads,
+    }),
     parameters: &[Parameter::named(
         "port",
         Type::Number { low: 1, high: 0xffff },
@@ -44,12 +48,12 @@ Not answered: `no vxlan` (another port or protocol, or no network identifier), `
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&VXLAN, 5);
+const _: () = HeaderError::lead(VXLAN.reasons, 5);
 const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
-/// The length of the VXLAN header.
+/// Length of the VXLAN header in bytes.
 const LENGTH: u32 = 8;
-/// The flag of a header with a network identifier.
+/// Flag of a header with a network identifier.
 const HAS_NETWORK: u8 = 0x08;
 
 struct Vxlan {
@@ -61,24 +65,24 @@ impl Lanes for Vxlan {
         for l in lanes(batch.live()) {
             match self.inner(batch.block(l)) {
                 Ok(block) => batch.set(l, block),
-                Err(why) => batch.set_class(l, cx.tell.absent(why)),
+                Err(why) => batch.set_class(l, cx.common.absent(why)),
             }
         }
     }
 }
 
 impl Vxlan {
-    /// Returns the frame inside.
+    /// Returns the block with the inner frame; fails with the reason for having none.
     fn inner<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
-        let datagram = layers::datagram(&mut block).map_err(Missing::reason)?;
+        let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);
         let (_, at, end) = ours.ok_or(NO_VXLAN)?;
         let begins = at + LENGTH;
         if end < begins {
-            return Err(Missing::Malformed.reason());
+            return Err(HeaderError::Malformed.reason());
         }
         let header = layers::within(&block, at).first_chunk::<{ LENGTH as usize }>();
-        let [flags, _, _, _, network @ ..] = *header.ok_or(Missing::Cut.reason())?;
+        let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Cut.reason())?;
         if flags & HAS_NETWORK == 0 {
             return Err(NO_VXLAN);
         }

@@ -11,7 +11,7 @@ pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
     frames.map(|frame| frame.bytes).collect()
 }
 
-/// Tags, extension headers, lengths: one on each side of a twin's comparison.
+/// Returns frames on both sides of each comparison of a twin: tags, extension headers, lengths.
 pub(crate) fn borders() -> Vec<Vec<u8>> {
     let mut frames = ethernet(super::shapes());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
@@ -31,31 +31,7 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     change(39, &[0, 1, 7, 8, 9, 15, 16, 17]);
     change(38, &[1]);
     let datagram = &udp.bytes[34..];
-    for first in EXTENSIONS {
-        for second in [17, 6, 60] {
-            let header = [first, 0, 0, 0, 0, 0, 0, 0];
-            frames.push(
-                Frame::ipv6(60, &[&header[..], &[second, 0, 0, 0, 0, 0, 0, 0]].concat()).bytes,
-            );
-            for longer in [0, 1].into_iter().take(if is_near(first) { 1 } else { 2 }) {
-                let header = [second, longer, 0, 0, 0, 0, 0, 0];
-                let chain = [&header[..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
-                frames.push(Frame::ipv6(first, &chain).bytes);
-            }
-        }
-    }
-    let deep = [60, 0, 0, 0, 0, 0, 0, 0].repeat(2);
-    for third in EXTENSIONS.into_iter().chain([60, 17]) {
-        let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
-        frames.push(Frame::ipv6(60, &chain).bytes);
-    }
-    // The header behind two extension headers is the last one parsed; padded, so that no other byte
-    // passes for a length.
-    let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
-    for third in EXTENSIONS {
-        let chain = [&padded(60)[..], &padded(third), datagram].concat();
-        frames.push(Frame::ipv6(0, &chain).bytes);
-    }
+    frames.extend(extensions(datagram));
     // TCP ports and nothing more.
     let mut ports = [&udp.bytes[..34], &[0, 2, 0, 80]].concat();
     (ports[17], ports[23]) = (24, 6);
@@ -91,14 +67,51 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames.extend(patterns());
     frames.extend(lengths());
     frames.extend(tokens());
-    // Flows behind two headers: a port read one byte early gives another share.
+    frames.extend(ports_and_checksum(udp.bytes));
+    frames
+}
+
+/// Returns IPv6 packets with up to three extension headers before `datagram`.
+fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for first in EXTENSIONS {
+        for second in [17, 6, 60] {
+            let header = [first, 0, 0, 0, 0, 0, 0, 0];
+            frames.push(
+                Frame::ipv6(60, &[&header[..], &[second, 0, 0, 0, 0, 0, 0, 0]].concat()).bytes,
+            );
+            for longer in [0, 1].into_iter().take(if is_near(first) { 1 } else { 2 }) {
+                let header = [second, longer, 0, 0, 0, 0, 0, 0];
+                let chain = [&header[..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
+                frames.push(Frame::ipv6(first, &chain).bytes);
+            }
+        }
+    }
+    let deep = [60, 0, 0, 0, 0, 0, 0, 0].repeat(2);
+    for third in EXTENSIONS.into_iter().chain([60, 17]) {
+        let chain = [&deep[..], &[third, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
+        frames.push(Frame::ipv6(60, &chain).bytes);
+    }
+    // The header after two extension headers is the last one parsed; padded, so that no other byte
+    // is mistaken for a length.
+    let padded = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    for third in EXTENSIONS {
+        let chain = [&padded(60)[..], &padded(third), datagram].concat();
+        frames.push(Frame::ipv6(0, &chain).bytes);
+    }
+    frames
+}
+
+/// Returns flows with ports after two extension headers, and a checksum that becomes zero.
+fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    // Flows with two headers before the ports: a port read one byte early changes the share.
     for port in (0x0101..=0x0808).step_by(0x101) {
         let datagram = &Frame::udp(port, 53, b"x").bytes[34..];
         let chain = [&[60, 0, 0, 0, 0, 0, 0, 0][..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
         frames.push(Frame::ipv6(0, &chain).bytes);
     }
     // A checksum that becomes zero under the changes of `rewrite`'s example.
-    let mut zero = udp.bytes;
     zero[26..30].copy_from_slice(&[0x3f, 0xff, 0xff, 0xff]);
     zero[40..42].copy_from_slice(&[0xff, 0xfe]);
     zero[38..40].copy_from_slice(&[0, 1]);
@@ -106,11 +119,12 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Numbers of extension headers, and adjacent numbers.
+/// Protocol numbers of IPv6 extension headers, and numbers adjacent to them.
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Headers of maximum length, followed by data cut at each length that they may state.
+/// Returns headers of maximum length, followed by data truncated at each length that they may
+/// state.
 fn longest() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -154,8 +168,8 @@ fn longest() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The examined patterns of `match` at their offset: exact, in the other case, with one bit wrong
-/// in each byte, and truncated.
+/// Returns the patterns with which `match` is examined, at their offset: exact, in the other case,
+/// with one bit wrong in each byte, and truncated.
 fn patterns() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
@@ -176,15 +190,15 @@ fn patterns() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames with lengths around powers of two.
+/// Returns frames with lengths around powers of two.
 fn lengths() -> Vec<Vec<u8>> {
     let with = |length: usize| Frame::udp(4000, 53, &vec![7; length - 42]).bytes;
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
-/// Datagrams with tokens as in the exam of `token`: valid ones over data of all lengths around
-/// whole words, with numbers in order, late, repeated and of all residues; and invalid ones, with
-/// one bit wrong in each covered field.
+/// Returns datagrams with tokens as in the exam of `token`: valid ones over data of all lengths
+/// around whole words, with numbers in order, late, repeated and of all residues; and invalid ones,
+/// with one bit wrong in each covered field.
 fn tokens() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
@@ -223,7 +237,7 @@ fn tokens() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames with pending transport checksums: the sum of the pseudo header only.
+/// Returns frames with pending transport checksums: the sum of the pseudo header only.
 pub(crate) fn unfilled() -> Vec<Vec<u8>> {
     let mut frames = spread(40);
     for frame in &mut frames {

@@ -11,10 +11,10 @@ use std::fs;
 use testkit::Random;
 use wire::LinkType;
 
-/// Larger captures are skipped, so that an exam takes seconds.
+/// Maximum size of a capture in bytes; larger ones are skipped, so that an exam takes seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// Provides the first frames of each capture.
+/// Function that returns at most this many frames from the start of each capture.
 pub(crate) type Captured = fn(usize) -> Vec<Frame>;
 
 /// Returns the first `each` packets of every capture that testkit makes.
@@ -22,7 +22,7 @@ pub(crate) fn captured(each: usize) -> Vec<Frame> {
     first(&testkit::made(), each)
 }
 
-/// The same for captures of plain traffic.
+/// Returns the first `each` packets of every generated capture of plain traffic.
 pub(crate) fn plain(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
     first(&testkit::made().of(&kinds), each)
@@ -101,7 +101,7 @@ pub(crate) fn cut(frames: &[Frame]) -> Vec<Frame> {
     frames.iter().flat_map(|frame| (0..frame.bytes.len()).map(|n| cut(frame, n))).collect()
 }
 
-/// Frames with some bits flipped, and frames of nothing but noise, on all link types.
+/// Returns frames with some bits flipped, and frames of random bytes, on all link types.
 pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
     let mut random = Random::replayable();
     let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK];
@@ -121,7 +121,7 @@ pub(crate) fn noise(frames: &[Frame], count: usize) -> Vec<Frame> {
     noise
 }
 
-/// Batches of unequal sizes: full ones, short ones, single blocks.
+/// Splits frames into batches of unequal sizes: full ones, short ones, single blocks.
 pub(crate) fn batches(frames: &[Frame]) -> impl Iterator<Item = &[Frame]> {
     let (mut rest, mut size) = (frames, LANES);
     std::iter::from_fn(move || {

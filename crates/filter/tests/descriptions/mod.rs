@@ -15,7 +15,7 @@ use wire::record::{Field, FieldType, Record};
 pub(crate) struct Described {
     /// Its class.
     pub(crate) class: Class,
-    /// The fields as text, in their order.
+    /// Fields with their values as text, in the order of the description.
     pub(crate) fields: Vec<(Field, String)>,
 }
 
@@ -32,7 +32,7 @@ impl Described {
         values.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// Returns the first value of a field, or an empty text.
+    /// Returns the first value of a field, or an empty string.
     pub(crate) fn text(&self, field: Field) -> &str {
         self.all(field).first().copied().unwrap_or_default()
     }
@@ -84,7 +84,8 @@ impl FilterChain {
         &self.told
     }
 
-    /// Lets batches through the filters from one on; of all but the first, what was answered.
+    /// Runs batches through the filters from index `at` on; a filter after the first receives only
+    /// blocks with a class.
     fn from<'a>(&mut self, at: usize, batches: Vec<Batch<'a>>, space: &mut Space<'a>, now: u64) {
         let Some(node) = self.nodes.get_mut(at) else {
             for batch in &batches {
@@ -99,7 +100,7 @@ impl FilterChain {
             if at > 0 {
                 batch.keep(batch.select(Class::answered));
             }
-            after.extend(node.turn(batch, space, now));
+            after.extend(node.pass(batch, space, now));
         }
         self.from(at + 1, after, space, now);
     }
@@ -108,18 +109,18 @@ impl FilterChain {
 /// A check in a suricata test: the number of events with these fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
-    /// The test.
+    /// Name of the suricata test.
     pub(crate) test: String,
-    /// Its capture.
+    /// Path of the test's capture.
     pub(crate) capture: PathBuf,
-    /// Number of events.
+    /// Expected number of events.
     pub(crate) count: usize,
-    /// Names and values.
+    /// Names and values of an event's fields.
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// All checks of events of this kind, of tests for version 8 (which has one event for each message
-/// of DNS), whose capture is here.
+/// Returns all checks of events of this kind in tests for version 8, which has one event per DNS
+/// message, as far as their captures are present.
 pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
     find(suricata, &mut tests);
@@ -137,8 +138,8 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The checks of one file. Only their plain form is read: `count`, and names with values under
-/// `match`; a check with anything else is left out.
+/// Returns the checks in one file. Only the plain form is parsed: `count`, and names with values
+/// under `match`; other checks are skipped.
 fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let folder = path.parent().unwrap_or(path);
@@ -172,7 +173,7 @@ fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     checks
 }
 
-/// The capture that a test names, or the only one that lies beside it.
+/// Returns the capture that a test names, or the only capture in its folder.
 fn capture_of(folder: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {

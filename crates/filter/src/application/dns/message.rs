@@ -1,33 +1,33 @@
 //! Class and description of one DNS message.
 
 use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
-use crate::application::endpoints::{Endpoints, shown};
+use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::dns::{DnsFault, Entry, Message, Name, Question, Section};
 use wire::record::{Field, RecordKind as About, Writer};
 
-/// Size of the buffer for a description.
+/// Size of the buffer for a description, in bytes.
 const ROOM: usize = 4096;
-/// Maximum answers in a description.
+/// Maximum number of answers in a description.
 const ANSWERS: usize = 16;
 
 /// A message and the block around it.
 pub(super) struct ReceivedMessage<'a, 'm> {
-    /// The block in which it begins.
+    /// The block in which the message begins.
     pub(super) block: Block<'a>,
-    /// Its captured bytes.
+    /// Captured bytes of the message.
     pub(super) of: &'m [u8],
-    /// Its length on the wire.
+    /// Length of the message on the wire, in bytes.
     pub(super) length: usize,
 }
 
 /// Returns the class of a message and, if there is memory for it, its description; or the reason
 /// why it has no class.
-pub(super) fn tell<'a>(
-    telling: ReceivedMessage<'a, '_>,
+pub(super) fn describe<'a>(
+    message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
 ) -> Result<(Class, Option<Block<'a>>), Reason> {
-    let ReceivedMessage { block, of, length } = telling;
+    let ReceivedMessage { block, of, length } = message;
     let cut = of.len() < length;
     let message = Message::parse(of).ok_or(if cut { CUT } else { NOT_DNS })?;
     let found = MessageContents::look(&message, length, cut)?;
@@ -38,7 +38,7 @@ pub(super) fn tell<'a>(
         let mut writer = Writer::new(room, About::Dns);
         writer.number(Field::Time, context.time);
         if let Some(ends) = ends {
-            ends.tell(&mut writer);
+            ends.write(&mut writer);
         }
         found.header(&message, &mut writer);
         found.answers(&message, &mut writer);
@@ -50,11 +50,12 @@ pub(super) fn tell<'a>(
 }
 
 fn first_of(context: BlockMetadata) -> BlockMetadata {
-    let flags = context.flags.without(Flags::LAST).without(Flags::ENDING).with(Flags::FIRST);
+    let flags = context.flags.without(Flags::LAST).without(Flags::END_MASK).with(Flags::FIRST);
     BlockMetadata { flags, ..context }
 }
 
 /// The contents of a message, from one pass over it.
+#[derive(Default)]
 struct MessageContents<'m> {
     question: Option<Question<'m>>,
     /// Owner of the first record: multicast DNS responses have no question.
@@ -64,7 +65,7 @@ struct MessageContents<'m> {
     code: u16,
     /// Minimum time to live of the answers.
     ttl: Option<u32>,
-    /// True if the message is truncated, or unreadable behind the answers.
+    /// True if the message is truncated, or unreadable after the answers.
     incomplete: bool,
     /// True if a name has a compression pointer that points ahead.
     ahead: bool,
@@ -75,19 +76,12 @@ impl<'m> MessageContents<'m> {
         if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);
         }
-        let mut found = Self {
-            question: None,
-            owner: None,
-            response: message.is_response(),
-            code: message.rcode().0,
-            ttl: None,
-            incomplete: false,
-            ahead: false,
-        };
+        let (response, code) = (message.is_response(), message.rcode().0);
+        let mut found = Self { response, code, ..Self::default() };
         let mut answers = 0;
         for entry in message.entries() {
             match entry {
-                // No client asks for type 0 in class 0.
+                // No client queries type 0 in class 0.
                 Ok(Entry::Question(question)) if (question.kind.0, question.class.0) == (0, 0) => {
                     return Err(NOT_DNS);
                 }
@@ -110,7 +104,7 @@ impl<'m> MessageContents<'m> {
                     match fault {
                         DnsFault::Ends(_) if cut && !asked => return Err(CUT),
                         DnsFault::Ends(_) if cut => {}
-                        // An error behind the answers does not matter to a reader of answers.
+                        // An error after the answers leaves the answers readable.
                         _ if !answered => return Err(MALFORMED),
                         _ => {}
                     }
@@ -135,17 +129,17 @@ impl<'m> MessageContents<'m> {
         if self.response {
             writer.number(Field::Answer, 1);
             writer.number(Field::Rcode, self.code.into());
-            shown(writer, Field::RcodeName, wire::dns::Rcode(self.code));
+            write_display(writer, Field::RcodeName, wire::dns::Rcode(self.code));
         }
         if message.flags().next().is_some() {
-            shown(writer, Field::Flags, Spaced(message));
+            write_display(writer, Field::Flags, Spaced(message));
         }
         if let Some(question) = &self.question {
-            shown(writer, Field::Name, question.name);
-            shown(writer, Field::Type, question.kind);
-            shown(writer, Field::Class, question.class);
+            write_display(writer, Field::Name, question.name);
+            write_display(writer, Field::Type, question.kind);
+            write_display(writer, Field::Class, question.class);
         } else if let Some(owner) = &self.owner {
-            shown(writer, Field::Name, owner);
+            write_display(writer, Field::Name, owner);
         }
         if self.incomplete {
             writer.number(Field::Incomplete, 1);
@@ -166,12 +160,12 @@ impl<'m> MessageContents<'m> {
         });
         let answers = records.take_while(|record| record.section == Section::Answer);
         for record in answers.take(ANSWERS) {
-            shown(writer, Field::Data, record.data);
+            write_display(writer, Field::Data, record.data);
         }
     }
 }
 
-/// Formats the flags of a message, separated by spaces.
+/// Adapter that displays the flags of a message, separated by spaces.
 struct Spaced<'s, 'm>(&'s Message<'m>);
 
 impl std::fmt::Display for Spaced<'_, '_> {

@@ -1,10 +1,10 @@
 //! `dns`: finds DNS messages, classifies them by query type or response code, and describes them.
 //!
-//! In: datagrams (behind `udp`), or the bytes of connections in order (behind `tcp`), where two
-//! bytes before each message give its length; the block's transport protocol distinguishes them.
-//! Out: messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then the
-//! message as views of the frames in which it arrived, without the two length bytes. A message
-//! across several blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
+//! In: datagrams from `udp`, or ordered bytes of connections from `tcp`, with a length field of two
+//! bytes before each message; the block's transport protocol distinguishes them. Out: messages
+//! (CONTRACT 6): first the description, a `wire::record` with an empty view, then the message as
+//! views of the frames in which it arrived, without the two length bytes. A message across several
+//! blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
 //!
 //! Other blocks pass with class 0. On a connection the first message decides; after a gap over a
 //! length field, the filter resynchronizes at the next block that begins with a message. A message
@@ -20,15 +20,15 @@ mod tests;
 
 use crate::layers;
 use crate::prelude::*;
-use message::{ReceivedMessage, tell};
+use message::{ReceivedMessage, describe};
 use stream::Dialogue;
 use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// Declares the input from a transport filter.
-const fn carried(giver: &'static str) -> Usable {
-    Usable { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
+/// Declares all blocks of the transport filter `giver` as usable input.
+const fn carried(giver: &'static str) -> UsableInput {
+    UsableInput { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
 
 /// The description of `dns`.
@@ -55,20 +55,15 @@ connections were open).
 Counted: queries and responses; messages in which the pointer of a name points ahead (it is
 followed, as resolvers do); and how often messages of a connection were found again behind a gap.",
     example: "replay dns.pcap | udp | dns |nxdomain print",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
-    needs: Needs {
+    needs: InputNeeds {
         otherwise: "it reads what datagrams and connections carry, behind their headers",
-        ..Needs::of(&[carried("udp"), carried("tcp"), carried("token")])
+        ..InputNeeds::of(&[carried("udp"), carried("tcp"), carried("token")])
     },
-    gives: Gives::Form(Form::Message),
-    reads: Reads::All,
-    parameters: &[Parameter::named(
-        "sessions",
-        Type::Number { low: 1, high: 1 << 24 },
-        "65536",
-        "how many connections are known at once",
-    )],
+    gives: OutputForm::Form(Form::Message),
+    reads: ReadDepth::All,
+    parameters: &[Parameter::table("sessions", "65536", "how many connections are known at once")],
     classes: Classes::Number {
         what: "the type of a query, or 65536 and the code of a response",
         range: ValueRange { low: 0, high: RESPONSE + 0xfff },
@@ -116,8 +111,8 @@ const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    let dns = Dns { table: Sessions::default(), most: most.unwrap_or(1), room: Vec::new() };
+    let dns =
+        Dns { table: Sessions::default(), most: arguments.count("sessions"), room: Vec::new() };
     Ok(Filter::stream(dns))
 }
 
@@ -146,7 +141,7 @@ impl Stream for Dns {
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.table)
     }
 }
@@ -164,9 +159,7 @@ impl Dns {
                 let block = unanswered(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
-            if self.table.len() >= self.most
-                && let Some((_, mut dialogue)) = self.table.evict()
-            {
+            if let Some(mut dialogue) = self.table.make_room(key, self.most) {
                 dialogue.give_up(FORGOTTEN, cx);
             }
         }
@@ -193,8 +186,8 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         return cx.drop(&block, CUT);
     };
     let length = stated(&block);
-    let telling = ReceivedMessage { block, of: block.bytes(), length };
-    match tell(telling, cx) {
+    let message = ReceivedMessage { block, of: block.bytes(), length };
+    match describe(message, cx) {
         Ok((class, description)) => {
             let first = described(description, cx);
             cx.pass(fragment(block, class, first.with(Flags::LAST)));
@@ -225,19 +218,19 @@ fn described<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>)
     }
 }
 
-/// Turns a block into a fragment of a message.
+/// Converts a block to a fragment of a message.
 fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
     block.context.flags = was.with(flags);
     block.with_class(class)
 }
 
-/// Turns a block into a complete message of its own, outside of any DNS message.
+/// Converts a block to a complete message of its own, outside of any DNS message.
 fn alone(block: Block<'_>, class: Class) -> Block<'_> {
     fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
-/// Passes a block on without an answer, for this reason.
+/// Passes a block without a class, counted by reason.
 fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
     alone(block, cx.absent(why))
 }

@@ -1,11 +1,11 @@
 //! Message framing in the two directions of a DNS connection.
 //!
 //! In: the blocks of one direction in order, holes included. Out: messages. The state of a
-//! direction is [`DnsDirection`]: the two length bytes, the pieces of one incomplete message, and
-//! the number of its missing bytes. If two bytes arrived alone and turn out not to be a length,
-//! they are in no view.
+//! direction is [`DnsDirection`]: the length field, the pieces of one incomplete message, and the
+//! number of its missing bytes. Until the first message is recognized, the length field is held
+//! with the pieces, so that a direction of another protocol leaves completely.
 
-use super::message::{ReceivedMessage, tell};
+use super::message::{ReceivedMessage, describe};
 use super::{
     CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered,
 };
@@ -28,28 +28,28 @@ pub(super) struct Dialogue {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct DnsDirection {
-    /// Pieces of the current message.
+    /// Pieces of the current message, after its length field if `recognized` is zero.
     list: HeldList,
-    /// Number of missing bytes of it.
+    /// Number of bytes of the message not received yet.
     missing: u32,
-    /// Its length.
+    /// Length of the message in bytes.
     length: u16,
-    /// Number of length bytes received.
+    /// Number of bytes of the length field received.
     prefix: u8,
     /// Nonzero once a message was recognized.
-    met: u8,
-    /// Nonzero if the current message is unreadable: one plus the reason's number.
+    recognized: u8,
+    /// Nonzero if the current message is unreadable: one plus the index in [`REASONS`].
     broken: u8,
-    /// Nonzero if the direction is unreadable: one plus the reason's number.
+    /// Nonzero if the direction is unreadable: one plus the index in [`REASONS`].
     closed: u8,
     /// Nonzero once blocks have arrived.
-    seen: u8,
+    begun: u8,
     /// Nonzero once the last block has arrived.
     ended: u8,
 }
 
 impl Session for Dialogue {
-    /// Key 0 is the private session's, so keys are offset by one.
+    /// Returns the session number: keys are offset by one, since key 0 is the private session.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
@@ -81,7 +81,7 @@ impl Dialogue {
     ) -> bool {
         let flags = block.context.flags;
         let way = if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
-        way.seen = 1;
+        way.begun = 1;
         match block.pointer.is_hole() {
             true => way.hole(block, cx),
             false => way.bytes(block, room, cx),
@@ -90,15 +90,15 @@ impl Dialogue {
             way.ended = 1;
             way.release(CUT, cx);
         }
-        let over = [self.forward, self.backward].iter().all(|way| way.seen == way.ended);
+        let over = [self.forward, self.backward].iter().all(|way| way.begun == way.ended);
         if over {
-            // Bytes may arrive behind the end of a direction.
+            // Bytes may arrive after the end of a direction.
             self.give_up(CUT, cx);
         }
         over
     }
 
-    /// Releases all held pieces without an answer, for this reason.
+    /// Releases all held pieces without a class, counted by reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.forward.release(why, cx);
         self.backward.release(why, cx);
@@ -114,10 +114,10 @@ impl DnsDirection {
         if self.closed == 0 {
             self.release(GAP, cx);
             if length > self.missing {
-                self.closed = mark(GAP);
+                self.closed = GAP.mark();
             } else {
                 self.step(length);
-                self.broken = if self.missing > 0 { mark(GAP) } else { 0 };
+                self.broken = if self.missing > 0 { GAP.mark() } else { 0 };
             }
         }
         let block = unanswered(block, GAP, cx);
@@ -128,24 +128,25 @@ impl DnsDirection {
         let Some(block) = cx.whole(block).filter(Block::is_whole) else {
             return cx.drop(&block, CUT);
         };
-        if reason(self.closed) == Some(GAP) && begins(block.bytes()) {
+        if Reason::of_mark(self.closed) == Some(GAP) && begins(block.bytes()) {
             *self = Self { closed: 0, broken: 0, prefix: 0, missing: 0, ..*self };
             cx.count(FOUND_AGAIN, 1);
         }
-        let mut pieces = Pieces { block, at: 0, given: false };
+        let mut pieces = Pieces { block, at: 0, lead: 0, given: false };
         while self.closed == 0 && pieces.at < block.length() {
             if self.prefix < 2 {
-                self.length(&mut pieces);
+                self.length(&mut pieces, cx);
                 continue;
             }
             let piece = pieces.next(self.missing);
             self.step(piece.length());
             self.piece(piece, &mut pieces, room, cx);
+            pieces.lead = 0;
             if self.missing == 0 {
                 (self.prefix, self.broken) = (0, 0);
             }
         }
-        if let Some(why) = reason(self.closed)
+        if let Some(why) = Reason::of_mark(self.closed)
             && pieces.at < block.length()
         {
             let rest = pieces.next(u32::MAX);
@@ -156,19 +157,30 @@ impl DnsDirection {
         }
     }
 
-    /// Takes the next length byte.
-    fn length(&mut self, pieces: &mut Pieces<'_>) {
+    /// Consumes the next byte of the length field. Until a message was recognized, the byte is also
+    /// held: alone if the block ends after it, else with the bytes that follow.
+    fn length<'a>(&mut self, pieces: &mut Pieces<'a>, cx: &mut StreamContext<'_, 'a>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
         self.prefix = self.prefix.saturating_add(1);
-        if self.prefix < 2 {
-            return;
+        pieces.lead += u32::from(self.recognized == 0);
+        if self.prefix == 2 {
+            self.missing = self.length.into();
+            if usize::from(self.length) < LENGTH {
+                let why = if self.recognized == 0 { NOT_DNS } else { MALFORMED };
+                self.closed = why.mark();
+                self.missing = 0;
+                self.release(why, cx);
+                return pieces.back(if self.recognized == 0 { pieces.lead } else { 2 });
+            }
         }
-        self.missing = self.length.into();
-        if usize::from(self.length) < LENGTH {
-            self.closed = mark(if self.met == 0 { NOT_DNS } else { MALFORMED });
-            self.missing = 0;
-            pieces.back(2);
+        if pieces.lead > 0 && pieces.at == pieces.block.length() {
+            pieces.back(pieces.lead);
+            let lead = pieces.next(pieces.lead);
+            if !cx.hold_part(&mut self.list, &lead, &mut pieces.given) {
+                self.release(PIECES, cx);
+                self.broken = PIECES.mark();
+            }
         }
     }
 
@@ -187,41 +199,42 @@ impl DnsDirection {
         room: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        if let Some(why) = reason(self.broken) {
+        if let Some(why) = Reason::of_mark(self.broken) {
             return pieces.give(unanswered(piece, why, cx), cx);
         }
         let whole = self.missing == 0;
         let length = usize::from(self.length);
-        if self.met == 0 && !self.may_be(&piece, cx) {
-            self.closed = mark(NOT_DNS);
-            let prefix = if self.list.is_empty() { 2 } else { 0 };
+        if self.recognized == 0 && !self.may_be(&piece, pieces.lead, cx) {
+            self.closed = NOT_DNS.mark();
             self.release(NOT_DNS, cx);
-            return pieces.back(prefix + piece.length());
+            return pieces.back(pieces.lead + piece.length());
         }
         if whole && self.list.is_empty() {
-            return match tell(ReceivedMessage { block: piece, of: piece.bytes(), length }, cx) {
+            return match describe(ReceivedMessage { block: piece, of: piece.bytes(), length }, cx) {
                 Ok((class, description)) => {
-                    self.met = 1;
+                    self.recognized = 1;
                     let first = described(description, cx);
                     pieces.give(fragment(piece, class, first.with(Flags::LAST)), cx);
                 }
-                Err(NOT_DNS) if self.met == 0 => {
-                    self.closed = mark(NOT_DNS);
-                    pieces.back(2 + piece.length());
+                Err(NOT_DNS) if self.recognized == 0 => {
+                    self.closed = NOT_DNS.mark();
+                    pieces.back(pieces.lead + piece.length());
                 }
                 Err(why) => {
-                    self.met = 1;
+                    self.recognized = 1;
                     pieces.give(unanswered(piece, why, cx), cx);
                 }
             };
         }
-        let many = self.list.len() >= PIECES_MAX;
-        if many {
+        let key = self.list.len();
+        let all = pieces.lead + piece.length();
+        pieces.back(all);
+        let piece = pieces.next(all);
+        if key >= PIECES_MAX {
             self.release(PIECES, cx);
             pieces.give(unanswered(piece, PIECES, cx), cx);
         } else {
-            let key = self.list.len();
-            let held = pieces.hold(&mut self.list, &piece, key, cx);
+            let held = cx.hold_part(&mut self.list, &piece, &mut pieces.given);
             if held && whole {
                 self.gathered(length, room, cx);
             }
@@ -230,18 +243,20 @@ impl DnsDirection {
             }
             self.release(PIECES, cx);
         }
-        self.broken = if whole { 0 } else { mark(PIECES) };
+        self.broken = if whole { 0 } else { PIECES.mark() };
     }
 
-    /// Returns true if the held pieces and `piece` may begin a message; checked once its header is
-    /// complete.
-    fn may_be(&self, piece: &Block<'_>, cx: &StreamContext<'_, '_>) -> bool {
+    /// Returns true if the held pieces and `piece`, which follows `lead` bytes of the length field
+    /// in its block, may begin a message. Also true if the header is incomplete, or complete in the
+    /// held pieces already.
+    fn may_be(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
         if before as usize >= LENGTH {
             return true;
         }
         let mut header = [0; LENGTH];
         let held = cx.held(&self.list).flat_map(|(_, held)| held.bytes());
+        let held = held.skip(2usize.saturating_sub(lead as usize));
         let known =
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
         let message = Message::parse(&header).filter(|_| known == LENGTH);
@@ -251,32 +266,38 @@ impl DnsDirection {
 
     /// Handles a message that is complete in held pieces.
     fn gathered(&mut self, length: usize, room: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
+        let mut lead = if self.recognized == 0 { 2 } else { 0 };
         room.clear();
-        for (_, piece) in cx.held(&self.list) {
-            room.extend_from_slice(piece.bytes());
-        }
+        room.extend(cx.held(&self.list).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize));
         let Some((_, block)) = cx.front(&self.list) else { return };
-        match tell(ReceivedMessage { block, of: room, length }, cx) {
+        match describe(ReceivedMessage { block, of: room, length }, cx) {
             Ok((class, description)) => {
-                self.met = 1;
+                self.recognized = 1;
                 let mut flags = described(description, cx);
-                while !self.list.is_empty() {
+                while let Some((_, piece)) = cx.front(&self.list) {
+                    if piece.length() <= lead {
+                        cx.forget(&mut self.list);
+                        lead -= piece.length();
+                        continue;
+                    }
                     let last = self.list.len() == 1;
                     flags = if last { flags.with(Flags::LAST) } else { flags };
-                    cx.release(&mut self.list, |piece| fragment(piece, class, flags));
-                    flags = Flags::NONE;
+                    cx.release(&mut self.list, |piece| {
+                        fragment(piece.narrow(lead, u32::MAX), class, flags)
+                    });
+                    (flags, lead) = (Flags::NONE, 0);
                 }
             }
             Err(why) => {
-                if self.met == 0 && why == NOT_DNS {
-                    self.closed = mark(why);
+                if self.recognized == 0 && why == NOT_DNS {
+                    self.closed = why.mark();
                 }
                 self.release(why, cx);
             }
         }
     }
 
-    /// Releases the held pieces without an answer.
+    /// Releases the held pieces without a class.
     fn release(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.list.is_empty() {
             let class = cx.absent(why);
@@ -298,18 +319,21 @@ fn begins(bytes: &[u8]) -> bool {
 /// A block that leaves in pieces: the first replaces it, the others are new blocks.
 struct Pieces<'a> {
     block: Block<'a>,
+    /// Number of bytes taken from the block.
     at: u32,
+    /// Number of bytes of a first message's length field just before `at`.
+    lead: u32,
+    /// True after the first output.
     given: bool,
 }
 
 impl<'a> Pieces<'a> {
-    /// Returns the next piece of at most `length` bytes. Only the last keeps the end-of-session
-    /// flag.
+    /// Returns the next piece of at most `length` bytes. Only the last has the end-of-session flag.
     fn next(&mut self, length: u32) -> Block<'a> {
         let mut piece = self.block.narrow(self.at, length);
         self.at += piece.length();
         if self.at < self.block.length() {
-            piece.context.flags = piece.context.flags.without(Flags::ENDING);
+            piece.context.flags = piece.context.flags.without(Flags::END_MASK);
         }
         piece
     }
@@ -320,30 +344,6 @@ impl<'a> Pieces<'a> {
     }
 
     fn give(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        if std::mem::replace(&mut self.given, true) { cx.make(piece) } else { cx.pass(piece) }
+        cx.give_part(piece, &mut self.given);
     }
-
-    fn hold(
-        &mut self,
-        list: &mut HeldList,
-        piece: &Block<'a>,
-        key: u32,
-        cx: &mut StreamContext<'_, 'a>,
-    ) -> bool {
-        match std::mem::replace(&mut self.given, true) {
-            true => cx.keep(list, piece, key),
-            false => cx.hold(list, piece, key),
-        }
-    }
-}
-
-/// Reasons, encoded in a session as index plus one; zero is none.
-const REASONS: [Reason; 5] = [NOT_DNS, MALFORMED, CUT, GAP, PIECES];
-
-fn mark(reason: Reason) -> u8 {
-    REASONS.iter().position(|known| *known == reason).map_or(0, |at| at as u8 + 1)
-}
-
-fn reason(mark: u8) -> Option<Reason> {
-    REASONS.get(usize::from(mark.checked_sub(1)?)).copied()
 }

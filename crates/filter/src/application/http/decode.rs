@@ -1,10 +1,10 @@
-//! Undoes the content codings of bodies (RFC 9110 §8.4).
+//! Decoding of bodies with content codings (RFC 9110 §8.4).
 //!
 //! In: the pieces of a coded body, held until it ends. Out: blocks of the decoded body or, if
 //! decoding fails, the pieces unchanged. Output is bounded before it is produced, against
 //! decompression bombs.
 //!
-//! It accepts the deviations that browsers accept: an announced coding that was not applied, gzip
+//! It tolerates the same deviations as browsers: an announced coding that was not applied, gzip
 //! with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
 //! requires, a truncated body.
 
@@ -30,11 +30,7 @@ impl Walk<'_, '_, '_> {
         self.way().gathered = gathered;
         let piece = self.block.narrow(from, length);
         let list = &mut self.it.ways[self.way].held;
-        let key = list.len();
-        let kept = match std::mem::replace(&mut self.given, true) {
-            true => self.cx.keep(list, &piece, key),
-            false => self.cx.hold(list, &piece, key),
-        };
+        let kept = self.cx.hold_part(list, &piece, &mut self.given);
         if !kept {
             self.way().broken = 1;
             self.give_up_decoding();
@@ -67,20 +63,10 @@ impl Walk<'_, '_, '_> {
         if self.decoder.input.is_empty() {
             return self.give_up_decoding();
         }
-        match self.decoder.decode(codings) {
-            Ok(whole) => {
-                self.cx.count(if whole { why::DECODED } else { why::DECODED_IN_PART }, 1);
-                self.give_decoded();
-            }
-            Err(bad) => {
-                let counter = match bad {
-                    DecodeError::TooLarge => why::TOO_LARGE,
-                    DecodeError::Format => why::NOT_DECODABLE,
-                };
-                self.cx.count(counter, 1);
-                self.give_up_decoding();
-            }
-        }
+        let decoded = self.decoder.decode(codings);
+        let (Ok(counter) | Err(counter)) = decoded;
+        self.cx.count(counter, 1);
+        if decoded.is_ok() { self.give_decoded() } else { self.give_up_decoding() }
     }
 
     fn give_decoded(&mut self) {
@@ -113,15 +99,6 @@ impl Walk<'_, '_, '_> {
     }
 }
 
-/// Cause for which a body cannot be decoded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum DecodeError {
-    /// It has another coding than announced, or an unknown one.
-    Format,
-    /// It would be too large.
-    TooLarge,
-}
-
 /// A decoder with reusable buffers.
 pub(super) struct BodyDecoder {
     ratio: usize,
@@ -130,9 +107,10 @@ pub(super) struct BodyDecoder {
     output: Vec<u8>,
 }
 
-/// Size below which no ratio applies: short runs compress very well.
+/// Output size in bytes below which the limit of the decompression ratio is not enforced; short
+/// runs compress very well.
 const RATIO_FREE: usize = 64 * 1024;
-/// Output step.
+/// Growth of the output buffer in bytes.
 const STEP: usize = 64 * 1024;
 /// Maximum nested codings; a session cannot encode more.
 const LAYERS: usize = 4;
@@ -144,9 +122,9 @@ impl BodyDecoder {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings of the input; returns true if the input was complete. A coding that the
-    /// bytes do not have counts as announced only.
-    fn decode(&mut self, codings: Codings) -> Result<bool, DecodeError> {
+    /// Undoes the codings of the input; returns the counter of the result. A coding that was
+    /// announced but not applied is skipped.
+    fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE).min(self.most);
         let (mut whole, mut undone) = (true, false);
         for coding in codings.outermost_first().take(LAYERS) {
@@ -156,23 +134,22 @@ impl BodyDecoder {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
                 }
-                Err(DecodeError::TooLarge) => return Err(DecodeError::TooLarge),
-                Err(DecodeError::Format) => {}
+                Err(why::TOO_LARGE) => return Err(why::TOO_LARGE),
+                Err(_) => {}
             }
         }
         std::mem::swap(&mut self.input, &mut self.output);
         self.input.shrink_to(STEP);
-        if undone { Ok(whole) } else { Err(DecodeError::Format) }
+        match undone {
+            true if whole => Ok(why::DECODED),
+            true => Ok(why::DECODED_IN_PART),
+            false => Err(why::NOT_DECODABLE),
+        }
     }
 }
 
 /// Undoes one coding; returns true if the coded form was complete.
-fn undo(
-    coding: Coding,
-    bytes: &[u8],
-    out: &mut Vec<u8>,
-    limit: usize,
-) -> Result<bool, DecodeError> {
+fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
         Coding::Deflate => {
@@ -186,35 +163,34 @@ fn undo(
             }
             out.clear();
             match inflate(bytes, out, limit)? {
-                (End::Corrupt, _) => Err(DecodeError::Format),
-                (end, _) if !out.is_empty() => Ok(end == End::Whole),
-                _ => Err(DecodeError::Format),
+                (end, _) if end != End::Corrupt && !out.is_empty() => Ok(end == End::Whole),
+                _ => Err(why::NOT_DECODABLE),
             }
         }
         Coding::Brotli => unbrotli(bytes, out, limit),
-        Coding::Other => Err(DecodeError::Format),
+        Coding::Other => Err(why::NOT_DECODABLE),
     }
 }
 
-/// The end of a coded form.
+/// End of compressed input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// Regular.
+    /// At its regular end.
     Whole,
-    /// Premature.
+    /// Before its regular end.
     Cut,
     /// Invalid contents.
     Corrupt,
 }
 
 /// Decodes consecutive gzip members (RFC 1952). Checksums are ignored.
-fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, DecodeError> {
+fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER: usize = 8;
-    let mut rest = behind_gzip_header(bytes).ok_or(DecodeError::Format)?;
+    let mut rest = behind_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
         if end != End::Whole {
-            return if out.is_empty() { Err(DecodeError::Format) } else { Ok(false) };
+            return if out.is_empty() { Err(why::NOT_DECODABLE) } else { Ok(false) };
         }
         let behind = rest.get(taken..).unwrap_or_default();
         let next = behind.get(TRAILER..).and_then(behind_gzip_header);
@@ -249,42 +225,33 @@ fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Inflates raw deflate (RFC 1951); returns the kind of end and the bytes consumed.
-fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), DecodeError> {
+fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {
-        let (taken, made) = (inflate.total_in() as usize, out.len());
-        if made > limit {
-            return Err(DecodeError::TooLarge);
-        }
         // One byte beyond the limit distinguishes too large from exactly full.
-        out.resize(made + STEP.min(limit + 1 - made), 0);
-        let before = inflate.total_out();
-        let room = out.get_mut(made..).unwrap_or_default();
-        let full = room.len();
-        let input = bytes.get(taken..).unwrap_or_default();
-        let step = inflate.decompress(input, room, FlushDecompress::None);
-        let used = (inflate.total_out() - before) as usize;
-        out.truncate(made + used);
+        out.reserve(STEP.min(limit + 1 - out.len()));
+        let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
+        let step = inflate.decompress_vec(rest, out, FlushDecompress::None);
         if out.len() > limit {
-            return Err(DecodeError::TooLarge);
+            return Err(why::TOO_LARGE);
         }
-        let taken = inflate.total_in() as usize;
-        match step {
-            Err(_) => return Ok((End::Corrupt, taken)),
-            Ok(Status::StreamEnd) => return Ok((End::Whole, taken)),
-            Ok(Status::Ok | Status::BufError) if used == full => {}
-            Ok(Status::Ok | Status::BufError) => return Ok((End::Cut, taken)),
-        }
+        let end = match step {
+            Err(_) => End::Corrupt,
+            Ok(Status::StreamEnd) => End::Whole,
+            Ok(Status::Ok | Status::BufError) if out.len() == out.capacity() => continue,
+            Ok(Status::Ok | Status::BufError) => End::Cut,
+        };
+        return Ok((end, inflate.total_in() as usize));
     }
 }
 
-fn unbrotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, DecodeError> {
+fn unbrotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     let mut reader = Decompressor::new(bytes, 4096).take(limit as u64 + 1);
     let read = reader.read_to_end(out);
     match read {
-        _ if out.len() > limit => Err(DecodeError::TooLarge),
+        _ if out.len() > limit => Err(why::TOO_LARGE),
         Ok(_) => Ok(true),
-        Err(_) if out.is_empty() => Err(DecodeError::Format),
+        Err(_) if out.is_empty() => Err(why::NOT_DECODABLE),
         Err(_) => Ok(false),
     }
 }

@@ -4,28 +4,19 @@
 use super::state::HttpDirection;
 use super::walk::Walk;
 use super::why;
-use crate::layers;
+use crate::application::endpoints::Endpoints;
 use crate::prelude::*;
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use std::net::IpAddr;
 use wire::http::{Head, Start};
-use wire::ip::protocol;
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Space for a description besides the texts of its head.
+/// Size in bytes of a description without the texts of its head.
 const ROOM: usize = 256;
 
-/// The endpoints of a connection, where the frame has them.
-#[derive(Clone, Copy)]
-struct MessageEnds {
-    client: (IpAddr, u16),
-    server: (IpAddr, u16),
-}
-
 impl<'a> Walk<'_, '_, 'a> {
-    /// Emits the description of a message that begins; `alone` if nothing of it follows. A message
+    /// Emits the description of a message that begins; `alone` if no fragment follows. A message
     /// that already broke off is marked as incomplete.
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
@@ -45,7 +36,9 @@ impl<'a> Walk<'_, '_, 'a> {
             let kind = if requests { RecordKind::HttpRequest } else { RecordKind::HttpResponse };
             let mut writer = Writer::new(room, kind);
             writer.number(Field::Time, time);
-            address(&mut writer, ends);
+            if let Some(ends) = ends {
+                ends.write(&mut writer);
+            }
             match head.start {
                 Start::Request { method, target, .. } => {
                     request(&mut writer, head, method, target);
@@ -62,9 +55,9 @@ impl<'a> Walk<'_, '_, 'a> {
         if let Some(block) = described {
             self.cx.make(block);
             if requests {
-                self.asks(&block);
+                self.hold_request(&block);
             } else if self.options.exchanges && !is_interim(class) {
-                self.answers(&block, asked.map(|(key, _)| key));
+                self.hold_response(&block, asked.map(|(key, _)| key));
             }
         } else if requests {
             self.it.unkept = self.it.unkept.saturating_add(1);
@@ -77,20 +70,14 @@ impl<'a> Walk<'_, '_, 'a> {
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
-    fn ends(&self) -> Option<MessageEnds> {
+    fn ends(&self) -> Option<Endpoints> {
         // The last block of a connection may be a generated one.
         let held = self.cx.front(&self.it.ways[self.way].held);
-        let mut block = held.map_or(self.block, |(_, block)| block);
-        let ports = layers::ports(&mut block).ok()??;
-        let flow = layers::flow(&block, protocol::TCP, ports)?;
-        let (source, target) = ((flow.source, ports.source), (flow.target, ports.target));
-        Some(match self.is_requests() {
-            true => MessageEnds { client: source, server: target },
-            false => MessageEnds { client: target, server: source },
-        })
+        let block = held.map_or(self.block, |(_, block)| block);
+        Endpoints::of(block, !self.is_requests())
     }
 
-    /// Emits an exchange from these two descriptions and the observed bodies.
+    /// Emits an exchange, described by its request, its response and the observed bodies.
     pub(super) fn exchange(
         &mut self,
         request: Option<Record<'a>>,
@@ -101,7 +88,7 @@ impl<'a> Walk<'_, '_, 'a> {
             + request.map_or(0, |record| texts_of(&record))
             + response.map_or(0, |(record, ..)| texts_of(&record));
         let mut context = self.block.context;
-        let stream = Flags::BACKWARD.with(Flags::ENDING);
+        let stream = Flags::BACKWARD.with(Flags::END_MASK);
         context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
         let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
         let end = context.time;
@@ -109,7 +96,7 @@ impl<'a> Walk<'_, '_, 'a> {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
             for (field, value) in request.iter().flat_map(Record::fields) {
-                copy(&mut writer, field, value);
+                writer.text(field, value);
             }
             let length = |record: &Record<'_>| record.number(Field::RequestBody);
             writer.number(Field::RequestBody, sent.as_ref().and_then(length).unwrap_or(0));
@@ -117,11 +104,11 @@ impl<'a> Walk<'_, '_, 'a> {
                 missing = missing.saturating_add(sent.number(Field::Missing).unwrap_or(0));
                 broken |= sent.number(Field::Incomplete).is_some();
             }
-            if let Some((record, _, seen)) = response {
+            if let Some((record, _, observed)) = response {
                 answered(&mut writer, &record, request.is_none());
-                writer.number(Field::ResponseBody, seen.bytes);
-                missing = missing.saturating_add(seen.missing.into());
-                broken |= seen.broken;
+                writer.number(Field::ResponseBody, observed.bytes);
+                missing = missing.saturating_add(observed.missing.into());
+                broken |= observed.broken;
             }
             writer.number(Field::End, end);
             if missing > 0 {
@@ -138,15 +125,15 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Records an observed body until the response arrives.
-    pub(super) fn seen_record(&mut self, seen: ObservedBody) -> Option<Block<'a>> {
+    pub(super) fn hold_observed_body(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
         self.cx.describe(ROOM, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
-            writer.number(Field::RequestBody, seen.bytes);
-            if seen.missing > 0 {
-                writer.number(Field::Missing, seen.missing.into());
+            writer.number(Field::RequestBody, observed.bytes);
+            if observed.missing > 0 {
+                writer.number(Field::Missing, observed.missing.into());
             }
-            if seen.broken {
+            if observed.broken {
                 writer.number(Field::Incomplete, 1);
             }
             writer.finish()
@@ -221,19 +208,19 @@ fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// Writes the response's part of an exchange; without a known request, also the common fields.
+/// Writes the response's part of an exchange; without an observed request, also the common fields.
 fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
-            Field::Time if alone => copy(writer, field, value),
+            Field::Time if alone => writer.text(field, value),
             Field::Status
             | Field::StatusText
             | Field::ContentType
             | Field::ContentEncoding
             | Field::ContentLength
-            | Field::ResponseHead => copy(writer, field, value),
+            | Field::ResponseHead => writer.text(field, value),
             Field::Client | Field::ClientPort | Field::Server | Field::ServerPort if alone => {
-                copy(writer, field, value);
+                writer.text(field, value);
             }
             _ => {}
         }
@@ -256,28 +243,10 @@ fn line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// Copies a value from another record.
-fn copy(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
-    writer.text(field, value);
-}
-
-fn address(writer: &mut Writer<'_>, ends: Option<MessageEnds>) {
-    let Some(MessageEnds { client, server }) = ends else { return };
-    let fields =
-        [(client, Field::Client, Field::ClientPort), (server, Field::Server, Field::ServerPort)];
-    for ((address, port), field, port_field) in fields {
-        match address {
-            IpAddr::V4(address) => writer.text(field, &address.octets()),
-            IpAddr::V6(address) => writer.text(field, &address.octets()),
-        }
-        writer.number(port_field, port.into());
-    }
-}
-
 /// Maximum length of a user name in `Basic` credentials (RFC 7617).
 const USER_MAX: usize = 192;
 
-/// Accepts missing padding: the name matters, not the form.
+/// Accepts missing padding, since only the name matters.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -290,7 +259,7 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return;
     }
-    // Four letters give three bytes; decoding stops at the maximum, possibly within the password.
+    // Four letters encode three bytes; decoding stops at the maximum, possibly within the password.
     let letters = rest.trim_ascii();
     let (letters, is_whole) = match letters.get(..USER_MAX / 3 * 4) {
         Some(beginning) => (beginning, beginning.len() == letters.len()),
@@ -307,7 +276,7 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     }
 }
 
-/// Returns the maximum length of a description's texts.
+/// Returns an upper bound on the length of a description's texts, in bytes.
 fn texts(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
@@ -324,7 +293,7 @@ fn texts(head: &Head<'_>) -> usize {
         + fields.content_encoding.len()
 }
 
-/// Returns the maximum length of an existing description's texts.
+/// Returns an upper bound on the length of an existing description's texts, in bytes.
 fn texts_of(record: &Record<'_>) -> usize {
     record.fields().map(|(_, value)| value.len() + 3).sum()
 }

@@ -1,15 +1,16 @@
 //! Starts of messages: protocol detection, and heads in one or several pieces.
 
+use super::options::Emit;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
-use super::{Emit, why};
+use super::why;
 use wire::http::{
-    Body, Fields, Guess, Head, HeadSearch, Manner, Start, Stop, guess, method_number,
+    Body, Fields, Guess, Head, HeadSearch, ParseMode, Start, Stop, guess, method_number,
 };
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
-/// Maximum distance of a response head behind a stray line.
+/// Maximum distance of a response head from a stray line before it, in bytes.
 const JUNK_MAX: usize = 256;
 /// Number of bytes that decide the protocol of a connection.
 const DECIDES: usize = 32;
@@ -27,7 +28,7 @@ impl Walk<'_, '_, '_> {
         if rest.is_empty() {
             return;
         }
-        if self.it.protocol().is_none() && !self.chooses(rest) {
+        if self.it.protocol().is_none() && !self.may_be_http(rest) {
             return;
         }
         match self.read(rest) {
@@ -39,7 +40,7 @@ impl Walk<'_, '_, '_> {
             Err(Stop::More) if !lost || convinces(rest) => {
                 let mut seek = HeadSearch::default();
                 // The end of a head may need one more byte to be certain, so the search for it
-                // starts behind all of this.
+                // starts after all of this.
                 let _ = seek.ends_in(rest);
                 self.hold_head(rest.len(), seek);
             }
@@ -51,12 +52,12 @@ impl Walk<'_, '_, '_> {
 
     /// Returns true if the bytes may still be a response: the first ones after a request.
     fn answers_without_a_head(&self) -> bool {
-        let lenient = self.options.manner == Manner::Lenient;
+        let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.it.ways[self.way].phase() == Phase::New;
         lenient && first && !self.is_requests() && self.request().is_some()
     }
 
-    /// Handles a head behind a stray line, or a body without a head (HTTP/0.9), which ends with its
+    /// Handles a head after a stray line, or a body without a head (HTTP/0.9), which ends with its
     /// connection.
     fn headless(&mut self) {
         let rest = self.rest();
@@ -80,23 +81,23 @@ impl Walk<'_, '_, '_> {
 
     /// Returns true if the first bytes allow HTTP/1, and derives the direction of requests.
     /// Otherwise the bytes have been handled.
-    pub(super) fn chooses(&mut self, rest: &[u8]) -> bool {
+    pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.way().phase() == Phase::Lost;
         match guess(rest) {
             Guess::Request => self.it.flipped = u8::from(self.way == 1),
             Guess::Response => self.it.flipped = u8::from(self.way == 0),
             Guess::Short if !lost => {}
-            Guess::Tls => return self.speaks(Protocol::Tls),
-            Guess::Http2 => return self.speaks(Protocol::Http2),
-            Guess::Short | Guess::Other => return self.speaks(Protocol::Other),
+            Guess::Tls => return self.reject_protocol(Protocol::Tls),
+            Guess::Http2 => return self.reject_protocol(Protocol::Http2),
+            Guess::Short | Guess::Other => return self.reject_protocol(Protocol::Other),
         }
         true
     }
 
-    /// Stops parsing the direction: it is not HTTP/1. The protocol holds for the other direction as
-    /// well, unless it is unknown for both. A direction whose first byte was not seen may still
-    /// become HTTP/1.
-    pub(super) fn speaks(&mut self, protocol: Protocol) -> bool {
+    /// Stops parsing a direction that is not HTTP/1. A known protocol stops the other direction as
+    /// well; an unknown one only if the other is unknown, too. A direction that was not observed
+    /// from its first byte may still become HTTP/1. Always returns false.
+    pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.way().phase() == Phase::Lost;
         self.release_held(self.way, why::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
@@ -113,10 +114,10 @@ impl Walk<'_, '_, '_> {
     }
 
     fn read<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, Stop> {
-        let manner = self.options.manner;
+        let mode = self.options.mode;
         match self.is_requests() {
-            true => Head::request(text, manner),
-            false => Head::response(text, manner),
+            true => Head::request(text, mode),
+            false => Head::response(text, mode),
         }
     }
 
@@ -141,12 +142,7 @@ impl Walk<'_, '_, '_> {
     pub(super) fn hold(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
-        let list = &mut self.it.ways[self.way].held;
-        let key = list.len();
-        match std::mem::replace(&mut self.given, true) {
-            true => self.cx.keep(list, &piece, key),
-            false => self.cx.hold(list, &piece, key),
-        }
+        self.cx.hold_part(&mut self.it.ways[self.way].held, &piece, &mut self.given)
     }
 
     /// Continues a head with held pieces.
@@ -165,7 +161,7 @@ impl Walk<'_, '_, '_> {
         }
         let before = text.len();
         text.extend_from_slice(rest);
-        if self.it.protocol().is_some() || self.chooses(&text) {
+        if self.it.protocol().is_some() || self.may_be_http(&text) {
             match self.read(&text) {
                 Ok(head) => {
                     let to = self.at + head.end.saturating_sub(before) as u32;
@@ -179,8 +175,8 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Ends a direction within a head. If its start line is complete, the message is described by
-    /// it and its complete fields, as one that broke off (RFC 9112 §8); an announced body is not
-    /// looked for.
+    /// that and the complete fields, and marked as broken off (RFC 9112 §8); an announced body is
+    /// not expected.
     pub(super) fn unfinished(&mut self) {
         let mut text = std::mem::take(self.text);
         text.clear();
@@ -190,7 +186,7 @@ impl Walk<'_, '_, '_> {
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
-        if self.it.protocol().is_some() || self.chooses(&text) {
+        if self.it.protocol().is_some() || self.may_be_http(&text) {
             match self.read(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };
@@ -207,20 +203,20 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Begins a message whose head's last piece lies at `from..to`.
+    /// Begins a message; the last piece of its head is at `from..to`.
     pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
-            // The response that agreed to the switch was not seen.
+            // The response that accepted the switch was not observed.
             self.release_held(self.way, why::SWITCHED);
             return self.switch();
         }
-        let manner = self.options.manner;
+        let mode = self.options.mode;
         let body = match head.start {
-            Start::Request { .. } => match Body::of_request(head, manner) {
+            Start::Request { .. } => match Body::of_request(head, mode) {
                 Ok(body) => body,
                 Err(_) => return self.fault(),
             },
-            Start::Response { .. } => Body::of_response(head, self.asked(), manner),
+            Start::Response { .. } => Body::of_response(head, self.request_method(), mode),
         };
         self.open_message(head, body, false);
         self.give_head(from, to);
@@ -237,7 +233,7 @@ impl Walk<'_, '_, '_> {
             other.enter(Phase::Lost);
         }
         let decodes = self.options.decode && self.options.emit != Emit::Head;
-        let strict = self.options.manner == Manner::Strict;
+        let strict = self.options.mode == ParseMode::Strict;
         let way = self.way();
         *way = HttpDirection {
             body,

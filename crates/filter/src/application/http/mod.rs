@@ -1,10 +1,10 @@
 //! `http`: extracts HTTP/1 messages from streams, classifies and describes them.
 //!
-//! In: blocks of connections in order, as `tcp` gives them, holes included. Out: messages: for each
-//! a description (`wire::record`, empty view), then its bytes as views of the frames in which they
+//! In: ordered blocks of connections from `tcp`, holes included. Out: messages: for each a
+//! description (`wire::record`, empty view), then its bytes as views of the frames in which they
 //! arrived. Bodies are not copied: a length is counted down, and chunk framing is parsed byte by
-//! byte (`wire::http`). Only a head across blocks is copied, to be parsed; its pieces are what
-//! leaves. [SL §4.2], CONTRACT 4-8
+//! byte (`wire::http`). Only a head across blocks is copied, for parsing; its pieces are emitted
+//! unchanged. [SL §4.2], CONTRACT 4-8
 //!
 //! State is plain data, 152 bytes per connection. A request waits there, as its description, for
 //! its response: responses arrive in the order of requests (RFC 9112 §9.3.2), and their framing
@@ -16,18 +16,21 @@
 mod decode;
 mod describe;
 mod heads;
+mod options;
 mod output;
 mod pair;
 mod state;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod why;
 
 use crate::prelude::*;
 use decode::BodyDecoder;
+use options::{Emit, Options};
 use state::{HttpConnection, Protocol};
 use walk::Walk;
-use wire::http::Manner;
+use wire::http::{METHODS, OTHER, ParseMode};
 
 /// The description of `http`.
 pub const HTTP: Description = Description {
@@ -70,11 +73,11 @@ found again behind what was lost; requests that stayed unpaired; connections tha
 since more than `connections=` were open; bodies that were decoded, decoded in part, not decodable,
 or too large to decode. The report counts connections by what they speak.",
     example: "replay web.pcap | tcp | http |get print",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Stream]),
-    needs: Needs { both_ways: Some(EXCHANGES), ..Needs::NONE },
-    gives: Gives::Form(Form::Message),
-    reads: Reads::All,
+    needs: InputNeeds { both_ways: Some(EXCHANGES), ..InputNeeds::NONE },
+    gives: OutputForm::Form(Form::Message),
+    reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
         Parameter::named(
@@ -97,12 +100,7 @@ or too large to decode. The report counts connections by what they speak.",
             "256",
             "how many requests of a connection wait for their responses",
         ),
-        Parameter::named(
-            "connections",
-            Type::Number { low: 1, high: 1 << 24 },
-            "262144",
-            "how many connections are known at once",
-        ),
+        Parameter::table("connections", "262144", "how many connections are known at once"),
         Parameter::named(
             "ratio",
             Type::Number { low: 1, high: 100_000 },
@@ -119,28 +117,15 @@ or too large to decode. The report counts connections by what they speak.",
     classes: Classes::Number {
         what: "the method of a request, the status of a response, or 1000 and the status",
         range: ValueRange { low: 1, high: 1999 },
-        names: METHODS,
+        names: &METHOD_NAMES,
     },
     groups: &[
         ("request", ValueRange { low: 1, high: 99 }),
         ("response", ValueRange { low: 100, high: 999 }),
         ("exchange", EXCHANGES),
     ],
-    reasons: &["not http", "malformed", "lost", "cut", "switched", "after close", "no session"],
-    counters: &[
-        "requests",
-        "responses",
-        "missing bytes",
-        "incomplete messages",
-        "ambiguous lengths",
-        "found again",
-        "unpaired",
-        "evicted connections",
-        "decoded bodies",
-        "decoded in part",
-        "not decodable",
-        "too large to decode",
-    ],
+    reasons: why::REASONS,
+    counters: why::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().held(1 << 20),
     reports: true,
     user: Some(make),
@@ -149,120 +134,45 @@ or too large to decode. The report counts connections by what they speak.",
 
 const EXCHANGES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
-/// Names of methods, for arcs and output; the numbers are those of `wire::http::METHODS`.
-const METHODS: &[(&str, u32)] = &[
-    ("get", 1),
-    ("head", 2),
-    ("post", 3),
-    ("put", 4),
-    ("delete", 5),
-    ("connect", 6),
-    ("options", 7),
-    ("trace", 8),
-    ("patch", 9),
-    ("propfind", 10),
-    ("proppatch", 11),
-    ("mkcol", 12),
-    ("copy", 13),
-    ("move", 14),
-    ("lock", 15),
-    ("unlock", 16),
-    ("report", 17),
-    ("search", 18),
-    ("mkcalendar", 19),
-    ("acl", 20),
-    ("bind", 21),
-    ("unbind", 22),
-    ("rebind", 23),
-    ("checkout", 24),
-    ("checkin", 25),
-    ("merge", 26),
-    ("mkactivity", 27),
-    ("link", 28),
-    ("unlink", 29),
-    ("query", 30),
-    ("purge", 31),
-    ("source", 32),
-    ("notify", 33),
-    ("subscribe", 34),
-    ("unsubscribe", 35),
-    ("m_search", 36),
-    ("other", 99),
-];
+/// Names of the classes of requests: of the methods, and of all others.
+const METHOD_NAMES: [(&str, u32); METHODS.len() + 1] = method_names();
 
-mod why {
-    use super::HTTP;
-    use crate::contract::{Counter, Reason};
-
-    pub(super) const NOT_HTTP: Reason = HTTP.reason("not http");
-    pub(super) const MALFORMED: Reason = HTTP.reason("malformed");
-    pub(super) const LOST: Reason = HTTP.reason("lost");
-    pub(super) const CUT: Reason = HTTP.reason("cut");
-    pub(super) const SWITCHED: Reason = HTTP.reason("switched");
-    pub(super) const AFTER_CLOSE: Reason = HTTP.reason("after close");
-    pub(super) const NO_SESSION: Reason = HTTP.reason("no session");
-
-    pub(super) const REQUESTS: Counter = HTTP.counter("requests");
-    pub(super) const RESPONSES: Counter = HTTP.counter("responses");
-    pub(super) const MISSING: Counter = HTTP.counter("missing bytes");
-    pub(super) const INCOMPLETE: Counter = HTTP.counter("incomplete messages");
-    pub(super) const AMBIGUOUS: Counter = HTTP.counter("ambiguous lengths");
-    pub(super) const FOUND_AGAIN: Counter = HTTP.counter("found again");
-    pub(super) const UNPAIRED: Counter = HTTP.counter("unpaired");
-    pub(super) const EVICTED: Counter = HTTP.counter("evicted connections");
-    pub(super) const DECODED: Counter = HTTP.counter("decoded bodies");
-    pub(super) const DECODED_IN_PART: Counter = HTTP.counter("decoded in part");
-    pub(super) const NOT_DECODABLE: Counter = HTTP.counter("not decodable");
-    pub(super) const TOO_LARGE: Counter = HTTP.counter("too large to decode");
+#[expect(clippy::indexing_slicing, reason = "at build time only, within the table")]
+const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
+    let mut names = [("other", OTHER as u32); METHODS.len() + 1];
+    let mut at = 0;
+    while at < METHODS.len() {
+        names[at] = (METHODS[at].1, at as u32 + 1);
+        at += 1;
+    }
+    names
 }
 
-/// Only decoding creates new bytes.
+/// Returns the effect: only decoding creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
-    let kind = if arguments.flag("decode") { Kind::Editing } else { Kind::Reordering };
+    let kind = if arguments.flag("decode") { FilterKind::Editing } else { FilterKind::Reordering };
     Effect { kind, gives: HTTP.gives, reads: HTTP.reads }
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let size = |name| usize::try_from(arguments.number(name).unwrap_or(1)).unwrap_or(usize::MAX);
     let options = Options {
         emit: match arguments.text("emit") {
             Some("head") => Emit::Head,
             Some("body") => Emit::Body,
             _ => Emit::Message,
         },
-        manner: if arguments.flag("strict") { Manner::Strict } else { Manner::Lenient },
+        mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
         exchanges: arguments.asks(EXCHANGES.low, EXCHANGES.high),
-        head: size("head"),
-        pending: size("pending"),
-        connections: size("connections"),
-        most: size("most"),
+        head: arguments.count("head"),
+        pending: arguments.count("pending"),
+        connections: arguments.count("connections"),
+        most: arguments.count("most"),
     };
-    let decoder = BodyDecoder::new(size("ratio"), options.most);
+    let decoder = BodyDecoder::new(arguments.count("ratio"), options.most);
     let mut connections = Sessions::<HttpConnection>::default();
     connections.of(PRIVATE);
     Ok(Filter::stream(Http { options, connections, text: Vec::new(), decoder }))
-}
-
-/// The arguments.
-#[derive(Debug)]
-struct Options {
-    emit: Emit,
-    manner: Manner,
-    decode: bool,
-    exchanges: bool,
-    head: usize,
-    pending: usize,
-    connections: usize,
-    most: usize,
-}
-
-/// The parts of a message that follow its description.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Emit {
-    Message,
-    Head,
-    Body,
 }
 
 struct Http {
@@ -274,9 +184,9 @@ struct Http {
 }
 
 impl Stream for Http {
-    fn look_ahead(&mut self, tags: Tags<'_>) {
+    fn prefetch(&mut self, tags: Tags<'_>) {
         let sessions = tags.blocks().map(|(_, context)| context.session.into());
-        self.connections.look_ahead(sessions);
+        self.connections.prefetch(sessions);
     }
 
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
@@ -331,10 +241,10 @@ impl Stream for Http {
     fn report(&self) -> Report {
         let tally = self.connections.get(PRIVATE).map_or([0; 4], |private| private.tally);
         let rows = Protocol::ALL.iter().zip(tally);
-        Report::of_rows(rows.map(|((_, name), n)| ((*name).to_owned(), n.into())).collect())
+        Report::of_rows(rows.map(|((_, name), n)| (*name, n.into())))
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.connections)
     }
 }

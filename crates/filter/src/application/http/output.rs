@@ -1,8 +1,9 @@
 //! Output: fragments of messages as views of the block, and other bytes unchanged.
 
+use super::options::Emit;
 use super::state::Phase;
 use super::walk::Walk;
-use super::{Emit, why};
+use super::why;
 use crate::prelude::*;
 
 impl<'a> Walk<'_, '_, 'a> {
@@ -68,23 +69,21 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     pub(super) fn put(&mut self, piece: Block<'a>) {
-        match std::mem::replace(&mut self.given, true) {
-            true => self.cx.make(piece),
-            false => self.cx.pass(piece),
-        }
+        self.cx.give_part(piece, &mut self.given);
     }
 
-    /// Returns a map of flags: without those about the stream, with the true direction.
+    /// Returns a function that clears the flags of the stream (first, last, end) and sets the
+    /// direction: requests forward, responses backward.
     pub(super) fn turned(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.is_requests();
         move |flags: Flags| {
-            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::ENDING).with(Flags::BACKWARD);
+            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END_MASK).with(Flags::BACKWARD);
             let flags = flags.without(stream);
             if requests { flags } else { flags.with(Flags::BACKWARD) }
         }
     }
 
-    /// Passes the rest of the block without an answer.
+    /// Passes the rest of the block without a class.
     pub(super) fn aside(&mut self) {
         let reason = match self.way().phase() {
             Phase::Switched => why::SWITCHED,
@@ -105,7 +104,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.at = self.block.length();
     }
 
-    /// Releases the held pieces of a head without an answer.
+    /// Releases the held pieces of a head without a class.
     pub(super) fn release_held(&mut self, way: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.it.ways[way].held);
         self.it.ways[way].gathered = 0;

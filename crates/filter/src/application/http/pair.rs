@@ -1,7 +1,7 @@
 //! Pairs requests with responses: the n-th with the n-th (RFC 9112 §9.3.2), except interim
 //! responses.
 //!
-//! Pending descriptions are kept in one list: a request under key `4 n`, the observed part of its
+//! Pending descriptions are held in one list: a request under key `4 n`, the observed part of its
 //! body under `4 n + 1`, its open response under `4 n + 2`. The latter two exist only if exchanges
 //! are requested.
 
@@ -15,19 +15,20 @@ use wire::record::{Field, Record};
 
 const SENT: u32 = 1;
 const RESPONSE: u32 = 2;
-/// Mask of the entry's kind within an exchange.
+/// Mask of the bits in a key that distinguish request, body and response of an exchange.
 const PART: u32 = 3;
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Returns the request that the next response answers, with its key.
+    /// Returns the request to which the next response belongs, with its key.
     pub(super) fn request(&self) -> Option<(u32, Record<'a>)> {
         let (key, block) = self.cx.front(&self.it.asked)?;
         let record = Record::parse(block.frame).filter(|_| key & PART == 0)?;
         Some((key, record))
     }
 
-    /// Returns the request's influence on the response's framing.
-    pub(super) fn asked(&self) -> RequestMethod {
+    /// Returns the method of the request to which the next response belongs; the framing of the
+    /// response depends on it.
+    pub(super) fn request_method(&self) -> RequestMethod {
         let method = self.request().and_then(|(_, record)| record.text(Field::Method));
         match method {
             Some(b"HEAD") => RequestMethod::Head,
@@ -36,8 +37,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Keeps the description of a request until its response arrives.
-    pub(super) fn asks(&mut self, described: &Block<'a>) {
+    /// Holds the description of a request until its response arrives.
+    pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.serial << 2;
         let waiting = self.it.asked.len() as usize;
         let room = waiting < self.options.pending && self.it.unkept == 0;
@@ -52,8 +53,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Keeps the description of a response until it ends.
-    pub(super) fn answers(&mut self, described: &Block<'a>, request: Option<u32>) {
+    /// Holds the description of a response until it ends.
+    pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
         let key = request.unwrap_or(self.it.serial << 2) | RESPONSE;
         if request.is_none() {
             self.it.serial = self.it.serial.wrapping_add(1);
@@ -61,7 +62,8 @@ impl<'a> Walk<'_, '_, 'a> {
         self.cx.keep(&mut self.it.asked, described, key);
     }
 
-    /// Ends a request.
+    /// Handles the end of a request: with exchanges requested, holds the observed part of its body
+    /// if the request is still pending.
     pub(super) fn request_ended(&mut self) {
         let seen = ObservedBody::of(self.way());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
@@ -69,14 +71,14 @@ impl<'a> Walk<'_, '_, 'a> {
             return;
         }
         let last = self.it.serial.wrapping_sub(1) << 2;
-        // It may have been answered before it ended.
+        // The response may have arrived before the end of the request.
         let waits = self.cx.held(&self.it.asked).any(|(key, _)| key == last);
-        if let (true, Some(record)) = (waits, self.seen_record(seen)) {
+        if let (true, Some(record)) = (waits, self.hold_observed_body(seen)) {
             self.cx.keep(&mut self.it.asked, &record, last | SENT);
         }
     }
 
-    /// Ends a response, and the request that it answers.
+    /// Ends a response, and its request.
     pub(super) fn response_ended(&mut self) {
         if is_interim(Class(self.way().class)) {
             return;
@@ -94,7 +96,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.forget_front(front);
     }
 
-    /// Drops all pending requests: they will not be answered.
+    /// Drops all pending requests: no response will arrive.
     pub(super) fn drain(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.asked) {
             self.cx.count(why::UNPAIRED, 1);
@@ -135,7 +137,7 @@ impl<'a> Walk<'_, '_, 'a> {
         // A request that is still open when its response ends.
         if sent.is_none() && open.phase() == Phase::Body && front == Some(last) {
             let seen = ObservedBody { broken: true, ..ObservedBody::of(open) };
-            sent = self.seen_record(seen).and_then(|block| Record::parse(block.frame));
+            sent = self.hold_observed_body(seen).and_then(|block| Record::parse(block.frame));
         }
         let way = &self.it.ways[1 - requests];
         let mut seen = ObservedBody::of(way);

@@ -14,9 +14,9 @@ pub(super) struct HttpConnection {
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
     pub(super) asked: HeldList,
-    /// Number of the next request.
+    /// Sequence number of the next request.
     pub(super) serial: u32,
-    /// Number of requests after those in `asked` that were not kept.
+    /// Number of requests after those in `asked` that could not be held.
     pub(super) unkept: u32,
     /// Protocol: one of [`Protocol`], 0 if unknown.
     pub(super) kind: u8,
@@ -70,7 +70,7 @@ pub(super) struct HttpDirection {
     pub(super) class: u32,
     /// Content codings to undo.
     pub(super) codings: u16,
-    /// The number of its [`Phase`].
+    /// Discriminant of its [`Phase`].
     pub(super) state: u8,
     /// Progress of the search for the head's end.
     pub(super) seek: u8,
@@ -80,7 +80,7 @@ pub(super) struct HttpDirection {
     pub(super) broken: u8,
     /// Nonzero if the direction was observed from its first byte.
     pub(super) begun: u8,
-    /// Nonzero if the connection ends behind the open message, in strict mode.
+    /// Nonzero if the connection ends after the open message, in strict mode.
     pub(super) closes: u8,
 }
 
@@ -102,14 +102,14 @@ pub(super) enum Phase {
     Other,
     /// Another protocol, after both ends agreed to switch.
     Switched,
-    /// Behind the last message of a strict connection.
+    /// After the last message of a strict connection.
     Closed,
     /// Ended.
     Ended,
 }
 
 impl HttpDirection {
-    /// Returns the parse state; a number that names none counts as [`Phase::Lost`].
+    /// Returns the parse state; an invalid discriminant counts as [`Phase::Lost`].
     pub(super) fn phase(&self) -> Phase {
         use Phase::{Between, Body, Closed, Ended, Head, Lost, New, Other, Switched};
         let all = [New, Between, Head, Body, Lost, Other, Switched, Closed, Ended];
@@ -140,14 +140,14 @@ impl Protocol {
         (Self::Other, "connections: other"),
     ];
 
-    /// Returns the stored number; 0 means unknown.
+    /// Returns the stored discriminant; 0 means unknown.
     pub(super) const fn number(self) -> u8 {
         self as u8 + 1
     }
 }
 
 impl HttpConnection {
-    /// Returns the protocol, if it is known.
+    /// Returns the protocol; `None` if unknown.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         let known = Protocol::ALL.get(usize::from(self.kind).checked_sub(1)?);
         known.map(|(protocol, _)| *protocol)
@@ -161,7 +161,8 @@ impl HttpConnection {
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
-    /// Returns the block unchanged if all of it lies within a body: the common case.
+    /// Returns the block, with its view unchanged, if all of it belongs to a body (fast path);
+    /// otherwise `None`.
     #[inline]
     pub(super) fn goes_on<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;

@@ -151,13 +151,13 @@ fn block<'a>(space: &Space<'a>, part: &Part, time: u64) -> Block<'a> {
     block
 }
 
-fn turn<'a>(node: &mut Node, space: &mut Space<'a>, part: &Part, time: u64) -> Vec<Batch<'a>> {
+fn pass<'a>(node: &mut Node, space: &mut Space<'a>, part: &Part, time: u64) -> Vec<Batch<'a>> {
     let mut batch = Batch::empty();
     batch.push(block(space, part, time), 0).expect("a free lane");
-    node.turn(batch, space, time)
+    node.pass(batch, space, time)
 }
 
-/// Runs a connection whose directions are observed from their first byte.
+/// Runs a connection observed from the first byte of both directions.
 fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutput, Node) {
     let mut parts = parts.to_vec();
     for back in [false, true] {
@@ -176,7 +176,7 @@ fn midstream(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutp
     let mut seen = ConnectionOutput::default();
     let mut left = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        left.extend(turn(&mut node, &mut space, part, 1000 + number as u64));
+        left.extend(pass(&mut node, &mut space, part, 1000 + number as u64));
     }
     left.extend(node.finish(&mut space, 9999));
     for batch in &left {
@@ -191,20 +191,21 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
-/// As servers log them: `""` and `"-"` differ, and credentials without a colon have no user name
-/// (RFC 7617).
+/// Server logs distinguish `""` from `"-"`; credentials without a colon have no user name (RFC
+/// 7617).
 #[test]
 fn empty_fields_differ_from_absent_fields() {
-    let told = |fields: &str, field: Field| {
+    let reported = |fields: &str, field: Field| {
         let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let (seen, _) = connection(&[], true, &[ahead(&get), back(OK), end(false), end(true)]);
         let fields = &seen.messages[0].fields;
         fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.clone())
     };
-    assert_eq!(told("", Field::Referer), None);
-    assert_eq!(told("Referer:\r\n", Field::Referer), Some(Vec::new()));
-    assert_eq!(told("User-Agent: \r\nUser-Agent: b\r\n", Field::UserAgent), Some(Vec::new()));
-    let user = |letters: &str| told(&format!("Authorization: basic {letters}\r\n"), Field::User);
+    assert_eq!(reported("", Field::Referer), None);
+    assert_eq!(reported("Referer:\r\n", Field::Referer), Some(Vec::new()));
+    assert_eq!(reported("User-Agent: \r\nUser-Agent: b\r\n", Field::UserAgent), Some(Vec::new()));
+    let user =
+        |letters: &str| reported(&format!("Authorization: basic {letters}\r\n"), Field::User);
     assert_eq!(user("am9lOng="), Some(b"joe".to_vec()));
     assert_eq!((user("am9l"), user("Ong=")), (None, None), "no colon, no name");
     let long = "YWFh".repeat(100);
@@ -380,7 +381,7 @@ fn connection_beyond_the_maximum_evicts_one() {
         block.context.session = session;
         let mut batch = Batch::empty();
         batch.push(block, 0).expect("a free lane");
-        node.turn(batch, &mut space, 0);
+        node.pass(batch, &mut space, 0);
     }
     assert_eq!(node.counts.held.blocks, 3);
     assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("cut", 97)));
@@ -399,7 +400,7 @@ fn view_beyond_captured_bytes_is_a_hole() {
     lying.marks.view += 20;
     let mut batch = Batch::empty();
     batch.push(lying, 0).expect("a free lane");
-    let left = node.turn(batch, &mut space, 0);
+    let left = node.pass(batch, &mut space, 0);
     assert_eq!(left.iter().map(Batch::len).sum::<usize>(), 1);
     assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }

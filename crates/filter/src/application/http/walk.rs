@@ -5,8 +5,9 @@
 
 use super::decode::BodyDecoder;
 use super::heads::convinces;
+use super::options::{Emit, Options};
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
-use super::{Emit, Options, why};
+use super::why;
 use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
@@ -24,25 +25,25 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) at: u32,
     /// Start of the open message's pending fragment.
     pub(super) open: Option<u32>,
-    /// True once the block itself has left.
+    /// True after the block itself was emitted.
     pub(super) given: bool,
 }
 
-/// Makes a hole in place of this block.
+/// Returns a hole in place of this block.
 pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
     let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// Makes an empty hole that ends a direction without FIN.
+/// Returns an empty hole that ends a direction without FIN.
 pub(super) fn end_of<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
         origin: 0,
-        flags: back.with(Flags::ENDING),
+        flags: back.with(Flags::END_MASK),
     };
     Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
 }
@@ -185,7 +186,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     pub(super) fn fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
         if self.it.protocol().is_none() {
-            self.speaks(Protocol::Other);
+            self.reject_protocol(Protocol::Other);
             return;
         }
         if may_switch {
@@ -194,7 +195,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return self.aside();
         }
         let lost = self.way().phase() == Phase::Lost;
-        // The violation may lie in an earlier block, and a message may begin here.
+        // The violation may be in an earlier block, and a message may begin here.
         let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
         self.release_held(self.way, why::MALFORMED);
         if lost {
@@ -207,8 +208,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.give_aside(why::MALFORMED);
     }
 
-    /// Loses the message framing. For responses that also loses the pairing with requests. Complete
-    /// requests are answered first, and keep waiting.
+    /// Abandons the message framing; for responses also the pairing with requests. Exchanges of
+    /// complete requests are emitted first; open requests stay pending.
     pub(super) fn lose(&mut self) {
         self.release_held(self.way, why::LOST);
         self.way().enter(Phase::Lost);
@@ -254,8 +255,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         match self.way().phase() {
             Phase::Body => {
                 // Only the sender's FIN proves that a body without length is complete.
-                let said = !self.block.context.flags.has(Flags::BROKEN);
-                let whole = said && self.way().body.ends_with_connection();
+                let has_fin = !self.block.context.flags.has(Flags::BROKEN);
+                let whole = has_fin && self.way().body.ends_with_connection();
                 self.way().broken = u8::from(!whole);
                 self.finish_message();
             }

@@ -236,10 +236,10 @@ fn packets_are_searched_behind_their_headers() {
         Frame::udp(5004, 5004, b"nothing"),
     ];
     let batch = space.batch(&frames);
-    let after = node(&crate::network::ip::IP).turn(batch, &mut space, 0);
+    let after = node(&crate::network::ip::IP).pass(batch, &mut space, 0);
     let mut classes = Vec::new();
     for batch in after {
-        let after = mpeg.turn(batch, &mut space, 0);
+        let after = mpeg.pass(batch, &mut space, 0);
         classes.extend(after.iter().flat_map(|it| it.blocks().map(|(_, b)| b.pointer.class.0)));
     }
     assert_eq!(classes, [1, 1, 0]);

@@ -6,7 +6,7 @@
 use super::{
     Buffers, CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, SERVERS, TOO_LONG, ja4::fingerprint,
 };
-use crate::application::endpoints::{Endpoints, shown};
+use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::record::{Field, Record, RecordKind as About, Writer};
 use wire::tls::{
@@ -29,8 +29,8 @@ const PROTOCOLS_MAX: usize = 8;
 pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
-    /// The client's description, kept until the server's has copied the common fields.
-    said: HeldList,
+    /// The client's description, held until the server's has copied the common fields.
+    client_description: HeldList,
     /// The version chosen, or else offered; 0 if unknown.
     version: u16,
     /// Nonzero once the server has chosen.
@@ -48,7 +48,7 @@ struct TlsDirection {
     list: HeldList,
     /// Number of bytes in them.
     bytes: u32,
-    /// Number of bytes needed to decide more.
+    /// Number of bytes needed before the next attempt to parse a hello.
     need: u32,
     /// Nonzero once decided: 1 for TLS, otherwise 2 plus the reason's number.
     decided: u8,
@@ -56,18 +56,18 @@ struct TlsDirection {
     seen: u8,
     /// Nonzero once the last block has arrived.
     ended: u8,
-    /// Nonzero if a retry was seen: a second hello follows, in both directions.
+    /// Nonzero after a HelloRetryRequest: a second hello follows, in both directions.
     retries: u8,
 }
 
 impl Session for TlsConnection {
-    /// Key 0 is the private session's, so keys are offset by one.
+    /// Returns the session number: keys are offset by one, since key 0 is the private session.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
 
     fn lists(&mut self) -> Vec<&mut HeldList> {
-        vec![&mut self.forward.list, &mut self.backward.list, &mut self.said]
+        vec![&mut self.forward.list, &mut self.backward.list, &mut self.client_description]
     }
 
     const FIELDS: &'static [crate::Field<Self>] = &[
@@ -106,7 +106,7 @@ impl TlsConnection {
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.decide(false, Err(why), cx);
         self.decide(true, Err(why), cx);
-        self.unsay(cx);
+        self.drop_client_description(cx);
     }
 
     fn way(&mut self, backward: bool) -> &mut TlsDirection {
@@ -150,7 +150,7 @@ impl TlsConnection {
         }
     }
 
-    /// Returns the reason for a missing hello at the end of a direction: truncated, or never begun.
+    /// Returns the reason for a missing hello at the end of a direction: truncated, or not started.
     fn unfinished<'a>(
         &mut self,
         block: Block<'a>,
@@ -239,7 +239,7 @@ impl TlsConnection {
     ) {
         let way = self.way(backward);
         if way.decided == 0 {
-            way.decided = decided.map_or_else(mark, |()| DECIDED);
+            way.decided = decided.map_or_else(|why| DECIDED + why.mark(), |()| DECIDED);
         }
         let mut list = std::mem::take(&mut way.list);
         while !list.is_empty() {
@@ -248,16 +248,16 @@ impl TlsConnection {
         }
     }
 
-    /// Emits a block.
+    /// Passes a block with the class of its direction.
     fn give<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let class = self.class(backward, cx);
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class of a block: an unreadable direction takes the version of the other.
+    /// Returns the class of a block; for an unreadable direction, the version of the other.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match reason(self.way(backward).decided) {
+        match Reason::of_mark(self.way(backward).decided.saturating_sub(DECIDED)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
             _ => Class(version.into()),
         }
@@ -281,7 +281,7 @@ impl TlsConnection {
         }
         let ja4 = fingerprint(hello, numbers);
         let described = describe(self.version, first, false, cx, |writer| {
-            shown(writer, Field::TlsVersion, offered);
+            write_display(writer, Field::TlsVersion, offered);
             if let Some(name) = hello.server_name() {
                 writer.text(Field::ServerName, name.get(..NAME_MAX).unwrap_or(name));
             }
@@ -294,8 +294,8 @@ impl TlsConnection {
         cx.count(CLIENTS, 1);
         if let Some(described) = described {
             cx.make(described);
-            if self.chosen == 0 && self.said.is_empty() {
-                cx.keep(&mut self.said, &described, 0);
+            if self.chosen == 0 && self.client_description.is_empty() {
+                cx.keep(&mut self.client_description, &described, 0);
             }
         }
     }
@@ -313,11 +313,13 @@ impl TlsConnection {
             Some(Version::TLS13) => hello.accepts_psk(),
             _ => !session.is_empty() && session == hello.session,
         };
-        let said = cx.front(&self.said).map(|(_, said)| said.frame);
+        let client_description = cx
+            .front(&self.client_description)
+            .map(|(_, client_description)| client_description.frame);
         let described = describe(self.version, first, true, cx, |writer| {
-            shown(writer, Field::TlsVersion, version);
-            let said = said.and_then(Record::parse);
-            for (field, text) in said.iter().flat_map(Record::fields) {
+            write_display(writer, Field::TlsVersion, version);
+            let client_description = client_description.and_then(Record::parse);
+            for (field, text) in client_description.iter().flat_map(Record::fields) {
                 if matches!(field, Field::ServerName | Field::Ja4) {
                     writer.text(field, text);
                 }
@@ -325,7 +327,7 @@ impl TlsConnection {
             if let Some(protocol) = hello.protocol() {
                 writer.text(Field::Alpn, protocol);
             }
-            shown(writer, Field::Cipher, hello.cipher);
+            write_display(writer, Field::Cipher, hello.cipher);
             if resumed {
                 writer.number(Field::Resumed, 1);
             }
@@ -334,13 +336,13 @@ impl TlsConnection {
         if let Some(described) = described {
             cx.make(described);
         }
-        self.unsay(cx);
+        self.drop_client_description(cx);
     }
 
     /// Drops the client's description.
-    fn unsay(&mut self, cx: &mut StreamContext<'_, '_>) {
-        while !self.said.is_empty() {
-            cx.forget(&mut self.said);
+    fn drop_client_description(&mut self, cx: &mut StreamContext<'_, '_>) {
+        while !self.client_description.is_empty() {
+            cx.forget(&mut self.client_description);
         }
     }
 }
@@ -351,33 +353,22 @@ fn describe<'a>(
     first: Block<'a>,
     by_server: bool,
     cx: &mut StreamContext<'_, 'a>,
-    tell: impl FnOnce(&mut Writer<'_>),
+    write: impl FnOnce(&mut Writer<'_>),
 ) -> Option<Block<'a>> {
     let mut context = first.context;
-    let flags = context.flags.without(Flags::ENDING);
+    let flags = context.flags.without(Flags::END_MASK);
     context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
     let ends = Endpoints::of(first, by_server);
     cx.describe(ROOM, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
         writer.number(Field::Time, context.time);
         if let Some(ends) = ends {
-            ends.tell(&mut writer);
+            ends.write(&mut writer);
         }
-        tell(&mut writer);
+        write(&mut writer);
         writer.finish()
     })
 }
 
-/// Mark of a TLS direction.
+/// Value of [`TlsDirection::decided`] for TLS.
 const DECIDED: u8 = 1;
-/// Reasons for not being TLS; encoded in the state as index plus two.
-const INSTEAD: [Reason; 7] = [NOT_TLS, NO_HELLO, MALFORMED, TOO_LONG, GAP, CUT, super::FORGOTTEN];
-
-fn mark(why: Reason) -> u8 {
-    let place = INSTEAD.iter().position(|known| *known == why).unwrap_or(0);
-    place as u8 + DECIDED + 1
-}
-
-fn reason(decided: u8) -> Option<Reason> {
-    INSTEAD.get(usize::from(decided.checked_sub(DECIDED + 1)?)).copied()
-}

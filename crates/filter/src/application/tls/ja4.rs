@@ -9,9 +9,9 @@
 use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
 
-/// Length of a fingerprint.
+/// Length of a fingerprint in characters.
 const LENGTH: usize = 36;
-/// Number of characters kept of a hash.
+/// Length of a truncated hash in characters.
 const HASH: usize = 12;
 
 /// Returns the fingerprint of a TLS client over TCP. `numbers` is scratch space for sorting.
@@ -26,8 +26,8 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
 
     sorted(numbers, hello.ciphers().without_grease());
     let ciphers = hash(numbers, &[]);
-    let told = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
-    sorted(numbers, extensions().filter(told));
+    let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
+    sorted(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());
     let (extensions, algorithms) = numbers.split_at(split);
@@ -92,7 +92,7 @@ fn sorted(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.sort_unstable();
 }
 
-/// Returns the truncated hash of a list, followed by another behind an underscore; zeros for an
+/// Returns the truncated hash of a list, followed by an underscore and another list; zeros for an
 /// empty list.
 fn hash(list: &[u16], behind: &[u16]) -> [u8; HASH] {
     if list.is_empty() {

@@ -1,21 +1,21 @@
 //! `tls`: recognizes TLS connections, classifies them by version, and describes their hellos.
 //!
-//! In: the bytes of connections in order, holes included (behind `tcp`). Out: the same blocks,
-//! unchanged but for their class, and before the blocks of each hello a description of it: a
-//! `wire::record` with an empty view, first and last fragment of a message of its own (CONTRACT 6).
-//! The output is thus still a stream. Blocks are held until their direction's first message is
-//! readable, and copied only if it spans several. [SL §4.2]
+//! In: ordered bytes of connections from `tcp`, holes included. Out: the same blocks, unchanged but
+//! for their class, and before the blocks of each hello a description of it: a `wire::record` with
+//! an empty view, first and last fragment of a message of its own (CONTRACT 6). The output is thus
+//! still a stream. Blocks are held until their direction's first message is readable, and copied
+//! only if it spans several. [SL §4.2]
 //!
 //! Each direction is decided once, by its first bytes. An unreadable one (a gap, an inconsistent
-//! hello) takes the version of the other direction, if known. After a HelloRetryRequest the
-//! server's second hello counts, and the client's first is described. TLS behind another protocol
-//! (STARTTLS, CONNECT) is not recognized.
+//! hello) has the version of the other direction, if known. After a HelloRetryRequest the server's
+//! second hello counts, and the client's first is described. TLS after another protocol (STARTTLS,
+//! CONNECT) is not recognized.
 //!
 //! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
 //! are not free for every use, and therefore absent.
 //!
 //! State is plain data: per direction the held blocks and the decision, the session that the client
-//! offers to resume, and its description, held until the server answers.
+//! offers to resume, and its description, held until the server's hello.
 
 mod connection;
 mod ja4;
@@ -46,16 +46,11 @@ not begin with a hello: the beginning was not seen), `malformed` (a hello that c
 never seen), `cut` (the connection ends within the hello), `forgotten` (more than `sessions=`
 connections were open).",
     example: "replay web.pcap | tcp | tls |tls13 print",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Stream]),
-    gives: Gives::Form(Form::Stream),
-    reads: Reads::All,
-    parameters: &[Parameter::named(
-        "sessions",
-        Type::Number { low: 1, high: 1 << 24 },
-        "65536",
-        "how many connections are known at once",
-    )],
+    gives: OutputForm::Form(Form::Stream),
+    reads: ReadDepth::All,
+    parameters: &[Parameter::table("sessions", "65536", "how many connections are known at once")],
     classes: Classes::Number {
         what: "the version of TLS as it stands on the wire",
         range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
@@ -85,9 +80,11 @@ const CLIENTS: Counter = TLS.counter("client hellos");
 const SERVERS: Counter = TLS.counter("server hellos");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let most = arguments.number("sessions").and_then(|most| usize::try_from(most).ok());
-    let tls =
-        Tls { table: Sessions::default(), most: most.unwrap_or(1), buffers: Buffers::default() };
+    let tls = Tls {
+        table: Sessions::default(),
+        most: arguments.count("sessions"),
+        buffers: Buffers::default(),
+    };
     Ok(Filter::stream(tls))
 }
 
@@ -111,7 +108,7 @@ struct Buffers {
 impl Stream for Tls {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
-            // Another filter's description: it keeps its place.
+            // Another filter's description: passed in order.
             return cx.pass(block);
         }
         if block.context.session == 0 {
@@ -121,10 +118,7 @@ impl Stream for Tls {
         }
         // Key 0 is the private session's.
         let key = u64::from(block.context.session) + 1;
-        if self.table.len() >= self.most
-            && self.table.get(key).is_none()
-            && let Some((_, mut connection)) = self.table.evict()
-        {
+        if let Some(mut connection) = self.table.make_room(key, self.most) {
             connection.give_up(FORGOTTEN, cx);
         }
         if self.table.of(key).take(block, &mut self.buffers, cx)
@@ -142,7 +136,7 @@ impl Stream for Tls {
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.table)
     }
 }

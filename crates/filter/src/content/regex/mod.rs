@@ -2,15 +2,15 @@
 //! block.
 //!
 //! In: anything, searched within its view. Out: the same block with the class. A match may span
-//! blocks of a connection or message, whatever the segmentation: between blocks only a state number
-//! is kept, per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
+//! blocks of a connection or message, independent of segmentation: the state between blocks is one
+//! number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! The sources answer packets. Here a block is answered for the matches that end in it, as `grep`
-//! reports the line and Suricata the packet that completes a match, since that needs no holding
-//! back; `keep=yes` also answers the rest of the text. A hole ends matches in progress. Sessions
-//! are dropped at their end, or evicted when idle for longest.
+//! The sources classify packets. Here the class of a block is that of the matches that end in it,
+//! as `grep` reports the line and Suricata the packet that completes a match, since that requires
+//! no holding; `keep=yes` also classifies the rest of the text. A hole ends matches in progress.
+//! Sessions are dropped at their end, or evicted when idle for longest.
 
-use crate::automaton::{Automaton, MatchState, Plan};
+use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
 use crate::texts::TextPiece;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -39,23 +39,19 @@ are what takes room.
 
 Not answered: `no match`.",
     example: "replay web.pcap | regex \"GET [^ ]*[.]js\" |1 count",
-    kind: Kind::Classification,
-    reads: Reads::All,
+    kind: FilterKind::Classification,
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("pattern", Type::Bytes, "a regular expression").many(),
-        Parameter::named("keep", Type::Flag, "no", "what follows a match is answered like it"),
+        Parameter::named("keep", Type::Flag, "no", "what follows a match is answered like it")
+            .writable(),
         Parameter::named(
             "size",
             Type::Size { low: 1 << 10, high: 1 << 30 },
             "4M",
             "how large the automaton may be",
         ),
-        Parameter::named(
-            "sessions",
-            Type::Number { low: 1, high: 1 << 24 },
-            "65536",
-            "how many sessions are searched at once",
-        ),
+        Parameter::table("sessions", "65536", "how many sessions are searched at once"),
     ],
     classes: Classes::Number {
         what: "the number of the pattern",
@@ -64,14 +60,17 @@ Not answered: `no match`.",
     },
     reasons: &["no match"],
     counters: &["evicted sessions"],
-    state: StateFacts { keeps_alone: Keeps::Nothing, ..StateFacts::sessions::<SessionSearch>() },
+    state: StateFacts {
+        keeps_alone: StateScope::Nothing,
+        ..StateFacts::sessions::<SessionSearch>()
+    },
     user: Some(make),
     ..Description::EMPTY
 };
 
 const NO_MATCH: Reason = REGEX.reason("no match");
 const EVICTED: Counter = REGEX.counter("evicted sessions");
-/// Exceeds the number of patterns in the longest request.
+/// Maximum number of patterns; exceeds that of the longest request.
 const PATTERNS_MAX: u32 = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -81,7 +80,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         return Err(Mistake::new("pattern", what));
     }
     let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
-    let plan = Plan { size: number("size").unwrap_or(usize::MAX), anchored: false };
+    let plan = CompileOptions { size: number("size").unwrap_or(usize::MAX), anchored: false };
     let automaton = Automaton::new(&patterns, plan).map_err(|wrong| wrong.mistake("pattern"))?;
     Ok(Filter::classify(Regex {
         automaton,
@@ -105,7 +104,7 @@ struct SessionSearch {
     forward: TextSearch,
     backward: TextSearch,
     /// Fingerprint of the automaton to which the states belong.
-    print: u32,
+    fingerprint: u32,
 }
 
 /// The search in one text.
@@ -113,7 +112,7 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Number of the first pattern in the list that matched, from 1; 0: none.
+    /// Lowest number of a pattern that matched, from 1; 0 if none has.
     first: u32,
 }
 
@@ -136,14 +135,14 @@ impl SessionSearch {
     }
 }
 
-/// Above every pattern number.
+/// Bound above every pattern number: a search for all patterns.
 const ALL: u32 = u32::MAX;
 
 impl Classify for Regex {
     const SETS_MARKS: bool = false;
 
     #[inline]
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let piece = TextPiece::of(block);
         let found = match piece.session {
             None => {
@@ -154,27 +153,33 @@ impl Classify for Regex {
         found.map_or_else(|| cx.absent(NO_MATCH), Class)
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.sessions)
+    }
+
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        self.keep = arguments.flag("keep");
+        Ok(())
     }
 }
 
 impl Regex {
-    /// Returns the pattern number that answers a piece of a longer text.
+    /// Returns the pattern number for a piece of a longer text; `None` without a match.
     fn go_on(
         &mut self,
         session: u64,
         piece: TextPiece,
         bytes: &[u8],
-        cx: &mut Tell<'_>,
+        cx: &mut ClassifyContext<'_>,
     ) -> Option<u32> {
-        let full = self.sessions.len() >= self.most && self.sessions.get(session).is_none();
-        if full && self.sessions.evict().is_some() {
-            cx.count(EVICTED, 1);
-        }
+        let evicted = self.sessions.make_room(session, self.most);
+        cx.count(EVICTED, evicted.is_some().into());
         let search = self.sessions.of(session);
-        if search.print != self.automaton.print() {
-            *search = SessionSearch { print: self.automaton.print(), ..SessionSearch::default() };
+        if search.fingerprint != self.automaton.fingerprint() {
+            *search = SessionSearch {
+                fingerprint: self.automaton.fingerprint(),
+                ..SessionSearch::default()
+            };
         }
         let side = search.side(piece.backward);
         if piece.begins {
@@ -185,7 +190,7 @@ impl Regex {
         }
         let below = if self.keep { side.first.checked_sub(1).unwrap_or(ALL) } else { ALL };
         let mut answer = if self.keep { side.first } else { 0 };
-        // Only earlier patterns in the list can change the answer.
+        // Only earlier patterns in the list can change the result.
         if below > 0 {
             let (state, found) = self.automaton.read(side.state, bytes, piece.ends, below);
             side.state = state;

@@ -146,7 +146,7 @@ fn errors_have_a_position_and_a_hint() {
 
 #[test]
 fn patterns_are_bytes() {
-    let mut arguments = Arguments::defaults(&REGEX);
+    let mut arguments = Arguments::defaults(REGEX.parameters);
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
     let mut node = node(&["a"]);
     node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
@@ -156,7 +156,7 @@ fn patterns_are_bytes() {
 
 /// Literals across the end of a block: the prefilter must not skip too far.
 #[test]
-fn literals_are_found_across_every_cut() {
+fn literals_are_found_across_every_block_boundary() {
     for patterns in [&["needle", "haystack"][..], &["(?i)needle"], &["nee|nex|haystack.x"]] {
         let text = b"xxxxxxxxxxxxxxxxxxxneedlexxxxxxxxxxxxxxxhaystackxxxxxxxxxxxxneedle";
         let mut filter = node(patterns);

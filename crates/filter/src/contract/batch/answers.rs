@@ -1,12 +1,12 @@
-//! Classes of all lanes at once: how filters answer them, and who was answered.
+//! Classification of a whole batch at once.
 
 use super::lanes::lanes_of;
 use super::{Batch, Block, LANES, LaneMask, lanes, mask_of};
 use abi::Class;
 
 impl<'a> Batch<'a> {
-    /// Asks `answer` for the class of each live block; what it does to the marks is kept if
-    /// `MARKS`.
+    /// Sets the class of each live block to the result of `answer`. Changes to the marks are stored
+    /// only if `MARKS`.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         self.find_frames();
@@ -41,22 +41,22 @@ impl<'a> Batch<'a> {
         (self.known.answered, self.known.class) = (Some(answered), None);
     }
 
-    /// Answers yes for each live block whose view has a byte at `at` that is `wanted`, nothing for
-    /// the others; answers which those are.
+    /// Sets the class of each live block: yes if its view has a byte at offset `at` that satisfies
+    /// `wanted`, else none. Returns the live lanes without a class.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
         let all = live == mask_of(len);
         let known = self.known.column == Some(at);
-        let fetched = all && (known || self.near.is_some_and(|near| near.read(at, c)));
+        let fetched = all && (known || self.segment.is_some_and(|segment| segment.read(at, c)));
         if !fetched {
             self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
             return live & !self.answered();
         }
         self.known.column = Some(at);
         let answered = lanes_of(&c.column, wanted) & live;
-        // Mostly all blocks match, as they did before: then there is nothing to write.
+        // Usually all blocks match, as in the previous call; then all classes are already right.
         let all = (answered == live).then_some(Class::YES);
         if all.is_none() || self.known.class != all {
             for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
@@ -68,26 +68,26 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Answers yes for each live block whose view is `wanted`, nothing for the others; answers
-    /// which those are.
+    /// Sets the class of each live block: yes if its view satisfies `wanted`, else none. Returns
+    /// the live lanes without a class.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let Some(near) = self.near.filter(|_| live == mask_of(len)) else {
+        let Some(segment) = self.segment.filter(|_| live == mask_of(len)) else {
             self.classify::<false>(|block| Class(wanted(block.bytes()).into()));
             return live & !self.answered();
         };
         let mut answered = 0;
         for (l, pointer) in c.pointers.iter_mut().enumerate().take(len) {
-            pointer.class = Class(wanted(near.view(pointer)).into());
+            pointer.class = Class(wanted(segment.view(pointer)).into());
             answered |= LaneMask::from(pointer.class.0) << l;
         }
         (self.known.answered, self.known.class) = (Some(answered), None);
         live & !answered
     }
 
-    /// The live lanes that were answered.
+    /// Returns the live lanes that have a class.
     #[inline]
     pub fn answered(&mut self) -> LaneMask {
         match self.known.answered {
@@ -100,7 +100,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The live lanes whose class `wanted` accepts.
+    /// Returns the live lanes whose class satisfies `wanted`.
     #[inline]
     #[must_use]
     pub fn select(&self, mut wanted: impl FnMut(Class) -> bool) -> LaneMask {

@@ -1,26 +1,26 @@
-//! One block with its bytes: what a filter looks at.
+//! One block with its bytes, as a filter sees it.
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// One block: a frame, a view into it, and what travels beside it.
+/// One block: a frame, a view into it, and its metadata.
 ///
-/// `frame` holds the bytes of the frame that are here; of a ring that may lap that is only a head
-/// (`Description::reads`). Lengths therefore come from `pointer` and `marks`, never from the
-/// slices.
+/// `frame` holds the bytes that are present. If the ring may overwrite the block, only its head is
+/// ([`Description::reads`](crate::Description::reads)), so lengths come from `pointer` and `marks`,
+/// never from the slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// The view, with the class.
+    /// Rich pointer to the view; it carries the class.
     pub pointer: RichPointer,
-    /// The bytes of the frame, as far as they are here.
+    /// The bytes of the frame that are present.
     pub frame: &'a [u8],
-    /// Offsets of the view and the layers in the frame.
+    /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
     /// Time, session and origin.
     pub context: BlockMetadata,
 }
 
 impl<'a> Block<'a> {
-    /// The viewed bytes, as far as they are here.
+    /// Returns the bytes in view that are present.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
@@ -29,7 +29,8 @@ impl<'a> Block<'a> {
         self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
     }
 
-    /// One byte of the view, if it is here: what `bytes().get(at)` is, without making the slice.
+    /// Returns the byte of the view at offset `at` if it is present; equals `bytes().get(at)`, but
+    /// faster.
     #[inline]
     #[must_use]
     pub fn byte(&self, at: usize) -> Option<u8> {
@@ -39,21 +40,21 @@ impl<'a> Block<'a> {
         self.frame.get(self.marks.view as usize + at).copied()
     }
 
-    /// The number of viewed bytes, here or not.
+    /// Returns the length of the view in bytes, present or not.
     #[inline]
     #[must_use]
     pub fn length(&self) -> u32 {
         self.pointer.length()
     }
 
-    /// Returns true if all viewed bytes are here.
+    /// Returns true if all bytes in view are present.
     #[inline]
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.bytes().len() == self.pointer.length() as usize
     }
 
-    /// The view moved `from` bytes inwards, `length` bytes long, cut to what the view had.
+    /// Narrows the view to `length` bytes from offset `from`, clamped to the current view.
     #[inline]
     #[must_use]
     pub fn narrow(mut self, from: u32, length: u32) -> Self {
@@ -64,7 +65,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// The view as `length` bytes from offset `from` of the frame, cut to what was captured.
+    /// Moves the view to `length` bytes from offset `from` of the frame, clamped to the captured
+    /// length.
     #[inline]
     #[must_use]
     pub fn view_at(mut self, from: u32, length: u32) -> Self {
@@ -76,8 +78,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// The block as if its frame began so many bytes later: nothing is copied. The layers begin
-    /// earlier by as much; those that were cut into are not known any more.
+    /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted;
+    /// those of removed headers become unknown.
     #[must_use]
     pub fn without_front(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);
@@ -101,7 +103,7 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// The same block with another class.
+    /// Returns the block with another class.
     #[inline]
     #[must_use]
     pub fn with_class(mut self, class: Class) -> Self {
@@ -109,7 +111,7 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// All lanes of this block as they cross a border.
+    /// Returns the block as an entry of a ring.
     #[inline]
     #[must_use]
     pub fn entry(&self) -> Entry {

@@ -1,23 +1,23 @@
-//! The columns of a batch: what a source fills, what crosses a border, and what is known of it.
+//! The columns of a batch: one array per property.
 
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch without the bytes: what a source fills and what crosses a border.
+/// The columns of a batch, without the bytes: filled by a source or from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
     pub(super) live: LaneMask,
-    /// Bytes in view of all lanes, as they were filled.
+    /// Sum of the view lengths of all lanes when they were filled.
     pub(super) bytes: u64,
-    /// True if a lane was filled with no answer.
+    /// True if a lane was filled with a block without a class.
     pub(super) unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// The number of the block that caused this one where its paths last parted (CONTRACT 16).
+    /// Sequence number of each lane's causing block at the last fork (CONTRACT 16).
     pub(super) order: [u32; LANES],
-    /// The byte at one offset of each view: what [`Known::column`] says.
+    /// The byte at one offset of each view; valid if [`Known::column`] is set.
     pub(super) column: [u8; LANES],
 }
 
@@ -38,7 +38,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// Adds a block; answers false, and adds nothing, when all lanes are taken.
+    /// Adds a block; returns false, adding nothing, if all lanes are in use.
     #[inline]
     pub fn push(&mut self, entry: Entry) -> bool {
         let l = self.len;
@@ -56,7 +56,7 @@ impl Columns {
         true
     }
 
-    /// Adds a block caused by the block with this number; answers as [`Columns::push`].
+    /// Adds a block with the sequence number of its causing block; returns as [`Columns::push`].
     #[inline]
     pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
@@ -67,16 +67,16 @@ impl Columns {
         added
     }
 
-    /// Takes the numbers of the causing blocks from the marks, where they were put before the
-    /// blocks crossed to another space ([`Batch::tell_turns`](super::Batch::tell_turns)).
+    /// Loads the sequence numbers from the marks, where
+    /// [`Batch::store_order`](super::Batch::store_order) stored them in another space.
     #[inline]
-    pub fn take_turns(&mut self) {
+    pub fn load_order(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
             *order = marks.seq().0;
         }
     }
 
-    /// The number of the block that caused the one in this lane.
+    /// Returns the sequence number of this lane's causing block.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -90,8 +90,8 @@ impl Columns {
         self.live
     }
 
-    /// Adds blocks as long as there are lanes; answers how many it added. What is left over stays
-    /// in the iterator.
+    /// Adds blocks until the lanes or the entries run out; returns the number added. Unused entries
+    /// stay in the iterator.
     #[inline]
     pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
         let first = self.len.min(LANES);
@@ -110,7 +110,7 @@ impl Columns {
         added
     }
 
-    /// Adds as many blocks as `fill` answers that it wrote into the free lanes.
+    /// Adds the blocks that `fill` writes into the free lanes; it returns their number.
     #[inline]
     pub fn fill(
         &mut self,
@@ -129,7 +129,7 @@ impl Columns {
         self.added(first, count.min(LANES - first));
     }
 
-    /// The lanes from `first` on have been filled.
+    /// Takes `count` lanes into use, from lane `first` on, with the lane as sequence number.
     #[inline]
     fn added(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -139,15 +139,14 @@ impl Columns {
         self.live |= mask_of(self.len) & !mask_of(first);
     }
 
-    /// Returns the known facts of columns in which all lanes have just been filled. Nearly always
-    /// all are answered.
+    /// Returns the facts known right after all lanes were filled: usually that all have a class.
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
         Known { answered, bytes: Some((self.live, self.bytes)), ..Known::default() }
     }
 
-    /// Forgets all blocks.
+    /// Removes all blocks.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
@@ -156,7 +155,7 @@ impl Columns {
         self.unanswered = false;
     }
 
-    /// The number of lanes in use, live or not.
+    /// Returns the number of lanes in use, live or not.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -170,20 +169,20 @@ impl Columns {
         self.len == 0
     }
 
-    /// The block in this lane as it crosses a border.
+    /// Returns the block in this lane as an entry of a ring.
     #[inline]
     #[must_use]
     pub fn entry(&self, l: Lane) -> Entry {
         Entry::new(self.pointers[l], self.context[l], self.marks[l])
     }
 
-    /// The time of the newest block.
+    /// Returns the time of the newest block; `None` without blocks.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
     }
 
-    /// The rich pointer to the whole frame of the block in this lane.
+    /// Returns the rich pointer to the whole frame of the block in this lane.
     #[inline]
     #[must_use]
     pub fn frame(&self, l: Lane) -> RichPointer {
@@ -191,7 +190,7 @@ impl Columns {
         self.pointers[l].around(view, captured)
     }
 
-    /// The rich pointer in this lane.
+    /// Returns the rich pointer in this lane.
     #[inline]
     #[must_use]
     pub fn pointer(&self, l: Lane) -> RichPointer {
@@ -199,16 +198,15 @@ impl Columns {
     }
 }
 
-/// Known facts about the columns in their present state, so that the ledger and filters need no
-/// second look.
+/// Facts about the columns, cached for ledger and filters; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// Lanes that were answered.
+    /// Lanes that have a class.
     pub(super) answered: Option<LaneMask>,
-    /// Number of bytes viewed by the lanes of a mask.
+    /// Sum of the view lengths of the lanes in a mask.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// Offset, in the views, of the bytes in [`Columns::column`].
+    /// Offset in the views of the bytes in [`Columns::column`].
     pub(super) column: Option<usize>,
-    /// The class that all lanes in use have.
+    /// The class shared by all lanes in use.
     pub(super) class: Option<Class>,
 }

@@ -1,15 +1,15 @@
-//! Lanes and masks of lanes.
+//! Lanes of a batch, and masks of lanes.
 
-/// Maximum number of lanes in a batch. 128 lanes behind a `u128` were slower.
+/// Maximum number of lanes in a batch. 128 lanes with `u128` masks were slower.
 pub const LANES: usize = 64;
 
-/// The number of a lane, below [`LANES`].
+/// Index of a lane, below [`LANES`].
 pub type Lane = usize;
 
 /// One bit per lane.
 pub type LaneMask = u64;
 
-/// The numbers of the lanes in a mask, ascending.
+/// Returns the lanes in a mask, in ascending order.
 #[inline]
 pub fn lanes(mut mask: LaneMask) -> impl Iterator<Item = Lane> {
     core::iter::from_fn(move || {
@@ -22,18 +22,18 @@ pub fn lanes(mut mask: LaneMask) -> impl Iterator<Item = Lane> {
     })
 }
 
-/// The mask of the first `len` lanes.
+/// Returns the mask of the first `len` lanes.
 #[inline]
 #[must_use]
 pub fn mask_of(len: usize) -> LaneMask {
     if len >= LANES { LaneMask::MAX } else { (1 << len) - 1 }
 }
 
-/// The lanes whose byte is `wanted`.
+/// Returns the lanes whose byte satisfies `wanted`.
 #[inline]
 pub(super) fn lanes_of(bytes: &[u8; LANES], wanted: impl Fn(u8) -> bool) -> LaneMask {
-    // Multiplied so, the lowest bits of eight bytes come to stand side by side in the highest byte;
-    // no two of their products meet in a bit.
+    // The multiplication gathers the lowest bits of eight bytes in the highest byte; no two
+    // products share a bit.
     const GATHER: u64 = 0x0102_0408_1020_4080;
     let mut yes = [0; LANES];
     for (yes, byte) in yes.iter_mut().zip(bytes) {

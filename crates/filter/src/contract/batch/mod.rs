@@ -1,104 +1,103 @@
 //! A batch: up to 64 blocks side by side.
 //!
-//! One column per property and one `u64` whose bits say which lanes live. A block keeps its lane as
-//! long as filters only look at it or edit it in place, so dropping is clearing a bit, routing is a
-//! mask, and the order at a join is the order of the lanes. [SL §6.2], figures in
-//! docs/book/decisions/0003-batches.md
+//! One column per property, and a `u64` mask of live lanes. A block keeps its lane while filters
+//! inspect it or edit it in place, so dropping clears a bit, routing is a mask operation, and lane
+//! order is the order at a join. [SL §6.2], figures in docs/book/decisions/0003-batches.md
 
 mod answers;
 mod block;
 mod columns;
 mod lanes;
-mod near;
+mod segment;
 
 pub use block::Block;
 pub use columns::Columns;
 pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of};
 
-use super::turn::Amount;
+use super::context::Amount;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
-use near::Near;
+use segment::SegmentFrames;
 
-/// The memory of a batch between two turns: columns that a source fills, and room for the frames.
+/// Reusable memory of a batch: columns for a source to fill, and the allocation for frames.
 #[derive(Debug, Default)]
-pub struct Room {
-    /// The columns.
+pub struct BatchMemory {
+    /// Columns to fill.
     pub columns: Box<Columns>,
     frames: Vec<&'static [u8]>,
 }
 
-impl From<Box<Columns>> for Room {
+impl From<Box<Columns>> for BatchMemory {
     fn from(columns: Box<Columns>) -> Self {
         Self { columns, frames: Vec::new() }
     }
 }
 
-/// Up to 64 blocks with their bytes. `'a` is the turn: nothing of a batch outlives it.
+/// Up to 64 blocks with their bytes. `'a` is one pass of the space: no byte reference outlives it.
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    /// One per lane in use, or none yet: then they lie near each other.
+    /// One slice per lane in use; empty while `segment` is set.
     frames: Vec<&'a [u8]>,
-    near: Option<Near<'a>>,
+    segment: Option<SegmentFrames<'a>>,
     known: Known,
-    /// The lane that a per-block filter is looking at: what a panic leaves behind.
+    /// The lane that a per-block filter is processing; read after a panic.
     at: u8,
 }
 
 impl<'a> Batch<'a> {
-    /// A batch over these columns; `bytes` finds the frame of each block (its captured bytes, as
-    /// far as they are here).
+    /// Creates a batch over these columns; `bytes` returns the captured bytes of each frame that
+    /// are present.
     #[inline]
-    pub fn new(room: Room, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
-        let Room { columns, mut frames } = room;
+    pub fn new(room: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
+        let BatchMemory { columns, mut frames } = room;
         frames.clear();
         let mut frames: Vec<&'a [u8]> = frames;
         let len = columns.len.min(LANES);
         frames.extend((0..len).map(|l| bytes(&columns, l)));
         let known = columns.known();
-        Self { columns, frames, near: None, known, at: 0 }
+        Self { columns, frames, segment: None, known, at: 0 }
     }
 
-    /// A batch over these columns, all of whose frames lie in these bytes of a dbuf, the first of
-    /// which has the position `start`. Otherwise the room comes back.
+    /// Creates a batch over these columns if all frames lie in `segment`, the bytes of a dbuf from
+    /// position `start` on. Otherwise returns `room` unchanged.
     #[inline]
     pub fn of_segment(
-        room: Room,
+        room: BatchMemory,
         dbuf: DbufId,
         start: u64,
         segment: &'a [u8],
-    ) -> Result<Self, Room> {
-        let near = Near::of(&room.columns, dbuf, start, segment);
-        if near.is_none() {
+    ) -> Result<Self, BatchMemory> {
+        let segment = SegmentFrames::of(&room.columns, dbuf, start, segment);
+        if segment.is_none() {
             return Err(room);
         }
-        Ok(Self { near, ..Self::unseen(room) })
+        Ok(Self { segment, ..Self::unseen(room) })
     }
 
-    /// A batch over these columns whose frames nobody will look at.
+    /// Creates a batch over these columns without bytes, for consumers of metadata only.
     #[inline]
     #[must_use]
-    pub fn unseen(room: Room) -> Self {
-        let Room { columns, mut frames } = room;
+    pub fn unseen(room: BatchMemory) -> Self {
+        let BatchMemory { columns, mut frames } = room;
         frames.clear();
         let known = columns.known();
-        Self { columns, frames, near: None, known, at: 0 }
+        Self { columns, frames, segment: None, known, at: 0 }
     }
 
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn empty() -> Self {
-        Self::new(Room::default(), |_, _| &[])
+        Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// The live blocks without their bytes, close together: what is left of a batch when a turn is
-    /// interrupted so that nobody has a view.
+    /// Converts the batch to columns without byte references, in which the live blocks are
+    /// adjacent: for a pass that is interrupted.
     #[must_use]
-    pub fn at_rest(mut self) -> Room {
+    pub fn at_rest(mut self) -> BatchMemory {
         let all = self.columns.live == mask_of(self.columns.len);
         if all {
-            // What filters did to the lanes is not known to the columns.
+            // Filters have changed views and classes, so the sums of the columns are stale.
             let columns = &mut *self.columns;
             let pointers = columns.pointers.iter().take(columns.len);
             columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
@@ -112,20 +111,20 @@ impl<'a> Batch<'a> {
         emptied(close, self.frames)
     }
 
-    /// The memory of the batch, to be used for the next turn.
+    /// Returns the memory of the batch for reuse, emptied.
     #[must_use]
-    pub fn into_room(mut self) -> Room {
+    pub fn into_room(mut self) -> BatchMemory {
         self.columns.clear();
         emptied(self.columns, self.frames)
     }
 
-    /// The columns.
+    /// Returns the columns.
     #[must_use]
     pub fn columns(&self) -> &Columns {
         &self.columns
     }
 
-    /// The number of lanes in use, live or not.
+    /// Returns the number of lanes in use, live or not.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -139,7 +138,7 @@ impl<'a> Batch<'a> {
         self.columns.len == 0
     }
 
-    /// Returns true if no more block fits.
+    /// Returns true if all lanes are in use.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -153,29 +152,29 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends all lanes that are not in `mask`.
+    /// Ends all lanes outside `mask`.
     #[inline]
     pub fn keep(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
     }
 
-    /// Makes exactly these lanes live, of those in use. The engine's: it restores what an operand
-    /// of a Boolean section ended.
+    /// Sets the live lanes, among those in use. For the engine, which restores lanes that an
+    /// operand of a Boolean section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
         self.columns.live = mask & mask_of(self.columns.len);
         self.known.answered = None;
     }
 
-    /// The block in this lane.
+    /// Returns the block in this lane.
     #[inline]
     #[must_use]
     pub fn block(&self, l: Lane) -> Block<'a> {
         let c = &self.columns;
         Block {
             pointer: c.pointers[l],
-            frame: match &self.near {
-                Some(near) => near.frame(&c.pointers[l], &c.marks[l]),
+            frame: match &self.segment {
+                Some(segment) => segment.frame(&c.pointers[l], &c.marks[l]),
                 None => self.frames.get(l).copied().unwrap_or_default(),
             },
             marks: c.marks[l],
@@ -183,7 +182,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Puts a changed block into its lane.
+    /// Replaces the block in this lane.
     #[inline]
     pub fn set(&mut self, l: Lane, block: Block<'a>) {
         self.find_frames();
@@ -196,14 +195,15 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Says what was found of the layers of the block in this lane.
+    /// Replaces the marks of the block in this lane.
     #[inline]
     pub fn set_marks(&mut self, l: Lane, marks: Marks) {
         self.find_frames();
         self.columns.marks[l] = marks;
     }
 
-    /// Adds a block caused by the block with this number; gives it back when all lanes are taken.
+    /// Adds a block with the sequence number of its causing block; returns the block if all lanes
+    /// are in use.
     #[inline]
     pub fn push(&mut self, block: Block<'a>, order: u32) -> Result<(), Block<'a>> {
         let l = self.columns.len;
@@ -219,14 +219,14 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The number of the block that caused this one where its paths last parted.
+    /// Returns the sequence number of this lane's causing block at the last fork.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
         self.columns.order[l]
     }
 
-    /// Numbers the live blocks anew from `next` on: paths part here.
+    /// Renumbers the live blocks from `next` on, at a fork.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.order[l] = *next;
@@ -234,7 +234,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Numbers the blocks by their lanes, from a multiple of [`LANES`] on.
+    /// Numbers each lane `from | lane`; `from` is a multiple of [`LANES`].
     #[inline]
     pub fn number_lanes(&mut self, from: u32) {
         for (l, order) in self.columns.order.iter_mut().enumerate().take(self.columns.len) {
@@ -242,63 +242,64 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Numbers all blocks alike.
+    /// Sets one sequence number for all lanes.
     pub fn number_all(&mut self, number: u32) {
         self.columns.order[..self.columns.len].fill(number);
     }
 
-    /// Puts the numbers of the causing blocks into the marks of these lanes, so that they cross to
-    /// another space, and marks the last of those that are handed over together as such.
+    /// Stores the sequence numbers of these lanes in their marks before they cross to another
+    /// space; flags lane `last` as the end of the export.
     #[inline]
-    pub fn tell_turns(&mut self, mask: LaneMask, last: Option<Lane>) {
+    pub fn store_order(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
             *marks = marks.with_seq(self.columns.order[l], last == Some(l));
         }
     }
 
-    /// The same for what leaves a replica in a step of its end ([`abi::Marks::with_end_step`]).
+    /// Stores sequence number and shutdown step of these lanes, for blocks that a replica emits at
+    /// shutdown ([`abi::Marks::with_end_step`]).
     #[inline]
-    pub fn tell_steps(&mut self, mask: LaneMask, step: u32) {
+    pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
             *marks = marks.with_end_step(self.columns.order[l], step);
         }
     }
 
-    /// The class in this lane.
+    /// Returns the class in this lane.
     #[inline]
     #[must_use]
     pub fn class(&self, l: Lane) -> Class {
         self.columns.pointers[l].class
     }
 
-    /// Answers a class for this lane.
+    /// Sets the class in this lane.
     #[inline]
     pub fn set_class(&mut self, l: Lane, class: Class) {
         (self.known.answered, self.known.class) = (None, None);
         self.columns.pointers[l].class = class;
     }
 
-    /// The live blocks, in order.
+    /// Returns the live blocks, in lane order.
     #[inline]
     pub fn blocks(&self) -> impl Iterator<Item = (Lane, Block<'a>)> + '_ {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Shows `look` the bytes in view of the live blocks, as far as they are here, in order.
+    /// Calls `look` with the present bytes in view of each live block, in lane order.
     #[inline]
     pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
-        if let Some(near) = self.near {
+        if let Some(segment) = self.segment {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
             if live == mask_of(c.len) {
-                lanes.iter().for_each(|pointer| look(near.view(pointer)));
+                lanes.iter().for_each(|pointer| look(segment.view(pointer)));
                 return;
             }
             for (l, pointer) in lanes.iter().enumerate() {
                 if live >> l & 1 == 1 {
-                    look(near.view(pointer));
+                    look(segment.view(pointer));
                 }
             }
             return;
@@ -321,13 +322,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The blocks in the lanes of `mask` as they cross a border, in order.
+    /// Returns the blocks in the lanes of `mask` as ring entries, in lane order.
     #[inline]
     pub fn entries(&self, mask: LaneMask) -> impl Iterator<Item = Entry> + '_ {
         lanes(mask).map(|l| self.columns.entry(l))
     }
 
-    /// The columns, if all lanes in use live: rich pointers, context lanes and marks.
+    /// Returns pointers, metadata and marks of all lanes in use; `None` unless all are live.
     #[inline]
     #[must_use]
     pub fn dense(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
@@ -336,32 +337,33 @@ impl<'a> Batch<'a> {
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
-    /// Returns the view of a statistics filter.
+    /// Returns the part of the batch that a statistics filter may read.
     #[must_use]
     pub fn tags(&self) -> Tags<'_> {
         let c = &*self.columns;
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// From now on each lane has its frame beside it.
+    /// Resolves the frame slice of every lane, ending the use of `segment`.
     #[inline]
     fn find_frames(&mut self) {
-        if let Some(near) = self.near.take() {
+        if let Some(segment) = self.segment.take() {
             self.known.column = None;
             let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
-            let frames = lanes.map(move |(pointer, marks)| near.frame(pointer, marks));
+            let frames = lanes.map(move |(pointer, marks)| segment.frame(pointer, marks));
             self.frames.extend(frames.take(self.columns.len));
         }
     }
 
-    /// The block in this lane and its number, which a per-block filter looks at now.
+    /// Returns the block in this lane and its sequence number, and records the lane for
+    /// [`Batch::at`].
     #[inline]
     pub(super) fn look_at(&mut self, l: Lane) -> (Block<'a>, u32) {
         self.at = l as u8;
         (self.block(l), self.columns.order[l])
     }
 
-    /// Moves the blocks in these lanes to the last lanes there are; answers which those are.
+    /// Moves the blocks in these lanes to the last lanes; returns the mask of their new lanes.
     pub(super) fn move_up(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
         self.open(LANES);
@@ -374,7 +376,7 @@ impl<'a> Batch<'a> {
         !mask_of(from)
     }
 
-    /// Takes lanes into use, so that there are at least this many.
+    /// Extends the batch to at least `len` lanes in use.
     fn open(&mut self, len: usize) {
         if len > self.columns.len {
             self.find_frames();
@@ -383,7 +385,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Puts a block caused by the block with this number into a lane.
+    /// Stores a block with this sequence number in a lane, taking it into use if necessary.
     #[inline]
     pub(super) fn put(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.open(l + 1);
@@ -391,13 +393,13 @@ impl<'a> Batch<'a> {
         self.set(l, block);
     }
 
-    /// The lane that a per-block filter looked at last.
+    /// Returns the lane that a per-block filter processed last.
     #[must_use]
     pub fn at(&self) -> Lane {
         usize::from(self.at)
     }
 
-    /// Blocks and viewed bytes in the lanes of `mask`; remembered for the next time.
+    /// Returns blocks and bytes in view in the lanes of `mask`, and caches the result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
         let amount = self.amount_in(mask);
@@ -405,7 +407,7 @@ impl<'a> Batch<'a> {
         amount
     }
 
-    /// Blocks and viewed bytes in the lanes of `mask`.
+    /// Returns blocks and bytes in view in the lanes of `mask`.
     #[inline]
     #[must_use]
     pub fn amount_in(&self, mask: LaneMask) -> Amount {
@@ -416,36 +418,36 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// A copy for a sibling branch: 90 bytes a lane.
+    /// Returns a copy for a sibling branch: 90 bytes per lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        let Self { columns, frames, near, known, at } = self;
+        let Self { columns, frames, segment, known, at } = self;
         let (columns, frames) = (columns.clone(), frames.clone());
-        Self { columns, frames, near: *near, known: *known, at: *at }
+        Self { columns, frames, segment: *segment, known: *known, at: *at }
     }
 }
 
-/// A room with these columns and the memory of these frames.
-fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> Room {
+/// Returns these columns and the allocation of `frames`, emptied, for reuse.
+fn emptied(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
-    // No slice is left in it, so this only changes the lifetime; the allocation stays.
+    // The vector is empty, so this only changes the lifetime; the allocation is reused.
     let frames = frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();
-    Room { columns, frames }
+    BatchMemory { columns, frames }
 }
 
-/// View of a statistics filter: rich pointers and metadata, no bytes.
+/// The part of a batch that a statistics filter may read: rich pointers and metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'b> {
-    /// The rich pointers, live or not.
+    /// Rich pointers of the lanes in use, live or not.
     pub pointers: &'b [RichPointer],
-    /// The context lanes beside them.
+    /// Metadata of the same lanes.
     pub context: &'b [BlockMetadata],
     /// Mask of live lanes.
     pub live: LaneMask,
 }
 
 impl Tags<'_> {
-    /// The live blocks, in order.
+    /// Returns pointer and metadata of the live blocks, in lane order.
     pub fn blocks(&self) -> impl Iterator<Item = (RichPointer, BlockMetadata)> + '_ {
         lanes(self.live).filter_map(|l| Some((*self.pointers.get(l)?, *self.context.get(l)?)))
     }

@@ -1,10 +1,9 @@
 //! Names in an expression: resolved once, and recorded in the request.
 //!
 //! The form is `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word per name, in the
-//! order of the expression. With `names` given, nothing else is resolved. Names that the built-in
-//! tables resolve identically are not recorded.
+//! order of the expression. With the parameter `names`, nothing else is resolved. Names with the
+//! same meaning in the built-in tables are not recorded.
 
-use super::expression;
 use crate::contract::names::{NameAnswer, NameQuery, Names};
 use crate::{Arguments, Mistake};
 use ebpf::classic::{NoResolver, Resolver, Transports, name_queries};
@@ -17,7 +16,7 @@ pub(super) const NAMES: &str = "names";
 
 /// A resolver: recorded names, or else the machine's.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct RecordedNames {
     written: Option<Vec<RecordedName>>,
     machine: Option<Arc<dyn Names>>,
 }
@@ -30,7 +29,7 @@ struct RecordedName {
     answer: NameAnswer,
 }
 
-impl Answers {
+impl RecordedNames {
     /// Reads the names recorded in the arguments.
     pub(super) fn of(arguments: &Arguments) -> Result<Self, Mistake> {
         let machine = arguments.names().cloned();
@@ -59,7 +58,7 @@ impl Answers {
     }
 }
 
-impl Resolver for Answers {
+impl Resolver for RecordedNames {
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         match self.ask(NameQuery::Host, name)? {
             NameAnswer::Addresses(addresses) => Ok(addresses),
@@ -101,7 +100,7 @@ impl Resolver for Answers {
 pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
     let mut known = Vec::new();
-    for (question, name) in name_queries(expression(arguments)).ok()? {
+    for (question, name) in name_queries(arguments.text("expression").unwrap_or_default()).ok()? {
         let own = match question {
             NameQuery::Port => NoResolver.port(&name).map(|(port, by)| NameAnswer::Port(port, by)),
             NameQuery::Protocol => NoResolver.protocol(&name).map(NameAnswer::Protocol),
@@ -205,7 +204,8 @@ mod tests {
     use crate::testing::arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A machine with two hosts, a network, a link address and two services; counts queries.
+    /// A fake name resolver that knows two hosts, a network, a link address and two services, and
+    /// counts its queries.
     #[derive(Debug, Default)]
     struct Machine(AtomicUsize);
 
@@ -230,7 +230,7 @@ mod tests {
     fn asked(text: &str) -> (Arguments, Arc<Machine>) {
         let machine = Arc::new(Machine::default());
         let names: Arc<dyn Names> = machine.clone();
-        (arguments(&BPF, &[text]).unwrap().answered_by(Some(names)), machine)
+        (arguments(&BPF, &[text]).unwrap().with_names(Some(names)), machine)
     }
 
     #[test]
@@ -250,8 +250,8 @@ mod tests {
         assert!(make(&again).is_ok());
         assert_eq!(settles(&again), None);
         assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
-        // The same without a machine to ask.
-        assert!(make(&again.answered_by(None)).is_ok());
+        // The same without a resolver.
+        assert!(make(&again.with_names(None)).is_ok());
     }
 
     #[test]

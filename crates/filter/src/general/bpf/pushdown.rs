@@ -3,13 +3,14 @@
 //! In: the arguments of a `bpf`. Out: a program for `SO_ATTACH_FILTER` that rejects only frames
 //! that the `bpf` rejects. [CONTRACT 18, `ebpf::classic::kernel`]
 
-use super::compile;
+use super::compile::compile;
 use crate::Arguments;
 use ebpf::classic::insn::code;
 use ebpf::classic::{ClassicProgram, Instruction, kernel};
 use wire::LinkType;
 
-pub use ebpf::classic::kernel::{Direction, Refusal};
+pub use ebpf::classic::kernel::Direction;
+use ebpf::classic::kernel::SocketFilterError;
 
 /// Returns the expression's program for a link type; `None` if no frame can match, or if the
 /// expression has no meaning there.
@@ -18,14 +19,14 @@ pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
-/// Returns the socket filter for frames of this direction; the `bpf` stays behind it. If the
-/// expression cannot run in the kernel, the filter tests the direction only, and the reason is
+/// Returns the socket filter for frames of this direction; the `bpf` itself still runs after it. If
+/// the expression cannot run in the kernel, the filter tests the direction only, and the reason is
 /// returned.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
     ahead: Option<&Arguments>,
-) -> (ClassicProgram, Option<Refusal>) {
+) -> (ClassicProgram, Option<SocketFilterError>) {
     let refusal = match ahead.map(|asked| rewritten(direction, asked)) {
         Some(Ok((filter, _))) => return (filter, None),
         Some(Err(refusal)) => Some(refusal),
@@ -35,30 +36,30 @@ pub fn socket_filter(
     (bare.unwrap_or_else(|_| unreachable!("a direction alone is never refused")), refusal)
 }
 
-/// Note on the frames that the kernel does not filter, although the program fits.
+/// Note on frames that bypass the filter in the kernel, although the program fits.
 const NOT_RAW: &str = "of devices without an Ethernet header everything enters, because there is \
                        no room for their program";
 
-/// Returns a note on frames that the kernel does not filter, or the reason why it cannot filter at
-/// all.
+/// Returns a note on frames that bypass the filter in the kernel, or the reason why the kernel
+/// cannot filter.
 pub(super) fn ahead(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // The program for both directions is the longest.
     let asked = rewritten(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-/// Returns the socket filter, and a note on frames that it does not filter.
+/// Returns the socket filter, and a note on frames that bypass it.
 fn rewritten(
     direction: Direction,
     asked: &Arguments,
-) -> Result<(ClassicProgram, Option<&'static str>), Refusal> {
+) -> Result<(ClassicProgram, Option<&'static str>), SocketFilterError> {
     // On a link type without a program `bpf` accepts no frame.
     let never = || ClassicProgram::new(vec![Instruction::plain(code::RET | code::K, 0)]).ok();
     let of = |link: LinkType| program(asked, link.0).or_else(never);
     let (ethernet, raw) = (of(LinkType::ETHERNET), of(LinkType::RAW));
     match kernel::socket_filter(direction, ethernet.as_ref(), raw.as_ref()) {
         Ok(filter) => Ok((filter, None)),
-        Err(Refusal::TooLong { .. }) => {
+        Err(SocketFilterError::TooLong { .. }) => {
             let filter = kernel::socket_filter(direction, ethernet.as_ref(), None)?;
             Ok((filter, Some(NOT_RAW)))
         }
@@ -66,7 +67,7 @@ fn rewritten(
     }
 }
 
-/// Returns the link type whose program the socket filter uses for a device type (`ARPHRD_…`).
+/// Returns the link type for the socket filter's program on a device type (`ARPHRD_…`).
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {
@@ -131,10 +132,10 @@ mod tests {
     fn unsuitable_expression_leaves_the_direction() {
         let walk = asked("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
-        assert_eq!(refusal, Some(Refusal::Loops));
+        assert_eq!(refusal, Some(SocketFilterError::Loops));
         assert_eq!(filter, socket_filter(Direction::Sent, None).0);
         assert!(!passes(&filter, &[], &ETHERNET));
-        assert_eq!(ahead(&walk), Err(Refusal::Loops.to_string()));
+        assert_eq!(ahead(&walk), Err(SocketFilterError::Loops.to_string()));
         assert_eq!(ahead(&asked("tcp port 80")), Ok(None));
     }
 

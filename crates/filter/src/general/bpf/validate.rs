@@ -1,24 +1,24 @@
 //! Checks of an expression before the first frame: errors, satisfiability, and the compiler used.
 //!
 //! In: the arguments, with the link types of the source if known. An expression is an error if it
-//! is one for all of them. With unknown link types it is compiled for Ethernet, then for every
-//! named link type.
+//! fails to compile for all of them. With unknown link types it is compiled for Ethernet, then for
+//! every named link type.
 
-use super::names::Answers;
-use super::{Compiled, Programs, Refusal, expression};
+use super::compile::{Compiled, Programs, Refusal};
+use super::names::RecordedNames;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
 /// The expression compiled for each possible link type.
-struct Judged {
+struct CompiledPerLink {
     for_links: Vec<(u16, Result<Compiled, Refusal>)>,
     /// True if the source's link types are known.
     known: bool,
 }
 
-impl Judged {
+impl CompiledPerLink {
     fn of(arguments: &Arguments) -> Result<Self, Mistake> {
-        let names = Answers::of(arguments)?;
+        let names = RecordedNames::of(arguments)?;
         let compiled = |link: u16| (link, Compiled::new(arguments, &names, link));
         if let Some(links) = arguments.links() {
             let for_links = links.iter().map(|link| compiled(link.0)).collect();
@@ -43,7 +43,7 @@ impl Judged {
 
 /// Returns the program per known link type, or the expression's error.
 pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
-    let judged = Judged::of(arguments)?;
+    let judged = CompiledPerLink::of(arguments)?;
     let mut programs = Vec::new();
     let mut refusals = Vec::new();
     for (link, made) in judged.for_links {
@@ -60,8 +60,8 @@ pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
 
 /// Returns a warning if no frame can match, or none of one of the link types.
 pub(super) fn warns(arguments: &Arguments) -> Option<Mistake> {
-    let judged = Judged::of(arguments).ok()?;
-    let whole = 0..expression(arguments).len();
+    let judged = CompiledPerLink::of(arguments).ok()?;
+    let whole = 0..arguments.text("expression").unwrap_or_default().len();
     let warning = |what: String| Mistake { at: Some(whole), ..Mistake::new("expression", what) };
     if !judged.matches() {
         let links: Vec<String> =
@@ -93,7 +93,7 @@ fn named(link: u16) -> LinkType {
 
 /// Returns a note on the compiler per link type, and on the compiler for unsupported expressions.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
-    let judged = Judged::of(arguments).ok()?;
+    let judged = CompiledPerLink::of(arguments).ok()?;
     let mut parts = Vec::new();
     for (link, made) in &judged.for_links {
         let Ok(compiled) = made else { continue };

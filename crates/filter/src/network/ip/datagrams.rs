@@ -25,9 +25,9 @@ const LOOK_EVERY: Time = 1_000_000_000;
 /// Limits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Maximum number.
+    /// Maximum number of incomplete datagrams.
     pub(super) datagrams: usize,
-    /// Timeout of each, in ns.
+    /// Timeout of an incomplete datagram, in ns.
     pub(super) timeout: Time,
 }
 
@@ -55,16 +55,13 @@ pub(super) struct Datagram {
     end: u32,
     /// Number of fragments received, duplicates included.
     arrived: u32,
-    /// Nonzero if it cannot be completed: one plus the index in [`GIVEN_UP`].
+    /// Nonzero if it cannot be completed: the mark of the reason.
     given_up: u8,
     /// Nonzero if fragments overlapped.
     overlaps: u8,
     spare: [u8; 2],
     covered: Coverage,
 }
-
-/// Reasons for giving up a datagram.
-const GIVEN_UP: [Reason; 3] = [OVERLAP, MANY, MISSING];
 
 impl Session for Datagram {
     fn lists(&mut self) -> Vec<&mut HeldList> {
@@ -92,7 +89,7 @@ impl Datagrams {
     }
 
     /// Returns the state, for moving.
-    pub(super) fn state(&mut self) -> &mut dyn State {
+    pub(super) fn state(&mut self) -> &mut dyn FilterState {
         &mut self.table
     }
 
@@ -111,7 +108,7 @@ impl Datagrams {
         }
         self.meet(key, block.context.time, cx);
         let datagram = self.table.of(key);
-        if let Some(reason) = datagram.given_up() {
+        if let Some(reason) = Reason::of_mark(datagram.given_up) {
             cx.drop(&block, reason);
             return FragmentResult::Ended;
         }
@@ -174,7 +171,7 @@ impl Datagrams {
         }
     }
 
-    /// Looks up or begins the datagram with this key, for a block of this time.
+    /// Finds or creates the datagram with this key, for a block with this timestamp.
     fn meet(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.until => return cx.wake_at(known.deadline),
@@ -217,10 +214,10 @@ impl Datagrams {
     fn forget(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         let datagram = self.table.of(key);
         datagram.drop_all(reason, cx);
-        datagram.give_up(reason);
+        datagram.given_up = reason.mark();
     }
 
-    /// Completes a datagram whose fragments have all arrived; `block` is the last.
+    /// Completes a datagram after the arrival of its last missing fragment, `block`.
     fn join<'a>(
         &mut self,
         key: u64,
@@ -263,8 +260,8 @@ impl Datagrams {
     }
 }
 
-/// Returns true if a fragment with this relation ends its datagram: Linux rejects contradictory
-/// ends, other systems believe the first or the last.
+/// Returns true if the policy gives up a datagram after a fragment with this relation: Linux
+/// rejects contradictory ends; other systems keep the first or the last.
 fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Beside,
@@ -351,18 +348,10 @@ impl Datagram {
         }
     }
 
-    /// Bytes behind the last whole unit belong to the last fragment.
+    /// Returns true if all whole units of 8 bytes were received; the bytes after them came with the
+    /// last fragment, which set `end`.
     fn is_whole(&self) -> bool {
         self.end != 0 && self.covered.has_all(self.end / 8)
-    }
-
-    fn given_up(&self) -> Option<Reason> {
-        GIVEN_UP.get(usize::from(self.given_up).checked_sub(1)?).copied()
-    }
-
-    fn give_up(&mut self, reason: Reason) {
-        let place = GIVEN_UP.iter().position(|known| *known == reason);
-        self.given_up = place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0);
     }
 
     fn drop_all(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
@@ -397,7 +386,7 @@ impl FragmentKey {
 }
 
 impl IpFragment {
-    /// Returns the units of 8 bytes that it covers completely.
+    /// Returns the units of 8 bytes that the fragment covers completely.
     const fn units(&self) -> Range<u32> {
         self.offset / 8..self.end() / 8
     }

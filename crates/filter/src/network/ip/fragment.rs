@@ -1,10 +1,10 @@
-//! Parses a fragment: its datagram, and its bytes of it.
+//! Parses a fragment: identifies its datagram, and locates its data there.
 //!
 //! In: a block. Out: a [`IpFragment`], or the reason why the fragment is unusable. The transport
 //! header is not parsed: a tiny fragment may lack it.
 
 use super::overlap::FragmentPolicy;
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use std::hash::{DefaultHasher, Hasher};
 use wire::ip::Fragment;
@@ -13,7 +13,7 @@ use wire::ipv6::{self, Ipv6};
 use wire::link::Network;
 use wire::{Layers, LinkType, checksum, ipv4};
 
-/// Maximum length of an IPv4 packet, and of the data behind a fixed IPv6 header.
+/// Maximum length of an IPv4 packet, and of the data after a fixed IPv6 header.
 const LENGTH_MAX: u32 = 65_535;
 
 /// A fragment of a datagram. Frame offsets count from its first byte.
@@ -44,7 +44,10 @@ pub(super) struct Head {
 
 impl IpFragment {
     /// Returns the fragment in the frame; `None` if it is none, or undecidable.
-    pub(super) fn find(block: &Block<'_>, policy: FragmentPolicy) -> Option<Result<Self, Missing>> {
+    pub(super) fn find(
+        block: &Block<'_>,
+        policy: FragmentPolicy,
+    ) -> Option<Result<Self, HeaderError>> {
         let frame = layers::head(block);
         let layers = wire::layers(LinkType(block.marks.link), frame);
         let from = layers.l3?;
@@ -57,7 +60,7 @@ impl IpFragment {
         Some(found.and_then(|piece| piece.fits(block, policy)))
     }
 
-    fn four(packet: &[u8], from: u32) -> Option<Result<Self, Missing>> {
+    fn four(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv4::parse(packet)?;
         let header = u32::from(ip.header_length());
         if ip.version() != 4 || header < ipv4::LENGTH_MIN as u32 {
@@ -67,7 +70,7 @@ impl IpFragment {
             return None;
         }
         let Some(length) = u32::from(ip.total_length()).checked_sub(header) else {
-            return Some(Err(Missing::Malformed));
+            return Some(Err(HeaderError::Malformed));
         };
         let data = from + header;
         let head = Head { from, to: data, announced: None };
@@ -75,13 +78,13 @@ impl IpFragment {
         Some(Ok(Self { data, offset, length, last: !ip.more_fragments(), head }))
     }
 
-    fn six(packet: &[u8], from: u32) -> Option<Result<Self, Missing>> {
+    fn six(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::LENGTH + usize::from(ip.payload_length());
         let header = ipv6::fragment(packet.get(..stated).unwrap_or(packet))?;
         let data = u32::from(header.at) + ipv6::FRAGMENT_LENGTH as u32;
         let Some(length) = (stated as u32).checked_sub(data) else {
-            return Some(Err(Missing::Malformed));
+            return Some(Err(HeaderError::Malformed));
         };
         let announced = Some((from + u32::from(header.announced), header.next));
         let head = Head { from, to: from + u32::from(header.at), announced };
@@ -89,22 +92,22 @@ impl IpFragment {
         Some(Ok(Self { data, offset, length, last: !header.more, head }))
     }
 
-    /// RFC 791 and RFC 8200 §4.5: all fragments but the last have a multiple of 8 bytes. Linux
-    /// truncates others to that.
-    fn fits(mut self, block: &Block<'_>, policy: FragmentPolicy) -> Result<Self, Missing> {
+    /// Checks capture and length: all fragments but the last have a multiple of 8 bytes (RFC 791,
+    /// RFC 8200 §4.5). With the policy `linux`, others are truncated to that.
+    fn fits(mut self, block: &Block<'_>, policy: FragmentPolicy) -> Result<Self, HeaderError> {
         if self.data + self.length > block.marks.captured {
-            return Err(Missing::Cut);
+            return Err(HeaderError::Cut);
         }
         if !self.last && !self.length.is_multiple_of(8) {
             if policy != FragmentPolicy::Linux || self.is_six() {
-                return Err(Missing::Malformed);
+                return Err(HeaderError::Malformed);
             }
             self.length &= !7;
         }
-        if self.length == 0 { Err(Missing::Malformed) } else { Ok(self) }
+        if self.length == 0 { Err(HeaderError::Malformed) } else { Ok(self) }
     }
 
-    /// Returns true for a fragment of an IPv6 packet.
+    /// Returns true for an IPv6 packet.
     pub(super) const fn is_six(&self) -> bool {
         self.head.announced.is_some()
     }
@@ -115,8 +118,8 @@ impl IpFragment {
     }
 
     /// Returns the key of its datagram: addresses and identification, for IPv4 also the protocol
-    /// (RFC 791 §2.3, RFC 8200 §4.5), and the network: VLAN tags and source. A datagram seen on two
-    /// networks is reassembled twice, as a whole packet is seen twice.
+    /// (RFC 791 §2.3, RFC 8200 §4.5), and the network: VLAN tags and source. A datagram observed on
+    /// two networks is reassembled twice, just as a whole packet is observed twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head(block);
         let part = |from: usize, length: usize| {
@@ -154,8 +157,8 @@ impl Head {
         self.to as usize
     }
 
-    /// Turns the headers at the front of `frame` into those of an unfragmented packet with `length`
-    /// bytes of data.
+    /// Converts the headers at the start of `frame` to those of an unfragmented packet with
+    /// `length` bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.from as usize, self.to as usize);
         if let Some((announced, next)) = self.announced {
@@ -169,7 +172,7 @@ impl Head {
         put(frame, from + ipv4::TOTAL_LENGTH, self.to - self.from + length);
         let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT..to).unwrap_or_default();
         if let [flags, offset, ..] = fields {
-            // Keeps "don't fragment" and the reserved bit.
+            // Preserves "don't fragment" and the reserved bit.
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
         put(frame, from + ipv4::CHECKSUM, 0);

@@ -1,14 +1,14 @@
-//! `ip`: validates the IP header, answers the protocol, moves the view to the packet's data, and
+//! `ip`: validates the IP header, classifies by protocol, moves the view to the packet's data, and
 //! reassembles fragments.
 //!
 //! In: frames or packets, IPv4 and IPv6. Out: segments, viewed from the transport header to the end
-//! that IP states, without Ethernet padding. Options and extension headers are skipped, within
+//! of the packet, without Ethernet padding. Options and extension headers are skipped, within
 //! bounds. Header checksums are not verified: devices fill them in late, and a host would have
 //! dropped the packet. [SL §4.1]
 //!
-//! Fragments are held until their datagram is complete. It leaves as one new frame in the place of
-//! the completing fragment, so that filters behind `ip` see ordinary frames; unfragmented packets
-//! stay in their lanes and are not copied. The alternative of fragment lists is discussed in
+//! Fragments are held until their datagram is complete. It leaves as one new frame in the lane of
+//! the completing fragment, so that later filters see ordinary frames; unfragmented packets stay in
+//! their lanes and are not copied. The alternative of fragment lists is discussed in
 //! docs/book/decisions/0009-fragments.md.
 //!
 //! Deviations: no ICMP message reports an incomplete datagram, since an observer sends nothing; a
@@ -20,10 +20,10 @@ mod datagrams;
 mod fragment;
 mod overlap;
 
-use crate::layers::{self, Missing, Packet};
+use crate::layers::{self, HeaderError, Packet};
 use crate::network::PROTOCOLS;
 use crate::prelude::*;
-use crate::twin::{self, Emitted, Ways};
+use crate::twin::{self, Emitted, TwinExits};
 use datagrams::{Datagram, Datagrams, FragmentResult, Limits};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use fragment::IpFragment;
@@ -58,10 +58,10 @@ the middle whose length is no multiple of 8), `cut` (the header, or of a fragmen
 captured, or the header ends beyond the first 512 bytes of the frame), `too deep` (more extension
 headers or tags than are followed).",
     example: "replay web.pcap | ip |udp udp | count",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: Gives::Form(Form::Segment),
-    reads: Reads::Head(layers::HEAD),
+    gives: OutputForm::Form(Form::Segment),
+    reads: ReadDepth::Head(layers::HEAD),
     parameters: &[
         Parameter::named("defragment", Type::Flag, "yes", "whether fragments are put together"),
         Parameter::named(
@@ -109,7 +109,7 @@ headers or tags than are followed).",
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&IP, 4);
+const _: () = HeaderError::lead(IP.reasons, 4);
 const MISSING: Reason = IP.reason("fragments missing");
 const OVERLAP: Reason = IP.reason("overlap");
 const TOO_BIG: Reason = IP.reason("too big");
@@ -122,29 +122,28 @@ const EVICTED: Counter = IP.counter("evicted datagrams");
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     if !arguments.flag("defragment") {
-        return Ok(Filter::lanes(AsSeen));
+        return Ok(Filter::lanes(WithoutReassembly));
     }
-    let most = arguments.number("datagrams").and_then(|most| usize::try_from(most).ok());
     let timeout = arguments.number("timeout").unwrap_or(0);
-    let limits = Limits { datagrams: most.unwrap_or(1), timeout };
+    let limits = Limits { datagrams: arguments.count("datagrams"), timeout };
     let policy =
         arguments.text("policy").and_then(FragmentPolicy::of).unwrap_or(FragmentPolicy::First);
-    Ok(Filter::holding(Joining {
+    Ok(Filter::holding(Reassembler {
         datagrams: Datagrams::new(limits, policy, arguments.seed()),
         policy,
     }))
 }
 
 /// The filter without reassembly.
-struct AsSeen;
+struct WithoutReassembly;
 
-impl Lanes for AsSeen {
+impl Lanes for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             let answered = match layers::packet(&mut block) {
                 Ok(packet) => view(block, &packet),
-                Err(why) => block.with_class(cx.tell.absent(why.reason())),
+                Err(why) => block.with_class(cx.common.absent(why.reason())),
             };
             batch.set(l, answered);
         }
@@ -152,18 +151,18 @@ impl Lanes for AsSeen {
 }
 
 /// The filter with reassembly.
-struct Joining {
+struct Reassembler {
     datagrams: Datagrams,
     policy: FragmentPolicy,
 }
 
-impl HoldingLanes for Joining {
+impl HoldingLanes for Reassembler {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             let answered = match layers::packet(&mut block) {
                 Ok(packet) if packet.fragment == Fragment::Whole => view(block, &packet),
-                Err(Missing::NotIp) => block.with_class(cx.absent(Missing::NotIp.reason())),
+                Err(HeaderError::NotIp) => block.with_class(cx.absent(HeaderError::NotIp.reason())),
                 // A tiny first fragment may lack the end of the headers.
                 other => match IpFragment::find(&block, self.policy) {
                     Some(Ok(piece)) => {
@@ -172,7 +171,7 @@ impl HoldingLanes for Joining {
                     }
                     found => {
                         let why = found.and_then(Result::err).or_else(|| other.err());
-                        let why = why.unwrap_or(Missing::Malformed);
+                        let why = why.unwrap_or(HeaderError::Malformed);
                         block.with_class(cx.absent(why.reason()))
                     }
                 },
@@ -189,13 +188,13 @@ impl HoldingLanes for Joining {
         self.datagrams.finish(cx);
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(self.datagrams.state())
     }
 }
 
-impl Joining {
-    /// Handles the fragment in a lane, and answers its datagram there if that is now complete.
+impl Reassembler {
+    /// Processes the fragment in a lane; if its datagram is now complete, replaces the block by it.
     #[cold]
     fn fragment<'a>(
         &mut self,
@@ -206,7 +205,7 @@ impl Joining {
     ) {
         let came = batch.block(l);
         let Some(block) = cx.whole(came.view_at(piece.data, piece.length)) else {
-            let class = cx.absent(Missing::Cut.reason());
+            let class = cx.absent(HeaderError::Cut.reason());
             return batch.set_class(l, class);
         };
         match self.datagrams.take(piece, block, cx) {
@@ -232,8 +231,8 @@ fn view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
 
 /// Emits the twin.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let ways = Ways::new(s, out);
-    let (l3, l4) = twin::packet(s, on, ways);
+    let exits = TwinExits::new(s, out);
+    let (l3, l4) = twin::packet(s, on, exits);
     let class = s.natural(l4.protocol);
     let length = Some(l4.length);
     let layers = Layers { at: l4.at, length, l3: Some(l3), l4: Some(l4), ..on };

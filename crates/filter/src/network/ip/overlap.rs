@@ -1,4 +1,4 @@
-//! Overlap policies: whose bytes count where fragments overlap.
+//! Overlap policies: rules that select the bytes of overlapping fragments.
 //!
 //! In: pieces in order of arrival. Out: disjoint segments, each of one piece. Operating systems
 //! differ, and attackers exploit the difference: an observer must reassemble like the receiver (J.
@@ -17,7 +17,7 @@ pub(super) enum FragmentPolicy {
     Bsd,
     /// The fragment with the lower start; at equal starts the last to arrive. Linux up to 4.18.
     Linux,
-    /// The first to arrive, unless the new one begins before and ends behind it.
+    /// The first to arrive, unless the new one begins before it and ends after it.
     Windows,
     /// The first to arrive, unless the new one begins before and does not end before it.
     Solaris,
@@ -25,10 +25,10 @@ pub(super) enum FragmentPolicy {
     Drop,
 }
 
-/// Bytes of a datagram that one piece provides.
+/// The byte range of a datagram taken from one fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OwnedRange {
-    /// First byte.
+    /// Offset of the first byte.
     pub(super) from: u32,
     /// Offset past the last byte.
     pub(super) to: u32,
@@ -41,7 +41,7 @@ impl FragmentPolicy {
     pub(super) const WORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
-    /// Returns the policy with this keyword.
+    /// Returns the policy with this keyword; `None` if unknown.
     pub(super) fn of(word: &str) -> Option<Self> {
         use FragmentPolicy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];
@@ -77,7 +77,7 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Splits the segments that `comes` overlaps, and itself.
+    /// Splits `comes` and the segments that it overlaps.
     fn divide(self, met: &[OwnedRange], comes: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (comes.from, None);

@@ -56,7 +56,7 @@ fn unanswered_block_keeps_its_view() {
     }
 }
 
-/// An IPv4 fragment of datagram 7, UDP.
+/// Returns an IPv4 fragment of datagram 7, UDP.
 fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
     let mut frame = Frame::ipv4(17, data);
     frame.bytes[14 + 5] = 7;
@@ -65,21 +65,21 @@ fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
     frame
 }
 
-/// An IPv6 fragment of datagram 7, UDP.
+/// Returns an IPv6 fragment of datagram 7, UDP.
 fn six(offset: u16, more: bool, data: &[u8]) -> Frame {
     let [high, low] = (offset | u16::from(more)).to_be_bytes();
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
 
-/// The output of a run: emitted frames, and counters.
+/// The output of a run: emitted blocks, datagrams and counters.
 #[derive(Debug)]
-struct Came {
+struct RunOutput {
     left: Vec<Answer>,
     frames: Vec<Vec<u8>>,
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Came {
+impl RunOutput {
     fn count(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)
     }
@@ -94,7 +94,7 @@ impl Came {
 /// Batch after which the state moves to another instance.
 type Move = Option<usize>;
 
-fn run(words: &[&str], frames: &[Frame]) -> Came {
+fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
     run_in(words, frames, testing_batches(frames.len(), 64), None)
 }
 
@@ -103,14 +103,14 @@ fn testing_batches(frames: usize, size: usize) -> Vec<usize> {
 }
 
 /// Runs frames in batches of these sizes, and checks the ledger after each.
-fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> Came {
+fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> RunOutput {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
     let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
     let (mut left, mut whole, mut rest) = (Vec::new(), Vec::new(), frames);
     let (mut now, mut taken) = (0, 0);
-    for (turn, size) in sizes.into_iter().enumerate() {
-        if moves == Some(turn) {
+    for (pass, size) in sizes.into_iter().enumerate() {
+        if moves == Some(pass) {
             let mut next = Node::new(&IP, words).expect("good arguments");
             let before = nodes.last_mut().expect("a node");
             next.restore(before.save()).expect("the same filter");
@@ -121,7 +121,7 @@ fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> C
         now = batch.iter().map(|frame| frame.time).fold(now, u64::max);
         taken += batch.len() as u64;
         let node = nodes.last_mut().expect("a node");
-        let mut gone = node.turn(space.batch(batch), &mut space, now);
+        let mut gone = node.pass(space.batch(batch), &mut space, now);
         gone.extend(node.tick(&mut space, now));
         for (_, block) in gone.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>()) {
             left.push(Answer::of(&block, None));
@@ -133,11 +133,11 @@ fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> C
     assert!(last.finish(&mut space, now).is_empty(), "nothing incomplete leaves");
     balances(&nodes, taken, left.len() as u64);
     assert_eq!(nodes.iter().map(|node| node.counts.held.blocks as i64).sum::<i64>(), 0);
-    Came { left, frames: whole, counts: named(&nodes) }
+    RunOutput { left, frames: whole, counts: named(&nodes) }
 }
 
-/// CONTRACT 19, over all instances of the state: a moved block is taken by one and released by
-/// another.
+/// Asserts that the ledger balances (CONTRACT 19) over all instances of the state: a moved block is
+/// taken by one instance and released by another.
 fn balances(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
@@ -208,13 +208,16 @@ fn fragments_in_any_order_make_one_frame() {
             // An unfragmented packet overtakes the pending datagram.
             order.insert(1, Frame::tcp(1, 2, b"plain"));
             order.push(Frame::tcp(3, 4, b"plain"));
-            let came = run(&[], &order);
+            let output = run(&[], &order);
             let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
-            assert_eq!(seen(&came.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
-            assert_eq!(came.left[1].bytes, DATA);
-            assert_eq!(came.frames[1], whole.bytes);
-            assert_eq!((came.count("joined datagrams"), came.count("fragments missing")), (1, 0));
-            let marks = came.left[1].marks;
+            assert_eq!(seen(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
+            assert_eq!(output.left[1].bytes, DATA);
+            assert_eq!(output.frames[1], whole.bytes);
+            assert_eq!(
+                (output.count("joined datagrams"), output.count("fragments missing")),
+                (1, 0)
+            );
+            let marks = output.left[1].marks;
             assert_eq!((marks.transport, marks.payload), (data as u16, data as u16 + 8));
             assert_eq!((marks.captured, marks.wire_length), (data + 28, data + 28));
             assert_eq!(marks.link, testing::ETHERNET);
@@ -235,11 +238,12 @@ fn headers_come_from_the_first_fragment() {
         frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
         frame
     };
-    let came = run(&[], &[tagged(four(8, false, &DATA[8..])), options(four(0, true, &DATA[..8]))]);
-    assert_eq!(came.only(), DATA);
-    assert_eq!(came.frames[0][..18], options(four(0, true, &[])).bytes[..18]);
-    assert!(wire::ipv4::checksum_holds(&came.frames[0][18..]));
-    assert_eq!(came.frames[0][38..42], [7, 4, 0, 0]);
+    let output =
+        run(&[], &[tagged(four(8, false, &DATA[8..])), options(four(0, true, &DATA[..8]))]);
+    assert_eq!(output.only(), DATA);
+    assert_eq!(output.frames[0][..18], options(four(0, true, &[])).bytes[..18]);
+    assert!(wire::ipv4::checksum_holds(&output.frames[0][18..]));
+    assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
 
     // IPv6 headers before the fragment header stay; those behind it are data.
     let before = |mut frame: Frame| {
@@ -248,9 +252,9 @@ fn headers_come_from_the_first_fragment() {
         frame
     };
     let fragments = [before(six(0, true, &DATA[..16])), before(six(16, false, &DATA[16..]))];
-    let came = run(&[], &fragments);
+    let output = run(&[], &fragments);
     let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
-    assert_eq!((came.only(), &came.frames[0]), (DATA, &expected.bytes));
+    assert_eq!((output.only(), &output.frames[0]), (DATA, &expected.bytes));
 }
 
 #[test]
@@ -268,21 +272,21 @@ fn tiny_fragments_hide_nothing() {
         });
         each.collect()
     };
-    let came = run(&[], &fragments(&segment, 6, false));
-    assert_eq!((came.only(), came.left[0].marks.payload), (&segment[..], 54));
+    let output = run(&[], &fragments(&segment, 6, false));
+    assert_eq!((output.only(), output.left[0].marks.payload), (&segment[..], 54));
     let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
-    let came = run(&[], &fragments(&behind, 60, true));
-    assert_eq!(came.only(), segment);
-    assert_eq!(came.left[0].class, Class(6));
+    let output = run(&[], &fragments(&behind, 60, true));
+    assert_eq!(output.only(), segment);
+    assert_eq!(output.left[0].class, Class(6));
 }
 
 #[test]
 fn atomic_fragments_pass_unchanged() {
     let atomic = six(0, false, DATA);
     let fragments = [six(0, true, &DATA[..8]), atomic.clone(), six(8, false, &DATA[8..])];
-    let came = run(&[], &fragments);
-    assert_eq!(seen(&came.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
-    assert_eq!(came.frames[0], atomic.bytes);
+    let output = run(&[], &fragments);
+    assert_eq!(seen(&output.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
+    assert_eq!(output.frames[0], atomic.bytes);
 }
 
 #[test]
@@ -298,10 +302,10 @@ fn datagrams_with_other_keys_stay_apart() {
     tagged.bytes.splice(12..12, [0x81, 0, 0, 5]);
     // Identification, protocol, source, target, VLAN.
     for other in [with(18, 1), with(23, 6), with(26, 9), with(33, 9), tagged] {
-        let came = run(&[], &[first.clone(), other.clone()]);
-        assert_eq!((came.left.len(), came.count("fragments missing")), (0, 2), "{other:?}");
-        let came = run(&[], &[first.clone(), other, last.clone()]);
-        assert_eq!((came.only(), came.count("fragments missing")), (DATA, 1));
+        let output = run(&[], &[first.clone(), other.clone()]);
+        assert_eq!((output.left.len(), output.count("fragments missing")), (0, 2), "{other:?}");
+        let output = run(&[], &[first.clone(), other, last.clone()]);
+        assert_eq!((output.only(), output.count("fragments missing")), (DATA, 1));
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
     let mut other = six(8, false, &DATA[8..]);
@@ -315,10 +319,13 @@ fn repeated_fragment_is_a_duplicate() {
         let (first, last) =
             (six_or_four(0, true, &DATA[..16]), six_or_four(16, false, &DATA[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
-        let came = run(&[], &frames);
-        assert_eq!((came.only(), came.count("duplicate")), (DATA, 2));
-        let came = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
-        assert_eq!((came.only(), came.count("duplicate"), came.count("overlap")), (DATA, 1, 0));
+        let output = run(&[], &frames);
+        assert_eq!((output.only(), output.count("duplicate")), (DATA, 2));
+        let output = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
+        assert_eq!(
+            (output.only(), output.count("duplicate"), output.count("overlap")),
+            (DATA, 1, 0)
+        );
     }
 }
 
@@ -332,10 +339,10 @@ fn overlong_datagram_is_not_made() {
         frames.pop();
         frames.push(four(8 * 8145, true, &[7; 44 * 8]));
         frames.push(four(65_512, false, &vec![7; usize::from(length as u16)]));
-        let came = run(&[], &frames);
-        assert_eq!(came.left.len(), usize::from(fits), "{:?}", came.counts);
-        assert_eq!(came.count("too big"), u64::from(!fits));
-        assert_eq!(came.count("fragments missing") == 0, fits);
+        let output = run(&[], &frames);
+        assert_eq!(output.left.len(), usize::from(fits), "{:?}", output.counts);
+        assert_eq!(output.count("too big"), u64::from(!fits));
+        assert_eq!(output.count("fragments missing") == 0, fits);
     }
     // Options of the first fragment can make it too long.
     let mut first = four(0, true, &[7; 12]);
@@ -343,8 +350,8 @@ fn overlong_datagram_is_not_made() {
     let mut frames = vec![first];
     frames.extend((1..8188).step_by(178).map(|unit| four(8 * unit, true, &[7; 178 * 8])));
     frames.push(four(65_512, false, &[7; 3]));
-    let came = run(&[], &frames);
-    assert_eq!((came.left.len(), came.count("too big")), (0, frames.len() as u64));
+    let output = run(&[], &frames);
+    assert_eq!((output.left.len(), output.count("too big")), (0, frames.len() as u64));
 }
 
 #[test]
@@ -360,9 +367,9 @@ fn contradictory_fragments_are_not_answered() {
             ..four(0, true, &[])
         },
     ];
-    let came = run(&[], &frames);
-    assert_eq!(came.left.len(), frames.len());
-    assert_eq!((came.count("malformed"), came.count("cut")), (4, 1));
+    let output = run(&[], &frames);
+    assert_eq!(output.left.len(), frames.len());
+    assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // Linux takes the aligned part.
     let frames = [four(0, true, &DATA[..19]), four(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
@@ -427,14 +434,14 @@ fn random_fragments_reassemble_to_their_datagrams() {
             sizes.push(random.within(1..65));
         }
         let moves = Some(random.within(0..sizes.len() + 1));
-        let came = run_in(&[], &frames, sizes, moves);
-        let mut found: Vec<Vec<u8>> = came.left.into_iter().map(|block| block.bytes).collect();
-        let counts = &came.counts;
+        let output = run_in(&[], &frames, sizes, moves);
+        let mut found: Vec<Vec<u8>> = output.left.into_iter().map(|block| block.bytes).collect();
+        let counts = &output.counts;
         assert_eq!(counts.get("duplicate"), Some(&twice), "{round}: {counts:?}");
         found.sort_unstable();
         wanted.sort_unstable();
         assert!(found == wanted, "{round}: {counts:?}");
-        for frame in &came.frames {
+        for frame in &output.frames {
             assert!(frame[14] == 0x60 || wire::ipv4::checksum_holds(&frame[14..]));
         }
     }
@@ -452,6 +459,6 @@ fn fragment_length_ends_with_the_packet() {
     let mut lying = six(8, false, &DATA[8..]);
     lying.bytes[14] = 0x20;
     assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
-    let came = run(&[], &[jumbo]);
-    assert_eq!((came.count("malformed"), came.left.len()), (1, 1));
+    let output = run(&[], &[jumbo]);
+    assert_eq!((output.count("malformed"), output.left.len()), (1, 1));
 }

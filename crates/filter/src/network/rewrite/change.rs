@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// Two link addresses, a TTL, two addresses, two ports, two checksums.
+/// Maximum changes of one block: two link addresses, a TTL, two addresses, two ports, two
+/// checksums.
 const MOST: usize = 9;
 
 /// Bytes to write at an offset in the frame.

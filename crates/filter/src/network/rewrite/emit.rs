@@ -2,7 +2,7 @@
 
 use super::{CHECKED, OTHERS, RewriteFields};
 use crate::prelude::*;
-use crate::twin::{self, Emitted, Ways};
+use crate::twin::{self, Emitted, TwinExits};
 use ebpf::Hook;
 use ebpf::emit::{
     Answer, Checksum, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope, Transport,
@@ -22,12 +22,12 @@ pub(super) fn emit<'s>(
     if wanted.needs_link() && !on.linked {
         return Err(Unfit::new("the link header is cut off"));
     }
-    let ways = Ways::new(s, out);
+    let exits = TwinExits::new(s, out);
     if wanted.needs_link() {
-        s.need::<{ ethernet::LENGTH }>(on.frame, ways.cut);
+        s.need::<{ ethernet::LENGTH }>(on.frame, exits.cut);
     }
     let found =
-        if wanted.needs_ip() { Some(OldHeaders::of(s, &wanted, on, ways, out)?) } else { None };
+        if wanted.needs_ip() { Some(OldHeaders::of(s, &wanted, on, exits, out)?) } else { None };
     let kept = s.save_layers(on);
     let link = FrameOffset::at(ethernet::LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.end);
@@ -48,7 +48,7 @@ pub(super) fn emit<'s>(
 struct OldHeaders<'s> {
     l3: FrameOffset<'s>,
     l4: FrameOffset<'s>,
-    /// Offset behind the last edited byte.
+    /// Offset past the last edited byte.
     end: FrameOffset<'s>,
     version: Num<'s>,
     protocol: Num<'s>,
@@ -63,11 +63,11 @@ impl<'s> OldHeaders<'s> {
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
         on: Layers<'s>,
-        ways: Ways<'s>,
+        exits: TwinExits<'s>,
         out: Exit<'s>,
     ) -> Result<Self, Unfit> {
-        let (l3, l4) = twin::whole_packet(s, on, ways)?;
-        let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, ways.unsure);
+        let (l3, l4) = twin::whole_packet(s, on, exits)?;
+        let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
         let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
         let version = s.shr(first, 4);
         if wanted.has_addresses() {
@@ -82,10 +82,10 @@ impl<'s> OldHeaders<'s> {
         s.set_at(end, behind);
         let (source, target) = (s.var(0), s.var(0));
         if wanted.has_addresses() || wanted.has_ports() {
-            Self::transport(s, wanted, (l3, l4, version), ways, out)?;
+            Self::transport(s, wanted, (l3, l4, version), exits, out)?;
             s.arm(|t, none| {
                 only_checked(t, l4.protocol, none);
-                let both = t.need::<8>(l4.at, ways.unsure);
+                let both = t.need::<8>(l4.at, exits.unsure);
                 let port = t.load(both, be16::<{ ports::SRC_PORT }>());
                 t.set(source, port);
                 let port = t.load(both, be16::<{ ports::DST_PORT }>());
@@ -109,7 +109,7 @@ impl<'s> OldHeaders<'s> {
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
         (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
-        ways: Ways<'s>,
+        exits: TwinExits<'s>,
         out: Exit<'s>,
     ) -> Result<(), Unfit> {
         if wanted.has_addresses() {
@@ -126,10 +126,10 @@ impl<'s> OldHeaders<'s> {
             for (known, at, length, _) in CHECKED {
                 t.arm(|u, other| -> Result<(), Unfit> {
                     u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
-                    u.only(l4.length, Cmp::Ge, length as u32, ways.malformed);
-                    let header = u.need_dyn(l4.at, length as u16, ways.cut)?;
+                    u.only(l4.length, Cmp::Ge, length as u32, exits.malformed);
+                    let header = u.need_dyn(l4.at, length as u16, exits.cut)?;
                     if u.hook() == Hook::Xdp {
-                        only_filled(u, (l3, l4, version), (header, at as u16), ways.unsure)?;
+                        only_filled(u, (l3, l4, version), (header, at as u16), exits.unsure)?;
                     }
                     u.leave(done);
                     Ok(())
@@ -185,7 +185,7 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Continues only with a protocol whose checksum is known.
+/// Continues only for protocols in [`CHECKED`].
 fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
     s.arm(|t, known| {
         for (protocol, ..) in CHECKED {

@@ -5,9 +5,9 @@
 //! read; where checksum offload is pending only the pseudo header's sum changes. [SL §6.1,
 //! rewriting]
 //!
-//! The twin edits the frame, so it runs only on frames taken from the host. XDP does not know
-//! whether a checksum is filled in; one equal to the sum of its pseudo header goes to the user
-//! implementation.
+//! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
+//! checksum is filled in; a frame with a checksum equal to its pseudo header's sum is left to the
+//! user implementation.
 
 mod change;
 mod emit;
@@ -15,7 +15,7 @@ mod emit;
 #[cfg(test)]
 mod tests;
 
-use crate::layers::{self, HEAD, Missing};
+use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
 use change::{Change, Changes};
 use std::net::Ipv4Addr;
@@ -36,9 +36,9 @@ What cannot be changed in full is not changed at all, and not answered: `not eth
 `malformed`, `cut`, `too deep`, `fragment` (a later fragment has no ports), `not ipv4`, `no port`
 (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, whose checksums cover addresses).",
     example: "replay web.pcap | rewrite dst=10.0.0.9 ttl=3 | pcap other.pcap",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     takes: Forms::FRAMED,
-    reads: Reads::Head(HEAD),
+    reads: ReadDepth::Head(HEAD),
     parameters: &[
         Parameter::optional("smac", Type::Text, "source of the link header, as 02:00:00:00:00:01"),
         Parameter::optional("dmac", Type::Text, "target of the link header"),
@@ -61,6 +61,7 @@ What cannot be changed in full is not changed at all, and not answered: `not eth
     ],
     user: Some(make),
     kernel: Some(emit::emit),
+    right: Some(Right::ChangeFrames),
     examined: &[
         "smac=02:00:00:00:00:01 dmac=02:00:00:00:00:fe",
         "ttl=7",
@@ -70,7 +71,7 @@ What cannot be changed in full is not changed at all, and not answered: `not eth
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&REWRITE, 5);
+const _: () = HeaderError::lead(REWRITE.reasons, 5);
 const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
 const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
@@ -156,7 +157,7 @@ struct Rewrite {
 }
 
 impl Edit for Rewrite {
-    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut Tell<'_>) -> Class {
+    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (pointer, marks, context) = (block.pointer, block.marks, block.context);
         let mut seen = Block { pointer, frame: block.frame(), marks, context };
         let changes = match self.wanted.changes(&mut seen) {
@@ -186,7 +187,7 @@ impl RewriteFields {
                 return Err(NOT_ETHERNET);
             }
             if block.frame.len() < ethernet::LENGTH {
-                return Err(Missing::Cut.reason());
+                return Err(HeaderError::Cut.reason());
             }
             for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {
                 changes.extend(mac.map(|mac| Change::bytes(at, &mac)));
@@ -199,7 +200,7 @@ impl RewriteFields {
     }
 
     fn packet_changes(&self, block: &mut Block<'_>, changes: &mut Changes) -> Result<(), Reason> {
-        let packet = layers::packet(block).map_err(Missing::reason)?;
+        let packet = layers::packet(block).map_err(HeaderError::reason)?;
         let network = packet.network as usize;
         let is_four = block.frame.get(network).is_some_and(|first| first >> 4 == 4);
         if self.has_addresses() && !is_four {
@@ -265,14 +266,14 @@ impl RewriteFields {
             return if self.has_ports() { Err(NO_PORT) } else { Ok(None) };
         };
         if packet.fragment == Fragment::Later {
-            return if self.has_ports() { Err(Missing::Fragment.reason()) } else { Ok(None) };
+            return if self.has_ports() { Err(HeaderError::Fragment.reason()) } else { Ok(None) };
         }
         let (data, here) = (packet.data as usize, layers::head(block).len());
         if (packet.end as usize) < data + length {
-            return Err(Missing::Malformed.reason());
+            return Err(HeaderError::Malformed.reason());
         }
         if here < data + length {
-            return Err(Missing::Cut.reason());
+            return Err(HeaderError::Cut.reason());
         }
         Ok(Some((data + at, *may_be_absent)))
     }

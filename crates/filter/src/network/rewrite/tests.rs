@@ -32,7 +32,7 @@ fn rewritten(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
     block.context.flags = flags;
     batch.set(0, block);
     let mut node = Node::new(&REWRITE, words).expect("arguments");
-    let left = node.turn(batch, &mut space, 0);
+    let left = node.pass(batch, &mut space, 0);
     (left[0].class(0), left[0].block(0).frame.to_vec())
 }
 

@@ -34,7 +34,7 @@ pub(super) const PROBED: u8 = 1 << 1;
 pub(super) const WATCHED: u8 = 1 << 2;
 /// The client, or the server, sent a RST that the other end may accept ([`super::reset`]).
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
-/// Either sent one.
+/// Either end sent such a RST.
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 
 /// The stream that one end sends.
@@ -152,7 +152,7 @@ impl StreamSide {
     }
 
     /// Returns true if the stream may start at another number: nothing was emitted, and the other
-    /// end has not acknowledged the known start. A server that lost the first SYN answers in this
+    /// end has not acknowledged the known start. A server that lost the first SYN replies in this
     /// way.
     pub(super) fn may_restart(&self) -> bool {
         let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
@@ -170,7 +170,7 @@ impl StreamSide {
     }
 
     /// Returns the end of the bytes that the other end acknowledged. An unobserved FIN counts as a
-    /// byte, since it cannot be told apart.
+    /// byte, since the two are indistinguishable.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has(ACKED) || !self.has(OPEN) {
             return None;
@@ -179,16 +179,16 @@ impl StreamSide {
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
-    /// Returns true if the other end may accept a byte at `sequence`. Its window is known only
-    /// while it is observed.
+    /// Returns true if the other end may accept a byte at `sequence`. The window is known only
+    /// while the other end is observed.
     pub(super) const fn may_be_taken(&self, sequence: u32) -> bool {
         let known = self.has(ACKED) && !after(self.next, self.edge);
         !known || !after(sequence, self.edge.wrapping_add(SLACK))
     }
 
-    /// Returns true if the other end accepts a RST with this number: it lies in the window (RFC
-    /// 9293 §3.5.3; RFC 5961 §3 requires an exact match, which needs everything that the other end
-    /// saw). For an unobserved side only the answer to an unknown connection counts.
+    /// Returns true if the other end accepts a RST with this number: it is within the window (RFC
+    /// 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the other end can decide). On
+    /// an unobserved side only a RST that replies to an unknown connection (`answers`) is accepted.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has(OPEN) {
             return answers || (self.has(ACKED) && self.acknowledged == number);
@@ -233,7 +233,7 @@ impl StreamSide {
     }
 }
 
-/// Returns true if sequence number `a` lies behind `b`, modulo 2³² (RFC 9293 §3.4).
+/// Returns true if sequence number `a` follows `b`, modulo 2³² (RFC 9293 §3.4).
 #[inline]
 pub(super) const fn after(a: u32, b: u32) -> bool {
     distance(b, a) > 0

@@ -1,21 +1,21 @@
 //! Life cycle of a connection: its start, the effect of each segment, its end.
 //!
-//! A side ends at its FIN, and emits its end once anything of the connection was emitted: a
-//! connection without data emits nothing, in any other both sides end, even an unobserved one.
+//! A side ends at its FIN. The end is emitted only after other output of the connection: a
+//! connection without data emits nothing; of any other, both sides end, even an unobserved one.
 
-use super::CLOSED_BEFORE;
 use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
     TcpConnection, UNSCALED,
 };
+use super::outcomes::CLOSED_BEFORE;
 use super::reassembly::{Rules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
 use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
-/// Time for which an ended connection is remembered, so that late segments begin no new one: as
-/// long as in hosts.
+/// Lifetime of an ended connection's record in ns, so that late segments begin no new one; equal to
+/// that of hosts (TIME-WAIT).
 const LINGER: Time = 60_000_000_000;
 /// Index of the client's side, and of the server's.
 pub(super) const CLIENT: usize = 0;
@@ -28,7 +28,7 @@ impl TcpConnection {
         if info.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
-    /// Returns the time at which it is dropped without further segments.
+    /// Returns the time at which the connection expires without further segments.
     pub(super) const fn ends_at(&self, timeout: Time) -> Time {
         let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
         self.identity.word.saturating_add(silence)
@@ -62,9 +62,10 @@ impl TcpConnection {
         self.sides.iter().any(|side| side.has(EMITTED))
     }
 
-    /// Fast path for the most common segment: processes its acknowledgement and returns the sending
-    /// side if the segment neither begins nor ends anything, and its data (`here` captured bytes)
-    /// are next in order, or empty with nothing pending. Agrees with [`TcpConnection::take`].
+    /// Processes the most common segment (fast path): neither SYN nor FIN nor RST, with `here`
+    /// captured bytes that are next in order, or without data and with nothing pending. Returns the
+    /// sending side, or `None` if the segment needs [`TcpConnection::take`], with which this
+    /// agrees.
     #[inline]
     pub(super) fn goes_on(
         &mut self,
@@ -92,7 +93,7 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Returns the next data of a side as they are emitted.
+    /// Returns the block prepared for output as the next data of a side.
     #[inline]
     pub(super) fn next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.beside(number, block.context.time);
@@ -172,7 +173,7 @@ impl TcpConnection {
             self.probe = from;
             self.identity.flags |= PROBED;
         } else if sender == SERVER && !again && answers && side.may_restart() {
-            // An end that was observed before uses the other number.
+            // An earlier FIN has a sequence number of the abandoned stream.
             side.flags &= !(ACKED | FIN);
             side.open(from, true);
             (side.scale, side.signed) = (info.scale, info.signed.into());
@@ -214,10 +215,10 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Gives up gaps older than the rules allow.
+    /// Abandons gaps older than the rules allow.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
-            // The time of acceptance does not depend on when it was noticed.
+            // The end is timed by the RST, not by the segment that made it noticed.
             return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {
@@ -236,7 +237,7 @@ impl TcpConnection {
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side and the context for its output.
+    /// Returns a side, and the output of its blocks.
     #[inline]
     fn way<'s, 'w, 'c, 'a>(
         &'s mut self,

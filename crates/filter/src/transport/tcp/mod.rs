@@ -1,26 +1,28 @@
 //! `tcp`: reorders the segments of each connection without copying, and identifies connections as
 //! sessions. [SL §4.2], [Th §5.3.2]
 //!
-//! In: anything within a frame. Out: the data of each side of a connection in order, each byte
-//! once, as views of the frames that carried them; bytes that were sent but not captured become a
+//! In: any view into a frame. Out: the data of each side of a connection in order, each byte once,
+//! as views of the frames that carried them; bytes that were sent but not captured become a
 //! **hole** of their length. A segment in order leaves at once; an early one is held until the
-//! missing bytes arrive or are given up.
+//! missing bytes arrive or are abandoned.
 //!
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of it;
 //! - [`overlap`]: overlap policies;
 //! - [`lifecycle`]: life cycle of a connection;
 //! - [`reset`]: acceptance of resets;
+//! - [`outcomes`]: reasons and counters;
 //! - [`segment_info`]: fields of a segment;
 //! - [`track`]: lookup of connections;
 //! - [`wheel`] for timeouts.
 //!
-//! The sources reassemble in the receiver's own stack, which knows what it acknowledged. Here both
-//! ends are observed from outside: hence holes, unobserved sides, and resets that are verified
+//! The sources reassemble in the receiver's own stack, which has its acknowledgement state. Here
+//! both ends are observed from outside: hence holes, unobserved sides, and resets that are verified
 //! before they are accepted.
 
 mod connection;
 mod lifecycle;
+mod outcomes;
 mod overlap;
 mod reassembly;
 mod reset;
@@ -28,11 +30,12 @@ mod segment_info;
 mod track;
 mod wheel;
 
-use crate::layers::{self, Missing};
+use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICES;
 use crate::transport::flows::Flows;
 use connection::TcpConnection;
+use outcomes::{COUNTERS, REASONS};
 use overlap::SegmentPolicy;
 use reassembly::Rules;
 use track::Tcp;
@@ -71,11 +74,11 @@ the card or cut off is not verified).
 
 Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
     example: "replay web.pcap | tcp |http files out/",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
-    needs: Needs::of(&super::of_protocol(protocol::TCP, "the class of its packets is `|tcp`")),
-    gives: Gives::Form(Form::Stream),
-    reads: Reads::All,
+    needs: InputNeeds::of(&super::of_protocol(protocol::TCP, "the class of its packets is `|tcp`")),
+    gives: OutputForm::Form(Form::Stream),
+    reads: ReadDepth::All,
     effect: Some(effect),
     parameters: &[
         Parameter::named(
@@ -85,93 +88,62 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
             "whose bytes count where segments overlap",
         ),
         Parameter::named("checksum", Type::Flag, "no", "whether to verify checksums"),
-        Parameter::named(
-            "sessions",
-            Type::Number { low: 1, high: 1 << 24 },
-            "262144",
-            "how many connections are known at once",
-        ),
+        Parameter::table("sessions", "262144", "how many connections are known at once"),
         Parameter::named(
             "held",
             Type::Size { low: 0, high: 1 << 30 },
             "4M",
             "how many bytes wait for a gap, of one side",
-        ),
-        Parameter::named("gap", Type::Duration, "1s", "how long missing bytes are waited for"),
-        Parameter::named("timeout", Type::Duration, "10m", "how long a connection may be silent"),
+        )
+        .writable(),
+        Parameter::named("gap", Type::Duration, "1s", "how long missing bytes are waited for")
+            .writable(),
+        Parameter::named("timeout", Type::Duration, "10m", "how long a connection may be silent")
+            .writable(),
     ],
     classes: Classes::Number {
         what: "the server's port",
         range: ValueRange { low: 0, high: 0xffff },
         names: SERVICES,
     },
-    reasons: &[
-        "not ip",
-        "malformed",
-        "cut",
-        "too deep",
-        "fragment",
-        "not tcp",
-        "overlapped",
-        "closed",
-        "out of window",
-        "checksum",
-    ],
-    counters: &[
-        "new sessions",
-        "evicted sessions",
-        "timed out sessions",
-        "duplicates",
-        "gaps",
-        "missing bytes",
-        "resets ignored",
-        "resets taken back",
-    ],
+    reasons: REASONS,
+    counters: COUNTERS,
     state: StateFacts::sessions::<TcpConnection>().numbered(Sharing::Flow).held(1 << 17),
     user: Some(make),
     ..Description::EMPTY
 };
 
-/// The same filter under a name that distinguishes it from a sender.
+/// `untcp`: the same filter as `tcp`, under a name that distinguishes it from a sender.
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
-const _: () = Missing::lead(&TCP, 5);
-const NOT_TCP: Reason = TCP.reason("not tcp");
-const OVERLAPPED: Reason = TCP.reason("overlapped");
-const CLOSED_BEFORE: Reason = TCP.reason("closed");
-const FAR_AWAY: Reason = TCP.reason("out of window");
-const CHECKSUM: Reason = TCP.reason("checksum");
+const _: () = HeaderError::lead(TCP.reasons, 5);
 
-const NEW: Counter = TCP.counter("new sessions");
-const EVICTED: Counter = TCP.counter("evicted sessions");
-const TIMED_OUT: Counter = TCP.counter("timed out sessions");
-const DUPLICATE: Counter = TCP.counter("duplicates");
-const GAPS: Counter = TCP.counter("gaps");
-const MISSING: Counter = TCP.counter("missing bytes");
-const IGNORED: Counter = TCP.counter("resets ignored");
-const TAKEN_BACK: Counter = TCP.counter("resets taken back");
-
-/// Only checksums need more than headers.
+/// Returns the effect: only checksums need more than headers.
 fn effect(arguments: &Arguments) -> Effect {
     let reads = match arguments.flag("checksum") {
-        true => Reads::All,
-        false => Reads::Head(layers::HEAD),
+        true => ReadDepth::All,
+        false => ReadDepth::Head(layers::HEAD),
     };
     Effect { kind: TCP.kind, gives: TCP.gives, reads }
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let (rules, timeout) = limits(arguments);
+    let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
+    let tcp = Tcp::new(flows, rules, timeout, arguments.flag("checksum"));
+    Ok(Filter::Stream(Box::new(tcp)))
+}
+
+/// Returns the rules of reassembly, and the timeout of silent connections.
+fn limits(arguments: &Arguments) -> (Rules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {
         policy: SegmentPolicy::named(arguments.text("policy").unwrap_or_default()),
         held: u32::try_from(number("held")).unwrap_or(u32::MAX),
         gap: number("gap"),
     };
-    let sessions = usize::try_from(number("sessions")).unwrap_or(usize::MAX);
-    let flows = Flows::new(sessions, arguments.seed(), arguments.numbers());
-    let tcp = Tcp::new(flows, rules, number("timeout"), arguments.flag("checksum"));
-    Ok(Filter::Stream(Box::new(tcp)))
+    (rules, number("timeout"))
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@
 //! - `first`: never;
 //! - `last`: always;
 //! - `bsd` and `windows`: if it begins before the old one;
-//! - `linux`: if it begins before it, or begins with it and ends behind it;
-//! - `solaris`: if it ends behind it, or ends with it and does not begin behind it.
+//! - `linux`: if it begins before it, or begins with it and ends after it;
+//! - `solaris`: if it ends after it, or ends with it and does not begin after it.
 //!
-//! Suricata compares the bytes first; for equal bytes both rules give the same stream.
+//! Suricata compares the bytes first; for equal bytes both rules produce the same stream.
 
 use super::connection::{StreamSide, after, distance};
+use super::outcomes::{DUPLICATE, OVERLAPPED};
 use super::reassembly::SideOutput;
-use super::{DUPLICATE, OVERLAPPED};
 use crate::contract::{Block, HeldList};
 
 /// The overlap policy.
@@ -23,7 +23,7 @@ pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
-    /// Also that of Windows.
+    /// BSD and Windows.
     Bsd,
     Solaris,
 }
@@ -75,7 +75,7 @@ pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
 }
 
 impl StreamSide {
-    /// Trims held segments where `new` wins.
+    /// Trims held segments where `new` wins, dropping what is fully covered.
     pub(super) fn give_way(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = way.rules.policy;
         if policy == SegmentPolicy::First {
@@ -88,7 +88,7 @@ impl StreamSide {
         let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
-        // From the back, so that earlier entries keep their position.
+        // In reverse order, so that indices of earlier entries stay valid.
         while let Some((before, (key, block))) = losers.pop() {
             let old = span(key, &block);
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -149,7 +149,7 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Holds one more piece.
+    /// Holds a piece of a block.
     fn keep<'a>(
         &mut self,
         way: &mut SideOutput<'_, '_, 'a>,

@@ -2,32 +2,33 @@
 //!
 //! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end. An early segment is held. Missing
-//! bytes are given up when the other end has acknowledged them, when the frame was truncated by the
-//! capture, when the data held behind them are too many or too old, and when the connection ends.
+//! bytes are abandoned when the other end has acknowledged them, when the frame was truncated by
+//! the capture, when the data held after them are too many or too old, and when the connection
+//! ends.
 
 use super::connection::{
     BEGUN, BROKEN, EMITTED, END_EMITTED, FAR, FIN, SCALED, StreamSide, after, distance,
 };
+use super::outcomes::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use super::overlap::{SegmentPolicy, Span, span};
-use super::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
 
-/// The filter's arguments.
+/// Reassembly rules, from the filter's arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) policy: SegmentPolicy,
     /// Maximum bytes held per side.
     pub(super) held: u32,
-    /// Timeout of a gap.
+    /// Timeout of a gap, in ns.
     pub(super) gap: Time,
 }
 
 /// Maximum blocks held per side.
 pub(super) const HELD_BLOCKS: u32 = 4096;
 
-/// The output of one side's blocks.
+/// Output of one side: context, class and metadata of its blocks.
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: Rules,
@@ -40,14 +41,14 @@ pub(super) struct SideOutput<'w, 'c, 'a> {
 /// The data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
-    /// Its sequence numbers, as sent.
+    /// Sequence numbers of the data as sent, captured or not.
     pub(super) span: Span,
-    /// True if nothing follows.
+    /// True if the segment carries a FIN.
     pub(super) fin: bool,
 }
 
-/// Flags that this filter sets and clears.
-const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::ENDING);
+/// Flags owned by this filter.
+const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
     /// Processes a segment; `block` views its captured data.
@@ -87,7 +88,7 @@ impl StreamSide {
         self.in_order(way, block, span);
     }
 
-    /// Returns true if a FIN is plausible: nothing behind it was received or acknowledged.
+    /// Returns true if a FIN is plausible: nothing after it was received or acknowledged.
     fn may_end_at(&self, way: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
@@ -96,8 +97,8 @@ impl StreamSide {
         ahead && self.may_be_taken(fin) && !behind && !beyond
     }
 
-    /// Handles a segment behind `next`: gives up the gap if waiting is pointless. Returns true if
-    /// the segment is then in order, or never can be.
+    /// Processes a segment beyond `next`: abandons the gap if waiting is pointless. Returns true if
+    /// the segment is then in order, or can no longer be.
     fn comes_up(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > FAR {
             return true;
@@ -118,8 +119,8 @@ impl StreamSide {
         !after(span.from, self.next)
     }
 
-    /// Advances to `to` ([`StreamSide::skip`]), or else drops something held: with forged state
-    /// `to` may lie behind.
+    /// Advances to `to` ([`StreamSide::skip`]), or drops a held block: with forged state `to` may
+    /// precede `next`.
     fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);
@@ -131,7 +132,7 @@ impl StreamSide {
     fn hold<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: &Block<'a>, span: Span) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
-            // Not captured at all: its acknowledgement will report the gap.
+            // No byte was captured: the acknowledgement will reveal the gap.
             return way.cx.consume(block);
         }
         self.mark(way);
@@ -157,8 +158,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at or before `next`, and everything held behind it that is now
-    /// in order.
+    /// Emits a segment that begins at or before `next`, and all held segments that are now in
+    /// order.
     fn in_order<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
@@ -188,10 +189,7 @@ impl StreamSide {
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
             let piece = self.leaves(way.class, way.context, piece);
-            match std::mem::replace(&mut passed, true) {
-                false => way.cx.pass(piece),
-                true => way.cx.make(piece),
-            }
+            way.cx.give_part(piece, &mut passed);
             self.drain(way);
         }
         self.drain(way);
@@ -253,7 +251,7 @@ impl StreamSide {
         }
     }
 
-    /// Gives up the gap before the first held block, or before the end. Blocks or ends that the
+    /// Abandons the gap before the first held block, or before the end. Blocks or ends that the
     /// other end would not accept are dropped instead.
     pub(super) fn give_up(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
@@ -278,7 +276,7 @@ impl StreamSide {
     }
 
     /// Handles a new acknowledgement: missing bytes before it were sent but not captured. Only gaps
-    /// before observed data are given up at once.
+    /// before observed data are abandoned at once.
     pub(super) fn was_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
@@ -344,7 +342,7 @@ impl StreamSide {
     }
 }
 
-/// Makes a hole.
+/// Returns a hole.
 fn nothing<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
@@ -354,7 +352,7 @@ fn nothing<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes behind the view that the capture truncated.
+/// Returns the number of bytes after the view that the capture truncated.
 fn cut_off(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

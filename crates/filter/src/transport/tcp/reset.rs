@@ -1,22 +1,21 @@
 //! Acceptance of resets.
 //!
-//! In: a RST and the following segments. Out: whether the connection is over. A host that sends a
-//! RST has dropped the connection, and so has one that accepts it: further segments show that the
-//! RST was forged or ignored. That is known only afterwards. A RST that the other end may accept
-//! therefore ends the connection once `gap` has passed without further segments; until then
-//! segments are processed as before. A RST that the other end certainly ignores has no effect:
+//! In: a RST and the following segments. Out: a decision whether the connection has ended. Both a
+//! sender and an accepting receiver of a RST have dropped the connection, so further segments prove
+//! that the RST was forged or ignored. A RST that the other end may accept therefore ends the
+//! connection only after `gap` has passed without further segments; until then segments are
+//! processed as before. A RST that the other end certainly ignores has no effect:
 //!
-//! - its number lies outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
+//! - its number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
 //! - it is signed although its side's SYN was not, or the reverse: a host without a key drops
 //!   signed segments, and one with a key drops unsigned ones (RFC 2385, RFC 5925, Linux).
 //!
-//! If a connection continues after it was considered closed, the rest is another session, which
+//! If a connection continues after it was considered closed, the rest is a new session, which
 //! begins in midstream.
 
-use super::IGNORED;
-use super::TAKEN_BACK;
 use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, after};
 use super::lifecycle::CLIENT;
+use super::outcomes::{IGNORED, TAKEN_BACK};
 use super::reassembly::Rules;
 use super::segment_info::SegmentInfo;
 use crate::contract::{StreamContext, Time};
@@ -33,7 +32,8 @@ impl TcpConnection {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap))
     }
 
-    /// Handles a RST. If the other end may accept it, its time replaces that of the last segment.
+    /// Processes a RST. If the other end may accept it, it becomes pending, and its time replaces
+    /// that of the last segment.
     #[cold]
     pub(super) fn reset(
         &mut self,

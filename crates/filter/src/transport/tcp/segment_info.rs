@@ -1,4 +1,4 @@
-//! The fields of a segment that concern its connection.
+//! Segment fields for connection tracking.
 
 use super::connection::UNSCALED;
 use super::overlap::Span;
@@ -20,12 +20,12 @@ const SIGNATURES: [u8; 2] = [19, 29];
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
-    /// Sequence numbers of its data; a SYN takes the number before them.
+    /// Sequence numbers of its data; a SYN consumes the number before them.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
-    /// True if it goes from the greater address and port to the lesser.
+    /// True if it is sent from the greater address and port to the lesser.
     pub(super) down: bool,
     /// Window scale of its sender; only in a SYN.
     pub(super) scale: u8,

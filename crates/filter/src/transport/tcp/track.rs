@@ -1,10 +1,11 @@
-//! The filter: connection lookup and timeouts.
+//! The `tcp` filter: connection lookup and timeouts.
 
 use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
+use super::limits;
+use super::outcomes::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, is_right};
 use super::wheel::{Waiting, Wheel};
-use super::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
 use crate::transport::flows::Flows;
@@ -21,18 +22,18 @@ pub(super) struct Tcp {
     silent: Wheel,
     /// Gap timeouts.
     gaps: Wheel,
-    /// Lookups of a batch's blocks, done before the first is processed.
+    /// Lookups for the blocks of a batch, made before the first block is processed; reused memory.
     found: Vec<SegmentLookup>,
 }
 
 /// A segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct SegmentLookup {
-    /// Reason why the block is not a segment.
+    /// Reason why the block has no segment; `None` if it has.
     none: Option<Reason>,
     key: u64,
     info: SegmentInfo,
-    /// Offset of its data.
+    /// Offset of the segment's data in the frame.
     payload: u32,
 }
 
@@ -55,10 +56,10 @@ impl SegmentLookup {
     }
 }
 
-impl StreamBatches for Tcp {
+impl HoldingLanes for Tcp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         let mut found = std::mem::take(&mut self.found);
-        self.look_ahead(batch, cx.now, &mut found);
+        self.prefetch(batch, cx.now, &mut found);
         let mut next = found.iter();
         cx.each(batch, |cx, block| match next.next() {
             Some(found) => self.block(block, found, cx),
@@ -66,10 +67,6 @@ impl StreamBatches for Tcp {
         });
         self.found = found;
         self.arm(cx);
-    }
-
-    fn in_place(&self) -> bool {
-        true
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
@@ -103,38 +100,35 @@ impl StreamBatches for Tcp {
         }
     }
 
-    fn report(&self) -> Report {
-        Report::default()
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
+        Some(self)
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
-        Some(self)
+    fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
+        (self.rules, self.timeout) = limits(arguments);
+        (self.silent, self.gaps) = (Wheel::new(self.timeout), Wheel::new(self.rules.gap));
+        for key in self.flows.in_order() {
+            self.watch_again(key);
+        }
+        Ok(())
     }
 }
 
 /// Timeouts are not state: they are rebuilt where a connection moves.
-impl State for Tcp {
+impl FilterState for Tcp {
     fn sessions(&self) -> Vec<u64> {
         self.flows.keys()
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         self.flows.take(key, holds)
     }
 
-    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         let key = moved.key;
         self.flows.put(moved, holds)?;
-        if key == PRIVATE {
-            return Ok(());
-        }
-        let (rules, timeout) = (self.rules, self.timeout);
-        if let Some(connection) = self.flows.find(key) {
-            let waiting = Waiting { key, session: connection.identity.session };
-            let info = connection.identity.word;
-            self.silent.add(waiting, connection.ends_at(timeout), info);
-            connection.identity.flags &= !WATCHED;
-            watch(&mut self.gaps, waiting, connection, rules, info);
+        if key != PRIVATE {
+            self.watch_again(key);
         }
         Ok(())
     }
@@ -143,8 +137,8 @@ impl State for Tcp {
         self.flows.get(key).map_or(key, |connection| connection.identity.session.into())
     }
 
-    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
-        self.flows.show(whose, again, to);
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
+        self.flows.publish(whose, again, to);
     }
 }
 
@@ -160,6 +154,18 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
+    /// Inserts the timeouts of a connection into the wheels, which have none of it.
+    fn watch_again(&mut self, key: u64) {
+        let (rules, timeout) = (self.rules, self.timeout);
+        if let Some(connection) = self.flows.find(key) {
+            let waiting = Waiting { key, session: connection.identity.session };
+            let info = connection.identity.word;
+            self.silent.add(waiting, connection.ends_at(timeout), info);
+            connection.identity.flags &= !WATCHED;
+            watch(&mut self.gaps, waiting, connection, rules, info);
+        }
+    }
+
     /// Requests a tick at the next timeout.
     fn arm(&self, cx: &mut StreamContext<'_, '_>) {
         for time in [self.silent.next(), self.gaps.next()].into_iter().flatten() {
@@ -170,7 +176,7 @@ impl Tcp {
     /// Looks up the segments of a batch and prefetches their connections, so that the memory
     /// accesses overlap.
     #[inline]
-    fn look_ahead(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
+    fn prefetch(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
         let seed = self.flows.seed();
         for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
             let mut block = batch.block(l);
@@ -181,7 +187,7 @@ impl Tcp {
             batch.set_marks(l, block.marks);
         }
         let count = batch.live().count_ones() as usize;
-        self.flows.look_ahead(found.iter().take(count).map(|found| found.key));
+        self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
     #[inline]
@@ -238,7 +244,8 @@ impl Tcp {
         watch(&mut self.gaps, waiting, connection, rules, cx.now);
     }
 
-    /// Returns true if the segment's connection is known and continues; ends one that is over.
+    /// Returns true if the segment belongs to a connection in the table; ends a previous connection
+    /// of the same flow.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
@@ -277,7 +284,8 @@ impl Tcp {
         self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Continues a connection that a RST had apparently ended, as another session in midstream.
+    /// Continues a connection after a RST that was apparently ignored, as a new session in
+    /// midstream.
     #[cold]
     fn reopen(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.end(key) else { return };
@@ -292,7 +300,7 @@ impl Tcp {
         self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Ends a connection after a timeout, or because another has begun.
+    /// Ends a connection after a timeout, or because a new one reuses its flow.
     #[cold]
     fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         let Some(mut connection) = self.flows.end(key) else { return };
@@ -302,7 +310,7 @@ impl Tcp {
         }
     }
 
-    /// Gives up an expired gap.
+    /// Abandons an expired gap.
     fn look_at_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
         if self.known(waiting).is_none() {
             return;
@@ -325,7 +333,8 @@ impl Tcp {
     }
 }
 
-/// Schedules a connection's gap timeout, if it waits and is not scheduled yet.
+/// Arms the gap timer of a waiting connection unless it is already armed.
+#[inline]
 fn watch(
     gaps: &mut Wheel,
     waiting: Waiting,

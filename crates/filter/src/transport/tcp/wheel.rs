@@ -1,8 +1,7 @@
 //! A timer wheel: insertion and expiry take constant time.
 //!
-//! In: keys with their due times. Out: those that are due, once each. A key that turns out not to
-//! be due yet is inserted again. The wheel holds no state of its own: it is rebuilt where
-//! connections move.
+//! In: keys with their due times. Out: each key once, at or before its due time; a caller inserts
+//! early ones again. The wheel is not part of the state: it is rebuilt after connections move.
 
 use crate::contract::Time;
 
@@ -47,8 +46,8 @@ impl Wheel {
         }
     }
 
-    /// Returns true if `due` has passed by `now`. Depends on nothing else, so that the result is
-    /// the same for every wheel.
+    /// Returns true if `due` has passed by `now`. Independent of the wheel's resolution, so that
+    /// results do not depend on it.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.span > due / self.span
     }

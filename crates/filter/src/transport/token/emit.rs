@@ -6,7 +6,7 @@
 
 use super::{COVERS_MAX, LENGTH, NUMBER, TokenArguments, WINDOW};
 use crate::prelude::*;
-use crate::twin::{self, Emitted, Ways};
+use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{
     Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, Sip, Transport, Unfit, Wide,
     Window, be32, byte,
@@ -34,15 +34,15 @@ pub(super) fn emit<'s>(
     if covers > TWIN_COVERS_MAX {
         return Err(Unfit::new(format!("it covers more than {TWIN_COVERS_MAX} bytes")));
     }
-    let ways = Ways::new(s, out);
+    let exits = TwinExits::new(s, out);
     let [not_udp, no_token, forged, replayed] =
         ["not udp", "no token", "forged", "replayed"].map(|reason| s.absent(reason, out));
     // Intermediate values live in arms: the stack has 512 bytes.
     let found = [s.at_var(on.frame), s.at_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
-        let (l3, l4) = twin::whole_packet(t, on, ways)?;
-        let (_, stated) = twin::datagram(t, l4, ways, not_udp);
+        let (l3, l4) = twin::whole_packet(t, on, exits)?;
+        let (_, stated) = twin::datagram(t, l4, exits, not_udp);
         t.only(stated, Cmp::Ge, LENGTH as u32, no_token);
         t.set_at(found[0], l3);
         t.set_at(found[1], l4.at);
@@ -54,8 +54,8 @@ pub(super) fn emit<'s>(
     let payload = s.get(payload);
     let length = s.sub(payload, LENGTH as u32);
     let token = s.advance(l4, udp::LENGTH as u16);
-    let right = signed(s, &key, covers, &TagInput { l3, l4, token, length }, ways)?;
-    let both = s.need::<LENGTH>(token, ways.cut);
+    let right = signed(s, &key, covers, &TagInput { l3, l4, token, length }, exits)?;
+    let both = s.need::<LENGTH>(token, exits.cut);
     let tag = word(s, both, NUMBER as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
     let number = word(s, both, 0)?;
@@ -84,7 +84,7 @@ fn signed<'s>(
     key: &Key,
     covers: u16,
     of: &TagInput<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> Result<Wide<'s>, Unfit> {
     let covered = s.constant(u32::from(covers));
     let covered = s.smaller(of.length, covered);
@@ -92,23 +92,23 @@ fn signed<'s>(
     let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
     let sip = s.sip(key);
     s.arm(|t, _| {
-        let token = t.need::<LENGTH>(of.token, ways.cut);
+        let token = t.need::<LENGTH>(of.token, exits.cut);
         let number = word(t, token, 0)?;
         t.sip_take(sip, number);
-        let header = t.need::<{ udp::LENGTH }>(of.l4, ways.cut);
+        let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ udp::SRC_PORT }>());
         let known = t.join([ports, of.length]);
         t.sip_take(sip, known);
         Ok::<(), Unfit>(())
     })?;
-    let before = addresses(s, sip, of.l3, ways)?;
+    let before = addresses(s, sip, of.l3, exits)?;
     let data = s.advance(of.token, LENGTH as u16);
     s.arm(|t, rest| {
         for at in (0..covers / WORD as u16).map(|nth| nth * WORD as u16) {
             t.only(covered, Cmp::Ge, u32::from(at) + WORD as u32, rest);
             t.arm(|u, _| {
                 let place = u.advance(data, at);
-                let whole = u.need::<WORD>(place, ways.cut);
+                let whole = u.need::<WORD>(place, exits.cut);
                 let next = word(u, whole, 0)?;
                 u.sip_take(sip, next);
                 Ok::<(), Unfit>(())
@@ -119,7 +119,7 @@ fn signed<'s>(
     let zero = s.wide(0);
     let tag = s.wide_var(zero);
     s.arm(|t, _| {
-        let last = last_word(t, of.token, (covered, covers, before), ways)?;
+        let last = last_word(t, of.token, (covered, covers, before), exits)?;
         let right = t.sip_end(sip, last);
         t.set_wide(tag, right);
         Ok::<(), Unfit>(())
@@ -132,23 +132,23 @@ fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
     (covered, covers, before): (Num<'s>, u16, Num<'s>),
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> Result<Wide<'s>, Unfit> {
     let behind = s.advance(token, NUMBER as u16);
-    let place = s.advance_by(behind, covered, covers, ways.unsure);
-    let ending = s.need::<WORD>(place, ways.cut);
-    let ending = word(s, ending, 0)?;
+    let place = s.advance_by(behind, covered, covers, exits.unsure);
+    let last = s.need::<WORD>(place, exits.cut);
+    let last = word(s, last, 0)?;
     // Bytes absorbed with the previous word are shifted out in front; the last byte is free.
     let left = s.and(covered, WORD as u32 - 1);
     let left = s.shl(left, 3);
     let bits = s.constant(56);
     let others = s.sub(bits, left);
-    let ending = s.shl_by(ending, others);
-    let ending = s.shl_wide(ending, 8);
+    let last = s.shl_by(last, others);
+    let last = s.shl_wide(last, 8);
     let bytes = s.add(before, covered);
     let bytes = s.and(bytes, 0xff);
     let bytes = s.widen(bytes);
-    Ok(s.or_wide(ending, bytes))
+    Ok(s.or_wide(last, bytes))
 }
 
 /// Absorbs the addresses; returns the number of covered bytes up to their end.
@@ -156,14 +156,14 @@ fn addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,
     l3: FramePos<'s>,
-    ways: Ways<'s>,
+    exits: TwinExits<'s>,
 ) -> Result<Num<'s>, Unfit> {
     const FOUR: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
     const SIX: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
     let bytes = s.var(BEFORE + u32::from(FOUR));
     s.arm(|t, done| {
         t.arm(|four, six| {
-            let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, ways.cut);
+            let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
             let first = four.load(header, byte::<{ ipv4::VERSION_IHL }>());
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
@@ -172,7 +172,7 @@ fn addresses<'s>(
             four.leave(done);
             Ok::<(), Unfit>(())
         })?;
-        let header = t.need::<{ ipv6::LENGTH }>(l3, ways.cut);
+        let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
         for at in (0..SIX).step_by(WORD) {
             let part = word(t, header, ipv6::SRC as u16 + at)?;
             t.sip_take(sip, part);

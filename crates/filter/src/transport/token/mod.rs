@@ -1,10 +1,9 @@
-//! `token`: passes datagrams that carry a valid token.
+//! `token`: passes UDP datagrams with a valid token.
 //!
-//! In: anything within a frame. Out: datagrams whose payload begins with a valid, unused token,
-//! viewed behind it. The token-based switch routes packets by such tokens [SL §9.3]; there a
-//! network processor computes HMAC-SHA1, here the tag is SipHash-2-4, which is made for short input
-//! and which a kernel program can compute in straight-line code
-//! (docs/book/decisions/0031-tokens.md).
+//! In: any view into a frame. Out: datagrams with a valid, unused token at the start of the
+//! payload, viewed after it. The token-based switch routes packets by tokens [SL §9.3]; there a
+//! network processor computes HMAC-SHA1, here the tag is SipHash-2-4, which is designed for short
+//! input and needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
 //!
 //! ```text
 //! 0          8          16
@@ -15,9 +14,9 @@
 //! number; the two ports; the length of the data in four bytes; the two addresses; the first
 //! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
-//! No number passes twice. For each of 256 residues the largest number seen is kept, so that
-//! packets may be reordered by up to 256; a single number is written, so that several processors
-//! can do so concurrently, with one exchange each.
+//! No number passes twice. The state is the largest number per residue modulo 256, so that packets
+//! may be reordered by up to 256; an update writes a single number, so that processors can update
+//! concurrently, with one exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
@@ -26,8 +25,8 @@ pub mod sealed;
 #[cfg(test)]
 mod tests;
 
-use crate::contract::{Holds, Moved};
-use crate::layers::{self, HEAD, Missing};
+use crate::contract::{Holds, MovedSession};
+use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher as _;
@@ -56,10 +55,10 @@ Not answered: `no token` (fewer than 16 bytes), `forged` (the tag is another one
 number was seen before, or is too old), `unsure`, `not udp`, `not ip`, `malformed`, `cut` (a byte
 that is covered was not captured), `too deep`, `fragment`.",
     example: "rx eth0 | token key=switch.key | count",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
-    gives: Gives::Form(Form::Segment),
-    reads: Reads::Head(HEAD + LENGTH as u16 + COVERS_MAX),
+    gives: OutputForm::Form(Form::Segment),
+    reads: ReadDepth::Head(HEAD + LENGTH as u16 + COVERS_MAX),
     parameters: &[
         Parameter::needed("key", Type::Path, "the file with the key, for its owner alone"),
         Parameter::named(
@@ -82,14 +81,15 @@ that is covered was not captured), `too deep`, `fragment`.",
         "replayed",
         "unsure",
     ],
-    state: StateFacts::private::<SeenNumbers>(),
+    state: StateFacts::private::<UsedNumbers>(),
     user: Some(make),
     kernel: Some(emit::emit),
+    right: Some(Right::UseSecret),
     examined: &["key=exam covers=20"],
     ..Description::EMPTY
 };
 
-const _: () = Missing::lead(&TOKEN, 5);
+const _: () = HeaderError::lead(TOKEN.reasons, 5);
 const NOT_UDP: Reason = TOKEN.reason("not udp");
 const NO_TOKEN: Reason = TOKEN.reason("no token");
 const FORGED: Reason = TOKEN.reason("forged");
@@ -102,7 +102,7 @@ const LENGTH: usize = 16;
 const NUMBER: usize = 8;
 /// Maximum covered bytes.
 const COVERS_MAX: u16 = 1024;
-/// Number of residues whose largest number is kept; a power of two.
+/// Number of residues; a power of two.
 const WINDOW: usize = 256;
 
 /// The filter's arguments.
@@ -121,25 +121,25 @@ impl TokenArguments {
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let TokenArguments { key, covers } = TokenArguments::of(arguments)?;
     let seen = Sessions::default();
-    Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_reserve(), seen }))
+    Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_fallback(), seen }))
 }
 
-/// The largest number per residue, 0 if none was seen.
+/// The largest number per residue; 0 if none has passed.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct SeenNumbers {
+struct UsedNumbers {
     numbers: [u64; WINDOW],
 }
 
-impl Default for SeenNumbers {
+impl Default for UsedNumbers {
     fn default() -> Self {
         Self { numbers: [0; WINDOW] }
     }
 }
 
-impl Session for SeenNumbers {}
+impl Session for UsedNumbers {}
 
-impl SeenNumbers {
+impl UsedNumbers {
     /// Returns true if this number is new, and records it.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % WINDOW);
@@ -151,9 +151,9 @@ impl SeenNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True while a kernel program has the numbers seen.
+    /// True while the used numbers are in a kernel program.
     unsure: bool,
-    seen: Sessions<SeenNumbers>,
+    seen: Sessions<UsedNumbers>,
 }
 
 impl Lanes for Token {
@@ -164,39 +164,39 @@ impl Lanes for Token {
                 Ok((data, end)) => {
                     block.view_at(data, end.saturating_sub(data)).with_class(Class::YES)
                 }
-                Err(why) => block.with_class(cx.tell.absent(why)),
+                Err(why) => block.with_class(cx.common.absent(why)),
             };
             batch.set(l, answered);
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(self)
     }
 }
 
-/// A filter that received the numbers of its twin is sure again.
-impl State for Token {
+/// Delegates to the table; after receiving the numbers of its twin, the filter verifies tokens.
+impl FilterState for Token {
     fn sessions(&self) -> Vec<u64> {
         self.seen.sessions()
     }
 
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<Moved> {
+    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         self.seen.take(key, holds)
     }
 
-    fn put(&mut self, moved: Moved, holds: &mut Holds) -> Result<(), Mistake> {
+    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         self.seen.put(moved, holds)?;
         self.unsure = false;
         Ok(())
     }
 
     fn number(&self, key: u64) -> u64 {
-        State::number(&self.seen, key)
+        FilterState::number(&self.seen, key)
     }
 
-    fn show(&mut self, whose: Whose, again: bool, to: &mut Row<'_>) {
-        self.seen.show(whose, again, to);
+    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
+        self.seen.publish(whose, again, to);
     }
 }
 
@@ -206,11 +206,12 @@ impl Token {
         if self.unsure {
             return Err(UNSURE);
         }
-        let (_, payload, end) = layers::datagram(block).map_err(Missing::reason)?.ok_or(NOT_UDP)?;
+        let (_, payload, end) =
+            layers::datagram(block).map_err(HeaderError::reason)?.ok_or(NOT_UDP)?;
         let data = payload + LENGTH as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
         let found = TokenView::of(block, payload, length.min(self.covers.into()));
-        let found = found.ok_or(Missing::Cut.reason())?;
+        let found = found.ok_or(HeaderError::Cut.reason())?;
         if found.tag != found.signed(&self.key, length) {
             return Err(FORGED);
         }
@@ -232,8 +233,8 @@ struct TokenView<'a> {
 }
 
 impl<'a> TokenView<'a> {
-    /// The token at the beginning of this payload; `None`: it was not captured with all that it
-    /// covers.
+    /// Returns the token at offset `payload`; `None` if it, or a byte that it covers, was not
+    /// captured.
     fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;

@@ -8,7 +8,7 @@ use wire::{ipv4, ipv6};
 /// under this key, with this number, covering `covers` bytes.
 ///
 /// # Panics
-/// When there is no such payload.
+/// Panics if the frame has no such payload.
 pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     let (addresses, udp) = match frame[14] >> 4 {
         4 => (14 + ipv4::SRC..14 + ipv4::LENGTH_MIN, 14 + ipv4::LENGTH_MIN),

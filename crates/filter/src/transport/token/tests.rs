@@ -99,11 +99,11 @@ fn h22_missing_token_has_its_reason() {
 }
 
 #[test]
-fn h22_seen_numbers_move_with_the_filter() {
+fn h22_used_numbers_move_with_the_filter() {
     let turn = |node: &mut Node, number| {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
-        let batch = node.turn(space.batch(&[sealed(number)]), &mut space, 0).remove(0);
+        let batch = node.pass(space.batch(&[sealed(number)]), &mut space, 0).remove(0);
         batch.select(Class::answered) != 0
     };
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
@@ -113,22 +113,22 @@ fn h22_seen_numbers_move_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// In reserve behind its own twin the filter lacks the numbers seen, and passes nothing.
+/// As the fallback of its own twin the filter lacks the used numbers, and passes nothing.
 #[test]
-fn h22_in_reserve_nothing_passes() {
-    let given = arguments(&TOKEN, &[KEY]).unwrap().in_reserve(true);
+fn h22_fallback_of_a_twin_passes_nothing() {
+    let given = arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
     node.filter = TOKEN.user.unwrap()(&given).unwrap();
     let arena = Arena::new(1);
     let mut space = Space::new(&arena);
-    let batch = node.turn(space.batch(&[sealed(1)]), &mut space, 0).remove(0);
+    let batch = node.pass(space.batch(&[sealed(1)]), &mut space, 0).remove(0);
     assert_eq!(batch.select(Class::answered), 0);
     assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
 /// The maximum of a program fits on its stack for every loader; more is refused.
 #[test]
-fn h22_a_program_covers_128_bytes() {
+fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {
         let given = arguments(&TOKEN, &[KEY, covers]).unwrap();
         let emit = TOKEN.kernel.unwrap();
@@ -152,7 +152,7 @@ fn h22_a_program_covers_128_bytes() {
 
 #[test]
 fn h22_without_key_access_there_is_no_filter() {
-    let given = arguments(&TOKEN, &[KEY]).unwrap().trusted_with(None);
+    let given = arguments(&TOKEN, &[KEY]).unwrap().with_keys(None);
     let mistake = TOKEN.user.unwrap()(&given).expect_err("no key");
     assert_eq!(mistake.parameter, Some("key"));
     assert!(mistake.what.contains("the process of their user"), "{mistake}");

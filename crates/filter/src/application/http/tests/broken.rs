@@ -4,7 +4,7 @@ use super::*;
 
 /// Ends a direction without FIN: a reset, a timeout, the end of a capture.
 fn cut(back: bool) -> Part {
-    Part { flags: Flags::ENDING, ..hole(back, 0) }
+    Part { flags: Flags::END_MASK, ..hole(back, 0) }
 }
 
 fn count(node: &Node, name: &str) -> u64 {
@@ -14,8 +14,8 @@ fn count(node: &Node, name: &str) -> u64 {
 
 #[test]
 fn only_fin_completes_a_body_without_length() {
-    for (ending, whole) in [(end(true), true), (cut(true), false)] {
-        let parts = [ahead(GET), back(response(200, "", "to the end")), end(false), ending];
+    for (last_part, whole) in [(end(true), true), (cut(true), false)] {
+        let parts = [ahead(GET), back(response(200, "", "to the end")), end(false), last_part];
         let (seen, node) = connection(&["emit=body"], true, &parts);
         assert_eq!(seen.classes(), [1, 200, 1200]);
         assert_eq!(
@@ -37,8 +37,8 @@ fn truncated_decoded_body_is_incomplete() {
     let fields = "Content-Encoding: gzip\r\n";
     let coded = codings::gzipped(b"some text in a body");
     let head = response(200, fields, "");
-    for (ending, whole) in [(end(true), true), (cut(true), false)] {
-        let parts = [ahead(GET), back([head.as_bytes(), &coded].concat()), end(false), ending];
+    for (last_part, whole) in [(end(true), true), (cut(true), false)] {
+        let parts = [ahead(GET), back([head.as_bytes(), &coded].concat()), end(false), last_part];
         let (seen, _) = connection(&["emit=body", "decode=yes"], false, &parts);
         assert_eq!(seen.messages[1].bytes, b"some text in a body");
         assert_eq!(seen.messages[1].whole, whole);
@@ -69,8 +69,8 @@ fn stray_bytes_behind_a_request_keep_its_response() {
 
 #[test]
 fn head_without_empty_line_is_incomplete() {
-    for ending in [end(false), cut(false)] {
-        let parts = [ahead("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), ending];
+    for last_part in [end(false), cut(false)] {
+        let parts = [ahead("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), last_part];
         for words in [&["emit=message"][..], &["emit=head"], &["emit=body"], &["strict=yes"]] {
             let (seen, node) = connection(words, true, &parts);
             assert_eq!(seen.classes(), [1, 1000], "{words:?}");

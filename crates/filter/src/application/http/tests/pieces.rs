@@ -118,7 +118,7 @@ fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> ConnectionOutput {
             node = new();
             node.restore(saved).expect("the same filter");
         }
-        for batch in turn(&mut node, &mut space, part, 1000 + number as u64) {
+        for batch in pass(&mut node, &mut space, part, 1000 + number as u64) {
             batch.blocks().for_each(|(_, block)| seen.take(&block));
         }
     }

@@ -10,16 +10,16 @@ fn incomplete_datagram_expires() {
     for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
         let frames = [first.clone().at(5), last.clone().at(5 + after)];
         for size in [1, 2] {
-            let came = run_in(&[], &frames, testing_batches(2, size), None);
-            assert_eq!(came.left.len() == 1, whole, "however they are batched");
-            assert_eq!(came.count("fragments missing"), if whole { 0 } else { 2 });
+            let output = run_in(&[], &frames, testing_batches(2, size), None);
+            assert_eq!(output.left.len() == 1, whole, "however they are batched");
+            assert_eq!(output.count("fragments missing"), if whole { 0 } else { 2 });
         }
     }
     // Without further fragments the clock alone expires it.
     let arena = Arena::new(2);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &["timeout=2s"]).unwrap();
-    node.turn(space.batch(&[first]), &mut space, 100);
+    node.pass(space.batch(&[first]), &mut space, 100);
     for (now, held) in [(2 * SECOND, 1), (2 * SECOND + 100, 0)] {
         node.tick(&mut space, now);
         assert_eq!(node.counts.held.blocks, held);
@@ -27,26 +27,26 @@ fn incomplete_datagram_expires() {
 }
 
 #[test]
-fn numbers_are_bounded() {
+fn pending_datagrams_and_fragments_are_bounded() {
     let of = |id: u8, frame: Frame| {
         let mut frame = frame;
         frame.bytes[18] = id;
         frame
     };
     let begun: Vec<Frame> = (0..9).map(|id| of(id, four(0, true, &DATA[..8]))).collect();
-    let came = run(&["datagrams=4"], &begun);
-    assert_eq!((came.count("evicted datagrams"), came.count("fragments missing")), (5, 9));
+    let output = run(&["datagrams=4"], &begun);
+    assert_eq!((output.count("evicted datagrams"), output.count("fragments missing")), (5, 9));
 
     let mut many: Vec<Frame> = (1..=1024).map(|unit| four(8 * unit, true, &[1; 8])).collect();
     many.push(four(8 * 1025, false, &[1; 8]));
     many.push(four(0, true, &[1; 8]));
-    let came = run(&[], &many);
-    assert_eq!((came.left.len(), came.count("too many fragments")), (0, 1026));
+    let output = run(&[], &many);
+    assert_eq!((output.left.len(), output.count("too many fragments")), (0, 1026));
 
     // Repeated fragments are not searched for again and again.
     let again = vec![four(0, true, &[1; 8]); 2000];
-    let came = run(&[], &again);
-    assert_eq!((came.count("duplicate"), came.count("too many fragments")), (1023, 977));
+    let output = run(&[], &again);
+    assert_eq!((output.count("duplicate"), output.count("too many fragments")), (1023, 977));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn without_memory_the_ledger_balances() {
     let mut node = Node::new(&IP, &[]).unwrap();
     let frames =
         [four(0, true, &DATA[..8]), four(8, true, &DATA[8..16]), four(16, false, &DATA[16..])];
-    let left = node.turn(space.batch(&frames), &mut space, 0);
+    let left = node.pass(space.batch(&frames), &mut space, 0);
     assert_eq!(testing::amount(&left).blocks, 0);
     let counts = &node.counts;
     assert_eq!((counts.consumed.blocks, counts.made.blocks, counts.no_room.blocks), (3, 1, 1));

@@ -11,8 +11,8 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
         six(16, false, &DATA[16..]),
     ];
     for policy in FragmentPolicy::WORDS {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!((came.left.len(), came.count("overlap")), (0, 4), "{policy}: RFC 5722");
+        let output = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!((output.left.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
     // Also with contradictory last fragments.
     let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
@@ -22,10 +22,10 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
 #[test]
 fn overlapping_ipv4_fragments_are_dropped_under_drop() {
     let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
-    let came = run(&["policy=drop"], &frames);
-    assert_eq!((came.left.len(), came.count("overlap")), (0, 2));
-    let came = run(&[], &frames);
-    assert_eq!((came.only(), came.count("overlapping datagrams")), (DATA, 1));
+    let output = run(&["policy=drop"], &frames);
+    assert_eq!((output.left.len(), output.count("overlap")), (0, 2));
+    let output = run(&[], &frames);
+    assert_eq!((output.only(), output.count("overlapping datagrams")), (DATA, 1));
 }
 
 #[test]
@@ -33,11 +33,11 @@ fn teardrop_stays_within_the_datagram() {
     // The second fragment lies wholly inside the first (CVE-1999-0015).
     let frames = [four(0, true, &[b'a'; 32]), four(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(came.only(), expected, "{policy}");
+        let output = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(output.only(), expected, "{policy}");
     }
-    let came = run(&["policy=last"], &frames);
-    assert_eq!(came.only(), [&[b'a'; 24][..], b"bbbb"].concat());
+    let output = run(&["policy=last"], &frames);
+    assert_eq!(output.only(), [&[b'a'; 24][..], b"bbbb"].concat());
     // Linux: the first fragment contradicts the end.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
@@ -88,14 +88,14 @@ fn policies_reassemble_novaks_set_like_their_systems() {
         ("first", "AAAJBBCCCLDLMEEFFFGGHHIQ"),
         ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
     ] {
-        let came = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(units(came.only()), expected, "{policy}");
-        assert_eq!(came.count("overlapping datagrams"), 1);
+        let output = run(&[&format!("policy={policy}")], &frames);
+        assert_eq!(units(output.only()), expected, "{policy}");
+        assert_eq!(output.count("overlapping datagrams"), 1);
     }
 }
 
 #[test]
-fn policies_on_sets_that_revealed_bugs() {
+fn policies_resolve_sets_of_past_bugs_as_expected() {
     // A fragment that begins at the end of one and extends into another.
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
@@ -106,11 +106,11 @@ fn policies_on_sets_that_revealed_bugs() {
     assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
     let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
     assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "MMME");
-    // What lies behind the end that the last fragment states is nobody's.
+    // Bytes behind the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
-        let came = run(&[&format!("policy={policy}")], &letters(&beyond));
-        assert_eq!(units(came.only()), "AB", "{policy}");
+        let output = run(&[&format!("policy={policy}")], &letters(&beyond));
+        assert_eq!(units(output.only()), "AB", "{policy}");
     }
     assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
 }
@@ -143,10 +143,10 @@ fn first_and_last_agree_with_a_bytewise_model() {
         }
         let whole = model[0].len() == 8 * units;
         for (policy, model) in ["first", "last"].iter().zip(model) {
-            let came = run(&[&format!("policy={policy}")], &frames[..seen]);
-            assert_eq!(came.left.len(), usize::from(whole), "{round}");
+            let output = run(&[&format!("policy={policy}")], &frames[..seen]);
+            assert_eq!(output.left.len(), usize::from(whole), "{round}");
             if whole {
-                assert!(came.only().iter().eq(model.values()), "{policy}, {round}");
+                assert!(output.only().iter().eq(model.values()), "{policy}, {round}");
             }
         }
         for policy in FragmentPolicy::WORDS {

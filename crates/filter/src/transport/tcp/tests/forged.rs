@@ -13,7 +13,7 @@ fn held_data_behind_emitted_data_is_dropped() {
     let arena = Arena::new(16);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &[]).unwrap();
-    node.turn(space.batch(&begun([client(0, 105, b"held")])), &mut space, 0);
+    node.pass(space.batch(&begun([client(0, 105, b"held")])), &mut space, 0);
     let mut saved = node.save();
     for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE) {
         assert_eq!(moved.held.iter().flatten().count(), 1);
@@ -27,7 +27,7 @@ fn held_data_behind_emitted_data_is_dropped() {
     other.restore(saved).unwrap();
     assert_eq!(other.counts.held.blocks, 1);
     let come = [client(0, 6000, b"far"), server(0, 501, b"").acknowledging(6003)];
-    other.turn(space.batch(&come), &mut space, 0);
+    other.pass(space.batch(&come), &mut space, 0);
     other.finish(&mut space, 0);
     assert_eq!(other.counts.held.blocks, 0);
 }

@@ -1,7 +1,9 @@
 //! Bytes that were sent but not captured.
 
+use super::super::TCP;
 use super::run::run;
 use super::*;
+use crate::testing::{Arena, Node, Space, arguments};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -49,6 +51,26 @@ fn unacknowledged_gap_waits_for_a_second() {
     assert!(early.blocks.iter().filter(|block| block.hole).all(|b| b.time == SECOND * 5 / 4));
     frames.push(client(0, 101, b"ab").at(4 * SECOND));
     assert_eq!(run(&["gap=5s"], &frames, 1).line(), ">^ab|cd|*2|gh|ij|$ <$");
+}
+
+#[test]
+fn set_gap_and_timeout_apply_to_what_waits_already() {
+    let arena = Arena::new(3);
+    let mut space = Space::new(&arena);
+    let mut node = Node::new(&TCP, &["gap=5s"]).unwrap();
+    let frames = [client(SYN, 100, b""), client(0, 103, b"cd")];
+    drop(node.pass(space.batch(&frames), &mut space, 0));
+    drop(node.tick(&mut space, 2 * SECOND));
+    assert_eq!(node.counts.held.blocks, 1);
+    node.filter.set(&arguments(&TCP, &["gap=1s"]).unwrap()).unwrap();
+    drop(node.tick(&mut space, 2 * SECOND));
+    assert_eq!(node.counts.held.blocks, 0);
+    let at = TCP.counters.iter().position(|name| *name == "timed out sessions").unwrap();
+    let ended = |node: &Node| node.counts.counters[at];
+    assert_eq!(ended(&node), 0);
+    node.filter.set(&arguments(&TCP, &["timeout=1s"]).unwrap()).unwrap();
+    drop(node.tick(&mut space, 2 * SECOND));
+    assert_eq!(ended(&node), 1);
 }
 
 #[test]

@@ -118,10 +118,10 @@ fn repeated_syn_begins_nothing() {
     assert_eq!((found.line().as_str(), found.counted("new sessions")), (">^abc|$ <^$", 1));
 }
 
-/// The end of an abandoned stream lies behind the numbers that count then: waiting for it would
-/// never end.
+/// The server's second SYN restarts its stream, so a FIN of the first stream is discarded: its
+/// number might never be reached.
 #[test]
-fn end_before_another_answer_is_discarded() {
+fn fin_of_a_restarted_stream_is_discarded() {
     let answers = |number: u32| server(SYN, number, b"").acknowledging(101);
     for fin in [600, 2_000_000_000] {
         let frames = [

@@ -19,12 +19,12 @@ use wire::tcp::flag::{ACK, FIN, RST, SYN};
 /// Ports of client and server.
 const PORTS: (u16, u16) = (4000, 80);
 
-/// Makes a segment of the client.
+/// Builds a frame with a TCP segment sent by the client.
 fn client(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment(PORTS, flags, sequence, payload)
 }
 
-/// A segment of the server.
+/// Makes a segment of the server.
 fn server(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment((PORTS.1, PORTS.0), flags, sequence, payload).swapped()
 }

@@ -320,8 +320,8 @@ fn overlaps_follow_the_policy() {
         let letter = |owner: &Option<(usize, u8)>| owner.map_or(0, |(_, letter)| letter);
         let wanted: Vec<u8> = [b'_'].into_iter().chain(owner.iter().map(letter)).collect();
         let found = &outcome.streams()[&(1, false)].bytes;
-        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert_eq!(shown(found), shown(&wanted), "{policy}: {frames:?}");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(text(found), text(&wanted), "{policy}: {frames:?}");
     }
 }
 

@@ -16,7 +16,7 @@ fn with_option(frame: Frame, option: &[u8]) -> Frame {
     Frame { bytes, ..frame }
 }
 
-/// TCP-MD5 and TCP-AO options with invalid signatures.
+/// Returns TCP-MD5 and TCP-AO options with invalid signatures.
 fn signatures() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
@@ -32,7 +32,7 @@ fn settled(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// A connection with some data, then these segments, then data both ways at this time.
+/// Makes a connection with some data, then these segments, then data both ways at time `then`.
 fn disturbed(by: &[Frame], then: u64) -> Vec<Frame> {
     let said =
         [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];
@@ -75,7 +75,7 @@ fn data_behind_an_accepted_reset_is_another_session() {
         let found = settled(&disturbed(&resets, 5_000 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
         assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 2));
-        let broken = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::ENDING));
+        let broken = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END_MASK));
         assert_eq!(broken.map(|block| block.session).collect::<Vec<_>>(), [1, 1]);
     }
 }
@@ -96,7 +96,7 @@ fn reset_is_accepted_after_silence() {
     let found = settled(&frames);
     assert_eq!(found.line(), ">^ask <^one|two >$ <$");
     assert_eq!((found.counted("resets taken back"), found.counted("duplicates")), (0, 1));
-    assert!(found.blocks.iter().any(|block| block.flags.has(abi::Flags::ENDING)));
+    assert!(found.blocks.iter().any(|block| block.flags.has(abi::Flags::END_MASK)));
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
 
-/// The same; with `moves` all state moves to another instance after every batch.
+/// Runs the filter as [`run`] does; with `moves` all state moves to another instance after every
+/// batch.
 pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -43,7 +44,7 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     for frames in frames.chunks(batch.min(LANES)) {
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
         let batch = space.batch(frames);
-        note(&node.turn(batch, &mut space, now), &mut blocks);
+        note(&node.pass(batch, &mut space, now), &mut blocks);
         if node.wake.take_if(|wake| *wake <= now).is_some() {
             note(&node.tick(&mut space, now), &mut blocks);
         }
@@ -64,7 +65,7 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     Outcome { blocks, counts }
 }
 
-/// The ledger: taken + made = passed + consumed + held + dropped.
+/// Asserts that the ledger balances: taken + made = passed + consumed + held + dropped.
 fn balances(counts: &Counts, came: usize, left: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;

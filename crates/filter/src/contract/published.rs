@@ -1,12 +1,11 @@
 //! Published state of a filter (`state=NAME`): numbers with names and units. [Th §5.3.3,
 //! "communicating state"], FEATURES M3
 //!
-//! In: a session, which is plain data. Out: a row of numbers, one for each field. The fields of a
-//! session stand once, beside it ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, the
-//! tables that others read and the printed output are made from those. Values that are not among
-//! the fields (seeds, hashes, lists of held blocks) are never published.
+//! A session becomes a row of numbers, one or more per field. Its fields are declared once
+//! ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, shared tables and printed output
+//! derive from them. Other values of a session (seeds, hashes, held blocks) are never published.
 
-/// Unit of a field's number.
+/// Unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Blocks.
@@ -15,16 +14,16 @@ pub enum Unit {
     Bytes,
     /// Messages of a protocol.
     Messages,
-    /// Nanoseconds: a stretch of time, or a time by the clock of the path.
+    /// Nanoseconds: a duration, or a time on the path's clock.
     Nanoseconds,
-    /// 1 or 0.
+    /// 1 for yes, 0 for no.
     YesNo,
-    /// A number that means itself: a session, a port.
+    /// A number without a unit: a session, a port.
     Number,
 }
 
 impl Unit {
-    /// The unit as it is printed; of what means itself nothing.
+    /// Returns the unit as printed; empty for [`Unit::Number`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,21 +37,21 @@ impl Unit {
     }
 }
 
-/// A field, whatever session it is of.
+/// A field without its session type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
-    /// `[a-z][a-z0-9_]*`
+    /// Name, of the form `[a-z][a-z0-9_]*`.
     pub name: &'static str,
     /// Unit of the number.
     pub unit: Unit,
-    /// Number of values of the column: if there are several, each has its number behind the name.
+    /// Number of values; if above 1, each value has a column of its own, named `NAME.INDEX`.
     pub times: usize,
-    /// Description, for help.
+    /// One line for help.
     pub help: &'static str,
 }
 
 impl Column {
-    /// The names of its numbers, as they stand at the head of a table.
+    /// Returns the headings of its columns.
     pub fn names(self) -> impl Iterator<Item = String> {
         let name = move |number| match self.times {
             1 => self.name.to_owned(),
@@ -62,11 +61,11 @@ impl Column {
     }
 }
 
-/// The number of a session: the first column where a filter keeps several.
+/// The session number: the first column of filters with several sessions.
 pub const SESSION: Column =
     Column { name: "session", unit: Unit::Number, times: 1, help: "the number of the session" };
 
-/// A field of a session, and where its number is.
+/// A field of a session type, with its accessor.
 #[derive(Debug)]
 pub struct Field<S> {
     pub(super) column: Column,
@@ -74,7 +73,7 @@ pub struct Field<S> {
 }
 
 impl<S> Field<S> {
-    /// A field of one number.
+    /// Creates a field with one value.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -85,7 +84,7 @@ impl<S> Field<S> {
         Self::many(name, unit, 1, help, of)
     }
 
-    /// A field of several numbers, which `of` is asked for by their place.
+    /// Creates a field with `times` values; `of` receives the index of a value.
     #[must_use]
     pub const fn many(
         name: &'static str,
@@ -98,20 +97,14 @@ impl<S> Field<S> {
     }
 }
 
-/// Sessions whose state a filter publishes, as [`Keeps`](super::Keeps) declares.
+/// The sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
-    /// The private one: one row.
+pub enum PublishedSessions {
+    /// The private session: one row.
     Private,
-    /// All others: what the private one shares among them (seeds) is nobody's.
+    /// All sessions except the private one, which holds internal data such as seeds.
     Sessions,
 }
 
-/// The columns of a session of this kind, for a description.
-#[must_use]
-pub fn columns<S: super::Session>() -> Vec<Column> {
-    S::FIELDS.iter().map(|field| field.column).collect()
-}
-
-/// Callback for each changed row: its position, and its numbers; `None`: it has ended.
+/// Callback for a changed row: its index, and its numbers; `None` if the session has ended.
 pub type Row<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

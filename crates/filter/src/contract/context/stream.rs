@@ -1,21 +1,20 @@
-//! Context of filters that take blocks and give others.
+//! Context of filters that hold and emit blocks.
 
 use super::{Counter, Counts, Gateway, Reason, Time};
 use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
 use crate::contract::holds::{Fate, HeldList, Holds};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
-/// Blocks that leave a stream filter, in order.
+/// Output of a stream filter, in order.
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// The sessions that began, each with the number of the block that began it; none: nobody
-    /// wants to know.
+    /// New sessions, each with the sequence number of its first block; `None` if not recorded.
     begun: Option<Vec<(u32, u32)>>,
 }
 
 impl<'a> Output<'a> {
-    /// Adds a block that the block with this number caused.
+    /// Adds a block with the sequence number of its causing block.
     pub fn push(&mut self, block: Block<'a>, order: u32) {
         if self.batches.last().is_none_or(Batch::is_full) {
             self.batches.push(Batch::empty());
@@ -26,39 +25,40 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Remembers from now on which sessions begin.
+    /// Starts recording new sessions.
     pub fn note_sessions(&mut self) {
         self.begun.get_or_insert_default();
     }
 
-    /// The sessions that began, in order, each with the number of the block that began it.
+    /// Returns the new sessions since the last call, in order, each with the sequence number of its
+    /// first block.
     pub fn sessions_begun(&mut self) -> Vec<(u32, u32)> {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns true if nothing leaves.
+    /// Returns true if there is no output.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// Puts a batch before all others.
+    /// Inserts a batch before all others.
     pub fn lead(&mut self, batch: Batch<'a>) {
         self.batches.insert(0, batch);
     }
 
-    /// The batches, which are then the caller's.
+    /// Removes and returns all batches.
     pub fn take(&mut self) -> Vec<Batch<'a>> {
         std::mem::take(&mut self.batches)
     }
 }
 
-/// Context of a filter that takes blocks and gives others.
+/// Context of a filter that holds and emits blocks.
 ///
-/// Every block that comes must be passed, consumed, held or dropped: the ledger finds what is
-/// forgotten.
+/// Every incoming block must be passed, consumed, held or dropped; the ledger reports a forgotten
+/// one.
 pub struct StreamContext<'c, 'a> {
-    /// The path's clock.
+    /// Time on the path's clock.
     pub now: Time,
     counts: &'c mut Counts,
     holds: &'c mut Holds,
@@ -69,10 +69,10 @@ pub struct StreamContext<'c, 'a> {
     given: Given<'a>,
 }
 
-/// Output while one block of a batch is processed: mostly that block.
+/// Output caused by one incoming block: usually that block alone.
 #[derive(Default)]
 struct Given<'a> {
-    /// True while blocks of a batch are processed.
+    /// True while [`StreamContext::each`] runs; otherwise output skips this buffer.
     counts: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for StreamContext<'_, '_> {
 }
 
 impl<'c, 'a> StreamContext<'c, 'a> {
-    /// A context over these parts of a node.
+    /// Creates a context over these parts of a node.
     pub fn new(
         now: Time,
         counts: &'c mut Counts,
@@ -97,10 +97,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, given: Given::default() }
     }
 
-    /// Has `take` look at the live blocks one by one. What leaves takes the lanes of the batch from
-    /// the first on as long as no block lies there that was not looked at, so that nothing is
-    /// allocated as long as all fits into one batch; the rest goes on behind the batch
-    /// ([`StreamBatches::in_place`](crate::contract::traits::StreamBatches::in_place)).
+    /// Calls `take` with each live block. Output reuses the lanes of the batch, from the first on,
+    /// as far as all blocks in them have been processed, so that nothing is allocated while it
+    /// fits; the rest follows the batch.
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
         let (mut used, mut ahead) = (0, batch.live());
@@ -126,8 +125,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(mask_of(used));
     }
 
-    /// Places what leaves beside the first: in the lanes before those `ahead`, which move up if
-    /// they have to and can.
+    /// Stores the output beyond the first block in lanes before `ahead`, the blocks not yet
+    /// processed; those move up if necessary and possible. Returns the lanes used, and the new
+    /// `ahead`.
     #[cold]
     fn place_others(
         &mut self,
@@ -152,7 +152,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         (used, ahead)
     }
 
-    /// Lets a block leave.
+    /// Emits a block.
     #[inline]
     fn give(&mut self, block: Block<'a>) {
         match &mut self.given {
@@ -162,40 +162,40 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Counts.
+    /// Adds `n` to a counter.
     pub fn count(&mut self, counter: Counter, n: u64) {
         self.counts.count(counter, n);
     }
 
-    /// Lets the block that came go on: narrowed, with another class or session.
+    /// Passes the incoming block on, possibly narrowed or with another class or session.
     pub fn pass(&mut self, block: Block<'a>) {
         self.give(block);
     }
 
-    /// Lets one block more go out than came in.
+    /// Emits a block in addition to the incoming ones.
     pub fn make(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
         self.give(block);
     }
 
-    /// Answers nothing for a block that goes on, and says why.
+    /// Counts a block that continues without a class, and returns the absent class.
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Ends the block that came: it was used up.
+    /// Ends an incoming block that was used up.
     pub fn consume(&mut self, block: &Block<'a>) {
         self.counts.consumed.add(block.length());
     }
 
-    /// Ends the block that came, and says why.
+    /// Drops an incoming block, counted by reason.
     pub fn drop(&mut self, block: &Block<'a>, reason: Reason) {
         self.holds.note(block.marks.ticket(), Fate::Dropped);
         self.counts.dropped(reason, block.length());
     }
 
-    /// Ends the block of a lane, which was used up, and lets one that was made take its place: for
+    /// Replaces the block of a lane, which was used up, by a new one: for
     /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
@@ -203,8 +203,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set(l, made);
     }
 
-    /// Makes a new block of at most `room` bytes, which `fill` writes; it answers how much it used.
-    /// Answers false when there is no memory.
+    /// Creates and emits a block of at most `room` bytes, written by `fill`, which returns the
+    /// length used. Returns false without memory.
     pub fn append(
         &mut self,
         room: usize,
@@ -216,9 +216,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         made.map(|block| self.make(block)).is_some()
     }
 
-    /// Makes a new block as [`StreamContext::append`] does, and keeps it from leaving: for a filter
-    /// that looks at it, and [gives](Self::make) or [keeps](Self::keep) it. One that is neither is
-    /// no block: nothing counts it. `None`: there is no memory, which is counted.
+    /// Creates a block as [`StreamContext::append`] does, without emitting it: the caller may
+    /// [emit](Self::make) or [hold](Self::keep) it; otherwise it vanishes uncounted. Returns `None`
+    /// without memory, which is counted.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -239,9 +239,10 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
-    /// Makes the description of a message, which `fill` writes as a `wire::record` of at most
-    /// `room` bytes: nothing of it is in view. It leaves when it is [given](Self::make), before the
-    /// blocks of the message, and may be [kept](Self::keep) as well.
+    /// Creates the description of a message: a block with an empty view whose frame is a
+    /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
+    /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it as
+    /// well. Returns `None` without memory.
     pub fn describe(
         &mut self,
         room: usize,
@@ -254,15 +255,30 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
     }
 
-    /// Keeps a block that was made here beyond the turn, in `list`, as [`StreamContext::hold`] does
-    /// with one that came: it counts as made. Answers false, and evicts it, when a bound is
-    /// reached.
+    /// Holds a block that was created here, as [`StreamContext::hold`] does with an incoming one;
+    /// it counts as made.
     pub fn keep(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
-    /// Ends the front block of `list`: it was used up.
+    /// Gives on a part of the incoming block: in its place if `given` is false, since no part was
+    /// given or held yet, else as a new block. Sets `given`.
+    pub fn give_part(&mut self, part: Block<'a>, given: &mut bool) {
+        if std::mem::replace(given, true) { self.make(part) } else { self.pass(part) }
+    }
+
+    /// Holds a part of the incoming block as the last of `list`, counted as
+    /// [`StreamContext::give_part`] counts; false if it cannot be held.
+    pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
+        let key = list.len();
+        match std::mem::replace(given, true) {
+            true => self.keep(list, part, key),
+            false => self.hold(list, part, key),
+        }
+    }
+
+    /// Consumes the front block of `list`.
     pub fn forget(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
@@ -272,8 +288,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// The same for a block that was put together with others: what becomes of the block with these
-    /// marks becomes of it, for a section that asks.
+    /// Consumes the front block of `list`, which was merged into the block with these marks: for a
+    /// Boolean section, the fate of that block is its own.
     pub fn forget_into(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.forget(list);
@@ -282,20 +298,19 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// The blocks of `list`, first to last, with their keys.
+    /// Returns the blocks of `list` with their keys, from front to back.
     pub fn held<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Block<'a>)> + 's {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// The same block with all its bytes here; `None`: they are gone, and the block must be
-    /// dropped.
+    /// Returns the block with all captured bytes present; `None` if they have been overwritten: the
+    /// caller must drop the block.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
     }
 
-    /// Keeps the block beyond the turn, in `list`, ordered by `key` (32-bit sequence numbers
-    /// compare with wrap-around). When a bound is reached it is evicted at once, counted, and false
-    /// is answered.
+    /// Holds the block beyond the pass, in `list`, ordered by `key` (compared as a 32-bit sequence
+    /// number with wrap-around). Returns false at a limit: the block is then evicted, and counted.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
@@ -316,21 +331,21 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// The key and the block at the front of `list`.
+    /// Returns the key and the block at the front of `list`; `None` if it is empty.
     #[must_use]
     pub fn front(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.front(list)?;
         Some((key, self.block(&entry)))
     }
 
-    /// The key and the block at the back of `list`.
+    /// Returns the key and the block at the back of `list`; `None` if it is empty.
     #[must_use]
     pub fn back(&self, list: &HeldList) -> Option<(u32, Block<'a>)> {
         let (key, entry) = self.holds.back(list)?;
         Some((key, self.block(&entry)))
     }
 
-    /// Lets the front block go on, viewed as `change` says.
+    /// Emits the front block of `list`, transformed by `change`.
     pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
@@ -340,12 +355,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Ends the front block, and says why.
+    /// Drops the front block of `list`, counted by reason.
     pub fn discard(&mut self, list: &mut HeldList, reason: Reason) {
         self.discard_behind(list, 0, reason);
     }
 
-    /// Ends the block that stands behind `before` others, and says why.
+    /// Drops the block at index `before` of `list`, counted by reason.
     pub fn discard_behind(&mut self, list: &mut HeldList, before: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, before) {
             let bytes = entry.pointer.length();
@@ -356,15 +371,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Says that the block at hand begins the session with this number. Replicas of a filter end
-    /// their sessions in the order in which these began, whichever replica has which.
+    /// Declares that the current block begins the session with this number. Replicas of a filter
+    /// shut down their sessions in this order, across replicas.
     pub fn begins(&mut self, session: u32) {
         if let Some(begun) = &mut self.output.begun {
             begun.push((session, self.order));
         }
     }
 
-    /// Asks for `tick` when the path's clock reaches `time`.
+    /// Requests a `tick` when the path's clock reaches `time`, or the earliest of several.
     pub fn wake_at(&mut self, time: Time) {
         *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }
@@ -386,7 +401,8 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// Gives as many blocks for each that comes as its first byte says: itself, and holes.
+    /// A filter that emits the number of blocks in the first byte of each incoming one: itself,
+    /// then holes.
     struct Times;
 
     impl Stream for Times {
@@ -403,8 +419,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of blocks that leave in the incoming batch, the lengths of the batches
-    /// behind it, and the cause of each block, in order.
+    /// Returns the number of output blocks in the incoming batch, the lengths of the batches after
+    /// it, and the cause of each block, in order.
     fn run(times: &[u8]) -> (u32, Vec<usize>, Vec<(bool, u32)>) {
         let arena = Arena::new(64);
         let mut space = Space::new(&arena);
@@ -416,7 +432,6 @@ mod tests {
         let mut cx =
             StreamContext::new(0, &mut counts, &mut holds, &mut space, &mut output, &mut wake);
         filter.process(&mut batch, &mut cx);
-        assert!(filter.in_place());
         let stayed = batch.live().count_ones();
         let behind = output.take();
         let lengths = behind.iter().map(Batch::len).collect();
@@ -429,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_takes_the_lanes_of_the_batch() {
+    fn output_reuses_the_lanes_of_the_batch() {
         let (block, hole) = (false, true);
         assert_eq!(run(&[1, 1]), (2, vec![], vec![(block, 0), (block, 1)]));
         assert_eq!(run(&[0, 0, 1]), (1, vec![], vec![(block, 2)]));

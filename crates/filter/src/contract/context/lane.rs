@@ -1,37 +1,37 @@
-//! Context of filters that keep blocks in their lanes.
+//! Contexts of filters that leave blocks in their lanes.
 
 use super::{Counter, Counts, Gateway, Keep, Reason, Time};
 use crate::contract::batch::{Batch, Block, Lane, LaneMask};
 use abi::{BLOCK_MAX, Class, Marks};
 
-/// Context of a classifier.
+/// Context of a classifier: clock and counters.
 #[derive(Debug)]
-pub struct Tell<'c> {
-    /// The path's clock.
+pub struct ClassifyContext<'c> {
+    /// Time on the path's clock.
     pub now: Time,
     counts: &'c mut Counts,
 }
 
-impl<'c> Tell<'c> {
-    /// A context that counts here.
+impl<'c> ClassifyContext<'c> {
+    /// Creates a context over these counters.
     pub fn new(now: Time, counts: &'c mut Counts) -> Self {
         Self { now, counts }
     }
 
-    /// Counts.
+    /// Adds `n` to a counter.
     #[inline]
     pub fn count(&mut self, counter: Counter, n: u64) {
         self.counts.count(counter, n);
     }
 
-    /// Answers nothing, and says why: `None => cx.absent(NO_PORT)`.
+    /// Counts a block without a class, and returns the absent class: `None => cx.absent(NO_PORT)`.
     #[inline]
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Says why the lanes of a mask were answered nothing.
+    /// Counts the lanes of a mask as blocks without a class.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
@@ -40,27 +40,27 @@ impl<'c> Tell<'c> {
     }
 }
 
-/// Context of a filter that keeps blocks in their lanes.
+/// Context of a filter that leaves blocks in their lanes.
 pub struct LaneContext<'c, 'a> {
     /// Clock and counters.
-    pub tell: Tell<'c>,
+    pub common: ClassifyContext<'c>,
     gateway: &'c mut (dyn Gateway<'a> + 'c),
 }
 
 impl std::fmt::Debug for LaneContext<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneContext").field("tell", &self.tell).finish_non_exhaustive()
+        f.debug_struct("LaneContext").field("common", &self.common).finish_non_exhaustive()
     }
 }
 
 impl<'c, 'a> LaneContext<'c, 'a> {
-    /// A context over this gateway.
-    pub fn new(tell: Tell<'c>, gateway: &'c mut (dyn Gateway<'a> + 'c)) -> Self {
-        Self { tell, gateway }
+    /// Creates a context over this gateway.
+    pub fn new(common: ClassifyContext<'c>, gateway: &'c mut (dyn Gateway<'a> + 'c)) -> Self {
+        Self { common, gateway }
     }
 
-    /// The block of a lane with all its bytes here. `None`, with the lane ended and counted, when
-    /// they are gone.
+    /// Returns the block of a lane with all captured bytes present; `None` if they have been
+    /// overwritten: the lane is then ended and counted.
     pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.is_whole() {
@@ -76,10 +76,37 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Changes the viewed bytes of a lane in place, as far as this filter can tell: the space
-    /// decides whether that is the block itself or a copy, and no sibling sees the change. Answers
-    /// false, with the lane ended and counted, when there is no memory for a copy.
+    /// Lets `write` change the bytes in view of a lane. The space chooses between the block itself
+    /// and a copy; sibling branches never see the change. Returns false without memory for a copy:
+    /// the lane is then ended and counted.
     pub fn edit(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        keep: Keep,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let (from, length) = (batch.block(l).marks.view as usize, batch.block(l).length() as usize);
+        self.edit_whole(batch, l, keep, |frame| {
+            let to = from.saturating_add(length).min(frame.len());
+            if let Some(view) = frame.get_mut(from..to) {
+                write(view);
+            }
+        })
+    }
+
+    /// Lets `write` change the whole frame of a lane, including headers before the view. Returns as
+    /// [`LaneContext::edit`].
+    pub fn edit_frame(
+        &mut self,
+        batch: &mut Batch<'a>,
+        l: Lane,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        self.edit_whole(batch, l, Keep::Contents, write)
+    }
+
+    fn edit_whole(
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,
@@ -89,34 +116,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let Some(block) = self.gateway.whole(batch.block(l)) else {
             return self.lost(batch, l);
         };
-        let from = block.marks.view as usize;
-        let to = from.saturating_add(block.length() as usize);
         let mut write = Some(write);
         let edited = self.gateway.edit(&block, keep, &mut |frame| {
-            let to = to.min(frame.len());
-            if let (Some(write), Some(view)) = (write.take(), frame.get_mut(from..to)) {
-                write(view);
-            }
-        });
-        let Some((pointer, frame)) = edited else { return self.lost(batch, l) };
-        let pointer =
-            pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
-        batch.set(l, Block { pointer, frame, ..block });
-        true
-    }
-
-    /// The same for the whole frame: for what stands in front of the view.
-    pub fn edit_frame(
-        &mut self,
-        batch: &mut Batch<'a>,
-        l: Lane,
-        write: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let Some(block) = self.gateway.whole(batch.block(l)) else {
-            return self.lost(batch, l);
-        };
-        let mut write = Some(write);
-        let edited = self.gateway.edit(&block, Keep::Contents, &mut |frame| {
             if let Some(write) = write.take() {
                 write(frame);
             }
@@ -128,9 +129,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Replaces the block of a lane by a new one of at most `room` bytes, which is no frame any
-    /// more. `fill` gets the old bytes and the new room and answers how much it used; `None` leaves
-    /// the lane as it was.
+    /// Replaces the block of a lane by a new one of at most `room` bytes, without a frame. `fill`
+    /// receives the old and the new bytes and returns the length used; if it returns `None`, so
+    /// does this, and the lane is unchanged. Otherwise returns as [`LaneContext::edit`].
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -155,14 +156,14 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
-    /// Ends a lane, and says why.
+    /// Drops the block of a lane, counted by reason.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
-        self.tell.counts.dropped(reason, batch.block(l).length());
+        self.common.counts.dropped(reason, batch.block(l).length());
         batch.keep(!(1 << l));
     }
 
     fn lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
-        self.tell.counts.no_room.add(batch.block(l).length());
+        self.common.counts.no_room.add(batch.block(l).length());
         batch.keep(!(1 << l));
         false
     }

@@ -1,0 +1,24 @@
+//! Arguments of `http`.
+
+use wire::http::ParseMode;
+
+/// The arguments of `http`, parsed.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub(super) emit: Emit,
+    pub(super) mode: ParseMode,
+    pub(super) decode: bool,
+    pub(super) exchanges: bool,
+    pub(super) head: usize,
+    pub(super) pending: usize,
+    pub(super) connections: usize,
+    pub(super) most: usize,
+}
+
+/// The parts of a message that follow its description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Emit {
+    Message,
+    Head,
+    Body,
+}

@@ -1,0 +1,43 @@
+//! Reasons and counters of `http`.
+
+use crate::contract::{Counter, Reason};
+
+/// Reasons, in the order of the description.
+pub(super) const REASONS: &[&str] =
+    &["not http", "malformed", "lost", "cut", "switched", "after close", "no session"];
+
+/// Counters, in the order of the description.
+pub(super) const COUNTERS: &[&str] = &[
+    "requests",
+    "responses",
+    "missing bytes",
+    "incomplete messages",
+    "ambiguous lengths",
+    "found again",
+    "unpaired",
+    "evicted connections",
+    "decoded bodies",
+    "decoded in part",
+    "not decodable",
+    "too large to decode",
+];
+
+pub(super) const NOT_HTTP: Reason = Reason::named(REASONS, "not http");
+pub(super) const MALFORMED: Reason = Reason::named(REASONS, "malformed");
+pub(super) const LOST: Reason = Reason::named(REASONS, "lost");
+pub(super) const CUT: Reason = Reason::named(REASONS, "cut");
+pub(super) const SWITCHED: Reason = Reason::named(REASONS, "switched");
+pub(super) const AFTER_CLOSE: Reason = Reason::named(REASONS, "after close");
+pub(super) const NO_SESSION: Reason = Reason::named(REASONS, "no session");
+pub(super) const REQUESTS: Counter = Counter::named(COUNTERS, "requests");
+pub(super) const RESPONSES: Counter = Counter::named(COUNTERS, "responses");
+pub(super) const MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
+pub(super) const INCOMPLETE: Counter = Counter::named(COUNTERS, "incomplete messages");
+pub(super) const AMBIGUOUS: Counter = Counter::named(COUNTERS, "ambiguous lengths");
+pub(super) const FOUND_AGAIN: Counter = Counter::named(COUNTERS, "found again");
+pub(super) const UNPAIRED: Counter = Counter::named(COUNTERS, "unpaired");
+pub(super) const EVICTED: Counter = Counter::named(COUNTERS, "evicted connections");
+pub(super) const DECODED: Counter = Counter::named(COUNTERS, "decoded bodies");
+pub(super) const DECODED_IN_PART: Counter = Counter::named(COUNTERS, "decoded in part");
+pub(super) const NOT_DECODABLE: Counter = Counter::named(COUNTERS, "not decodable");
+pub(super) const TOO_LARGE: Counter = Counter::named(COUNTERS, "too large to decode");

@@ -1,0 +1,171 @@
+//! Counters of a filter: blocks, bytes and reasons.
+
+use serde::{Deserialize, Serialize};
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+/// Index of a counter in its description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter(pub(crate) u8);
+
+/// Index of a reason in its description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reason(pub(crate) u8);
+
+/// Counters of one filter, in blocks and bytes. The engine counts the same blocks from outside;
+/// when the path stops, both must agree (CONTRACT 19).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Blocks that the filter created and emitted.
+    pub made: Amount,
+    /// Incoming blocks that the filter used up on purpose.
+    pub consumed: Amount,
+    /// Blocks held at present.
+    pub held: Amount,
+    /// Dropped blocks, per reason of the description.
+    pub dropped: Vec<Amount>,
+    /// Number of blocks without a class, per reason of the description; they continue with class 0.
+    pub unanswered: Vec<u64>,
+    /// Further counters, in the order of the description.
+    pub counters: Vec<u64>,
+    /// Blocks evicted from a hold: by a limit, by age, or because their ring was about to be
+    /// overwritten.
+    pub evicted: Amount,
+    /// Blocks lost because the space had no memory.
+    pub no_room: Amount,
+}
+
+/// A number of blocks, and the bytes in their views.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Amount {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// Adds one block of this many bytes.
+    #[inline]
+    pub fn add(&mut self, bytes: u32) {
+        self.blocks += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// Subtracts one block of this many bytes.
+    #[inline]
+    pub fn take(&mut self, bytes: u32) {
+        self.blocks = self.blocks.wrapping_sub(1);
+        self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
+    }
+
+    /// Subtracts blocks and bytes, each no further than to 0.
+    #[must_use]
+    pub const fn saturating_sub(self, part: Self) -> Self {
+        let blocks = self.blocks.saturating_sub(part.blocks);
+        Self { blocks, bytes: self.bytes.saturating_sub(part.bytes) }
+    }
+}
+
+impl Add for Amount {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self { blocks: self.blocks + more.blocks, bytes: self.bytes + more.bytes }
+    }
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, more: Self) {
+        *self = *self + more;
+    }
+}
+
+impl Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::default(), <Self as Add>::add)
+    }
+}
+
+impl Counts {
+    /// Creates zeroed counts for this many reasons and counters.
+    #[must_use]
+    pub fn new(reasons: usize, counters: usize) -> Self {
+        Self {
+            dropped: vec![Amount::default(); reasons],
+            unanswered: vec![0; reasons],
+            counters: vec![0; counters],
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn count(&mut self, counter: Counter, n: u64) {
+        if let Some(c) = self.counters.get_mut(usize::from(counter.0)) {
+            *c += n;
+        }
+    }
+
+    pub(super) fn unanswered(&mut self, reason: Reason, blocks: u64) {
+        if let Some(c) = self.unanswered.get_mut(usize::from(reason.0)) {
+            *c += blocks;
+        }
+    }
+
+    pub(super) fn dropped(&mut self, reason: Reason, bytes: u32) {
+        if let Some(c) = self.dropped.get_mut(usize::from(reason.0)) {
+            c.add(bytes);
+        }
+    }
+}
+
+impl Counter {
+    /// Returns the counter with this name. In a constant, an unknown name fails to compile.
+    pub(crate) const fn named(names: &[&str], name: &str) -> Self {
+        Self(position(names, name))
+    }
+}
+
+impl Reason {
+    /// Returns the reason with this name. In a constant, an unknown name fails to compile.
+    pub(crate) const fn named(names: &[&str], name: &str) -> Self {
+        Self(position(names, name))
+    }
+
+    /// Returns the number under which a session remembers the reason; never 0.
+    pub(crate) const fn mark(self) -> u8 {
+        self.0 + 1
+    }
+
+    /// Returns the reason that a session remembers by this number; `None` for 0.
+    pub(crate) fn of_mark(mark: u8) -> Option<Self> {
+        mark.checked_sub(1).map(Self)
+    }
+}
+
+/// Returns the index of `name`, for constants: an unknown name fails to compile.
+#[expect(clippy::cast_possible_truncation, reason = "descriptions have a handful of names")]
+#[expect(clippy::panic, reason = "at build time only: every caller is a constant")]
+const fn position(names: &[&str], name: &str) -> u8 {
+    let mut i = 0;
+    while i < names.len() {
+        if same(names[i].as_bytes(), name.as_bytes()) {
+            return i as u8;
+        }
+        i += 1;
+    }
+    panic!("the description has no such name")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}

@@ -1,0 +1,55 @@
+//! Reports of filters and sinks.
+
+use serde::{Deserialize, Serialize};
+
+/// Report of a filter or sink, printed when the path stops.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Named values, in print order.
+    pub rows: Vec<(String, u64)>,
+    /// Persistent outputs of a sink.
+    pub outputs: Vec<DeliveredItems>,
+    /// Notices for the user; no failures.
+    pub remarks: Vec<String>,
+}
+
+/// Items that a sink has delivered, printed as "6 packets written to x.pcap".
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeliveredItems {
+    /// Number of items.
+    pub count: u64,
+    /// Singular noun for an item: `packet`.
+    pub unit: String,
+    /// Action on the items: `written to x.pcap`.
+    pub done: String,
+}
+
+impl Report {
+    /// Creates a report with these named values.
+    #[must_use]
+    pub fn of_rows<N: Into<String>>(rows: impl IntoIterator<Item = (N, u64)>) -> Self {
+        let rows = rows.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        Self { rows, ..Self::default() }
+    }
+
+    /// Adds those of these named values that are not 0.
+    #[must_use]
+    pub fn and_rows(mut self, rows: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+        let rows = rows.into_iter().filter(|(_, value)| *value > 0);
+        self.rows.extend(rows.map(|(name, value)| (name.to_owned(), value)));
+        self
+    }
+
+    /// Returns true if the report has no content.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
+    }
+
+    /// Adds delivered items.
+    #[must_use]
+    pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
+        self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });
+        self
+    }
+}

@@ -1,0 +1,215 @@
+//! Effect of a filter on the stream of blocks: its right, the forms of its input and output, how
+//! deep it reads, and its classes.
+
+/// The strongest right that a filter uses: [Th Table 5.1], with the sink that the table leaves out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FilterKind {
+    /// Reads rich pointers, but no bytes.
+    Statistics,
+    /// Reads bytes and changes nothing.
+    Inspection,
+    /// Reads bytes and writes the class.
+    Classification,
+    /// Also writes offset, length and order.
+    Reordering,
+    /// Also writes bytes, through the gateway.
+    Editing,
+    /// Appends blocks; has no input.
+    Source,
+    /// Ends the path; has no output.
+    Sink,
+}
+
+impl FilterKind {
+    /// Returns the name that help and `explain` print.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Statistics => "statistics",
+            Self::Inspection => "inspection",
+            Self::Classification => "classification",
+            Self::Reordering => "reordering",
+            Self::Editing => "editing",
+            Self::Source => "source",
+            Self::Sink => "sink",
+        }
+    }
+
+    /// Returns true for a source.
+    #[must_use]
+    pub const fn is_source(self) -> bool {
+        matches!(self, Self::Source)
+    }
+
+    /// Returns true if filters of this kind pass every block at once, unchanged except for its
+    /// class.
+    #[must_use]
+    pub const fn answers_only(self) -> bool {
+        matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
+    }
+
+    /// Returns true if filters of this kind change no bytes, so that they can be operands of a
+    /// Boolean section, whose blocks continue unchanged (CONTRACT 10).
+    #[must_use]
+    pub const fn reads_only(self) -> bool {
+        self.answers_only() || matches!(self, Self::Reordering)
+    }
+}
+
+/// The part of a frame that a filter reads (CONTRACT 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadDepth {
+    /// No byte.
+    Nothing,
+    /// At most this many bytes from the start of the frame.
+    Head(u16),
+    /// Any byte of the frame.
+    All,
+}
+
+/// Form of the blocks in a stream (CONTRACT 5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A frame as the host's network stack sees it; the view starts at the link header.
+    Frame,
+    /// A packet; the view starts at a network header.
+    Packet,
+    /// A segment or datagram in order of arrival; the view starts at its transport header or its
+    /// payload.
+    Segment,
+    /// Bytes of a connection, in order.
+    Stream,
+    /// A message of an application protocol, or fragments of one.
+    Message,
+    /// A self-contained record, such as a line of text or a log entry.
+    Record,
+    /// Bytes without a frame.
+    Bytes,
+}
+
+impl Form {
+    /// All forms, from the outermost protocol layer inwards.
+    pub const ALL: [Self; 7] = [
+        Self::Frame,
+        Self::Packet,
+        Self::Segment,
+        Self::Stream,
+        Self::Message,
+        Self::Record,
+        Self::Bytes,
+    ];
+
+    /// Returns the name that help and `explain` print.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Packet => "packet",
+            Self::Segment => "segment",
+            Self::Stream => "stream",
+            Self::Message => "message",
+            Self::Record => "record",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// A set of forms: the valid input of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forms(u8);
+
+impl Forms {
+    /// The empty set, for sources.
+    pub const NONE: Self = Self(0);
+    /// Every form.
+    pub const ANY: Self = Self(0x7f);
+    /// Forms inside a frame, whose headers can be read through the marks.
+    pub const FRAMED: Self = Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]);
+
+    /// Creates the set of these forms.
+    #[must_use]
+    pub const fn of(forms: &[Form]) -> Self {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < forms.len() {
+            bits |= 1 << forms[i] as u8;
+            i += 1;
+        }
+        Self(bits)
+    }
+
+    /// Returns true if `form` is in the set.
+    #[must_use]
+    pub const fn has(self, form: Form) -> bool {
+        self.0 & (1 << form as u8) != 0
+    }
+}
+
+/// Form of a filter's output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutputForm {
+    /// The form of its input.
+    Same,
+    /// Always this form.
+    Form(Form),
+    /// No output: a sink.
+    Nothing,
+}
+
+/// The classes that a filter returns, so that checks can reject an arc that no block can take
+/// (CONTRACT 9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Classes {
+    /// The class of the incoming block, unchanged: statistics and inspection.
+    Same,
+    /// 1, or no class.
+    YesNo,
+    /// A number; a value of 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
+    Number {
+        /// Meaning of the number.
+        what: &'static str,
+        /// Range of the number.
+        range: ValueRange,
+        /// Names of single values, for arcs and for printing.
+        names: &'static [(&'static str, u32)],
+    },
+}
+
+/// A range of values, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValueRange {
+    /// The smallest value.
+    pub low: u32,
+    /// The largest value.
+    pub high: u32,
+}
+
+impl ValueRange {
+    /// Every class.
+    pub const ALL: Self = Self { low: 0, high: u32::MAX };
+}
+
+/// Effect of a filter on a stream, as far as it can depend on its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effect {
+    /// The strongest right that the filter uses.
+    pub kind: FilterKind,
+    /// Form of the output.
+    pub gives: OutputForm,
+    /// The part of a frame that the filter reads.
+    pub reads: ReadDepth,
+}
+
+/// Right that an ordinary user needs to run a filter in a kernel program of the daemon. The
+/// daemon's policy grants it by the filter's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Right {
+    /// Permits changing frames on their way to the host.
+    ChangeFrames,
+    /// Permits sending frames.
+    SendFrames,
+    /// Permits observing the frames that the host sends.
+    ObserveSent,
+    /// Permits storing a secret in the kernel.
+    UseSecret,
+}

@@ -1,0 +1,113 @@
+//! Facts about the state that a filter keeps between blocks: scope, size, published columns, and
+//! its effect on several worker processes.
+
+use super::{Arguments, Column, Session, columns};
+use crate::sharing::Sharing;
+
+/// Scope of the state that a filter keeps between blocks (CONTRACT 15).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateScope {
+    /// No state: the filter can be replicated freely.
+    Nothing,
+    /// One private session.
+    Private,
+    /// One session per connection, flow or datagram.
+    Sessions,
+    /// State that cannot move, with the reason.
+    Pinned(&'static str),
+}
+
+/// Rule for several worker processes (`--engines`), each running the filter on its share of the
+/// sessions: whether their combined result equals that of a single process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerRule {
+    /// Decided by the scope of the state ([`StateScope`]): equal unless it covers all blocks.
+    AsItKeeps,
+    /// Equal: the state covers all blocks, but is only reported, and the reports are added up.
+    Sums,
+    /// Equal, but each process writes into a directory of its own, next to the one in this
+    /// parameter.
+    Folder(&'static str),
+    /// Not equal: the reason, and a suggestion for the user.
+    Not(&'static str, &'static str),
+}
+
+impl WorkerRule {
+    /// Default suggestion for [`WorkerRule::Not`].
+    pub const LEAVE: &'static str =
+        "leave `--engines` out; `--parallel=N` gives copies to what costs most";
+}
+
+/// The state of a filter between blocks: its scope, its size, its published columns.
+#[derive(Clone, Copy, Debug)]
+pub struct StateFacts {
+    /// Scope of the state.
+    pub keeps: StateScope,
+    /// Scope of the state for blocks without a session.
+    pub keeps_alone: StateScope,
+    /// Returns the published columns (`state=NAME`); `None` if the filter publishes none. Use
+    /// [`Description::published`](super::Description::published), which adds the session number.
+    pub publishes: Option<fn() -> Vec<Column>>,
+    /// Returns the rule for several worker processes, given the arguments.
+    pub several: fn(&Arguments) -> WorkerRule,
+    /// Key by which the filter itself assigns blocks to sessions; `None` if it does not.
+    pub sharing: Option<Sharing>,
+    /// True if the filter writes session numbers into its blocks (CONTRACT 8).
+    pub numbers: bool,
+    /// Maximum number of held blocks, over all sessions.
+    pub held_max: u32,
+}
+
+impl StateFacts {
+    /// No state: the filter can be replicated freely.
+    pub const NONE: Self = Self {
+        keeps: StateScope::Nothing,
+        keeps_alone: StateScope::Private,
+        publishes: None,
+        several: |_| WorkerRule::AsItKeeps,
+        sharing: None,
+        numbers: false,
+        held_max: 0,
+    };
+
+    /// Describes one private session, whose fields are published.
+    #[must_use]
+    pub const fn private<S: Session>() -> Self {
+        Self { keeps: StateScope::Private, publishes: columns_of::<S>(), ..Self::NONE }
+    }
+
+    /// Describes one session per connection, flow or datagram, whose fields are published.
+    #[must_use]
+    pub const fn sessions<S: Session>() -> Self {
+        Self { keeps: StateScope::Sessions, publishes: columns_of::<S>(), ..Self::NONE }
+    }
+
+    /// Describes state that cannot move, with the reason.
+    #[must_use]
+    pub const fn pinned(why: &'static str) -> Self {
+        Self { keeps: StateScope::Pinned(why), ..Self::NONE }
+    }
+
+    /// Sets the maximum number of held blocks.
+    #[must_use]
+    pub const fn held(self, held_max: u32) -> Self {
+        Self { held_max, ..self }
+    }
+
+    /// Sets the key that assigns blocks to sessions, which are then numbered (CONTRACT 8).
+    #[must_use]
+    pub const fn numbered(self, key: Sharing) -> Self {
+        Self { sharing: Some(key), numbers: true, ..self }
+    }
+
+    /// Sets the rule for several worker processes.
+    #[must_use]
+    pub const fn several(self, several: fn(&Arguments) -> WorkerRule) -> Self {
+        Self { several, ..self }
+    }
+}
+
+/// Returns the columns of a session type; `None` if it publishes no field.
+const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
+    if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
+}

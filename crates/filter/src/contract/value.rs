@@ -1,0 +1,59 @@
+//! Values of arguments, and errors in them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Value of an argument.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Value {
+    /// A number, a size in bytes, a duration in nanoseconds, or a factor in millionths.
+    Number(u64),
+    /// A flag.
+    Flag(bool),
+    /// A text, a path, or one word of a list.
+    Text(String),
+    /// Bytes that need not be text.
+    Bytes(Vec<u8>),
+}
+
+/// A user's error in an argument.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mistake {
+    /// The parameter; `None` if the error concerns no single one.
+    pub parameter: Option<&'static str>,
+    /// Index of the value, from 0, if the parameter was given several times.
+    pub which: usize,
+    /// Byte range in the argument's text; `None` for all of it.
+    pub at: Option<std::ops::Range<usize>>,
+    /// Description of the error, without a full stop.
+    pub what: String,
+    /// Suggested correction.
+    pub hint: Option<String>,
+}
+
+impl Mistake {
+    /// Creates a mistake in the first value of `parameter`.
+    #[must_use]
+    pub fn new(parameter: &'static str, what: impl Into<String>) -> Self {
+        Self { parameter: Some(parameter), what: what.into(), ..Self::default() }
+    }
+
+    /// Adds a suggestion.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Mistake {}

@@ -1,0 +1,65 @@
+//! Compilation of an expression for one link type.
+
+use super::names::RecordedNames;
+use crate::prelude::*;
+use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
+
+/// Programs by link type, in the numbering of capture files.
+pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
+
+/// An expression compiled for a link type.
+pub(super) struct Compiled {
+    /// The program; `None` if no frame can match.
+    pub(super) program: Option<ClassicProgram>,
+    /// Name of the compiler; `None` for the built-in one.
+    pub(super) by: Option<String>,
+}
+
+impl Compiled {
+    pub(super) fn new(
+        arguments: &Arguments,
+        names: &RecordedNames,
+        link: u16,
+    ) -> Result<Self, Refusal> {
+        let (text, link) =
+            (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
+        let options = Options { resolver: names, ..Options::default() };
+        let own = match classic::compile(text, link, &options) {
+            Ok(program) => return Ok(Self { program: Some(program), by: None }),
+            Err(error) if error.kind == ErrorKind::RejectsAll => {
+                return Ok(Self { program: None, by: None });
+            }
+            Err(error) => error,
+        };
+        let other = match (own.kind, arguments.compiler()) {
+            (ErrorKind::Unknown, Some(other)) => other,
+            _ => return Err(Refusal { own, other: None }),
+        };
+        match other.compile(text, link, options.snaplen) {
+            Ok(program) => Ok(Self { program: Some(program), by: Some(other.name()) }),
+            Err(why) => Err(Refusal { own, other: Some((other.name(), why)) }),
+        }
+    }
+}
+
+/// Errors of all compilers that rejected an expression.
+pub(super) struct Refusal {
+    pub(super) own: classic::ExpressionError,
+    /// Name of the other compiler, and its error; `None` without one.
+    pub(super) other: Option<(String, String)>,
+}
+
+impl From<Refusal> for Mistake {
+    fn from(Refusal { own, other }: Refusal) -> Self {
+        let what = match other {
+            None => own.what,
+            Some((name, why)) => format!("{}; {name}: {why}", own.what),
+        };
+        Self { at: Some(own.span), hint: own.hint, ..Self::new("expression", what) }
+    }
+}
+
+/// Compiles the expression for a link type.
+pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
+    Ok(Compiled::new(arguments, &RecordedNames::of(arguments)?, link)?)
+}

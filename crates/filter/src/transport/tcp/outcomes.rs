@@ -1,0 +1,44 @@
+//! Reasons and counters of `tcp`.
+
+use crate::contract::{Counter, Reason};
+
+/// Reasons, in the order of the description.
+pub(super) const REASONS: &[&str] = &[
+    "not ip",
+    "malformed",
+    "cut",
+    "too deep",
+    "fragment",
+    "not tcp",
+    "overlapped",
+    "closed",
+    "out of window",
+    "checksum",
+];
+
+/// Counters, in the order of the description.
+pub(super) const COUNTERS: &[&str] = &[
+    "new sessions",
+    "evicted sessions",
+    "timed out sessions",
+    "duplicates",
+    "gaps",
+    "missing bytes",
+    "resets ignored",
+    "resets taken back",
+];
+
+pub(super) const NOT_TCP: Reason = Reason::named(REASONS, "not tcp");
+pub(super) const OVERLAPPED: Reason = Reason::named(REASONS, "overlapped");
+pub(super) const CLOSED_BEFORE: Reason = Reason::named(REASONS, "closed");
+pub(super) const FAR_AWAY: Reason = Reason::named(REASONS, "out of window");
+pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
+
+pub(super) const NEW: Counter = Counter::named(COUNTERS, "new sessions");
+pub(super) const EVICTED: Counter = Counter::named(COUNTERS, "evicted sessions");
+pub(super) const TIMED_OUT: Counter = Counter::named(COUNTERS, "timed out sessions");
+pub(super) const DUPLICATE: Counter = Counter::named(COUNTERS, "duplicates");
+pub(super) const GAPS: Counter = Counter::named(COUNTERS, "gaps");
+pub(super) const MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
+pub(super) const IGNORED: Counter = Counter::named(COUNTERS, "resets ignored");
+pub(super) const TAKEN_BACK: Counter = Counter::named(COUNTERS, "resets taken back");
