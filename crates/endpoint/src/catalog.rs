@@ -1,4 +1,4 @@
-//! The only list of sources and sinks: one line each, in the order in which help prints them.
+//! The list of all sources, sinks and programs, one line each, in the order of the help text.
 
 use crate::process;
 use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
@@ -23,22 +23,22 @@ pub const SINKS: &[SinkEntry] = &[
     drop::ENTRY,
 ];
 
-/// All programs: there is one entry, and it starts any.
+/// Programs: a single entry, which runs any command.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
-/// The source with this name.
+/// Returns the source with this name.
 #[must_use]
 pub fn source(name: &str) -> Option<&'static SourceEntry> {
     SOURCES.iter().find(|entry| entry.description.name == name)
 }
 
-/// The sink with this name.
+/// Returns the sink with this name.
 #[must_use]
 pub fn sink(name: &str) -> Option<&'static SinkEntry> {
     SINKS.iter().find(|entry| entry.description.name == name)
 }
 
-/// The program with this name.
+/// Returns the program with this name.
 #[must_use]
 pub fn process(name: &str) -> Option<&'static ProcessEntry> {
     PROCESSES.iter().find(|entry| entry.description.name == name)
@@ -47,7 +47,7 @@ pub fn process(name: &str) -> Option<&'static ProcessEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use filter::{Arguments, Description, Forms, Gives, Kind};
+    use filter::{Arguments, Description, FilterKind, Forms, OutputForm};
 
     fn check(description: &Description) {
         let name = description.name;
@@ -60,16 +60,16 @@ mod tests {
         assert!(description.example.contains(name), "{name}");
         assert!(description.user.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
-        let effect = description.effect_of(&Arguments::defaults(description));
+        let effect = description.effect_of(&Arguments::defaults(description.parameters));
         assert_eq!(effect.kind, description.kind, "{name}: a source stays one, a sink too");
     }
 
     #[test]
-    fn every_entry_is_told_in_full() {
+    fn catalog_entries_are_complete() {
         for entry in SINKS {
             check(entry.description);
-            assert_eq!(entry.description.kind, Kind::Sink);
-            assert_eq!(entry.description.gives, Gives::Nothing);
+            assert_eq!(entry.description.kind, FilterKind::Sink);
+            assert_eq!(entry.description.gives, OutputForm::Nothing);
             assert_eq!(
                 sink(entry.description.name).unwrap().description.name,
                 entry.description.name
@@ -77,7 +77,7 @@ mod tests {
         }
         for entry in SOURCES {
             check(entry.description);
-            assert_eq!(entry.description.kind, Kind::Source);
+            assert_eq!(entry.description.kind, FilterKind::Source);
             assert_eq!(entry.description.takes, Forms::NONE);
             let found = source(entry.description.name).unwrap();
             assert_eq!(found.description.name, entry.description.name);

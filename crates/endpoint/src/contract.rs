@@ -1,75 +1,75 @@
 //! The contract of sources and sinks.
 
-use crate::missing::Missing;
+use crate::drop_reason::DropReason;
+use crate::failure::Failure;
+use crate::loss_ranges::LossRanges;
 use crate::origins::Origins;
-use crate::process::{Process, Stands, Started};
-use crate::readers::Readers;
-use crate::reason::DropReason;
-use crate::source::kernel::Arrived;
-use abi::{BLOCK_MAX, Entry};
+use crate::process::child::Process;
+use crate::readers::{EVERYBODY, Readers};
+use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
-use filter::{
-    Amount, Arguments, Batch, Classes, Columns, Counts, Description, EndpointFacts, Form, Mistake,
-    Report, Time,
-};
+use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::steps::Steps;
-use wire::LinkType;
+use sys::steps::{Steps, UNLOGGED};
 
-/// Puts blocks into a space.
+/// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
-    /// Puts up to as many blocks as the intake has room for. Never blocks: without input it returns
-    /// [`Given::Wait`].
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure>;
+    /// Appends blocks until the intake is full or no input is ready. Never blocks: without input it
+    /// returns [`SourceStatus::Wait`]. A failure ends the path.
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
     /// Returns the counters of the device or file for the ledger (CONTRACT 19).
-    fn seen(&self) -> Seen;
+    fn counters(&self) -> SourceCounters;
 
-    /// Returns what does not change while it is open. The space asks once, before the first `give`.
+    /// Returns the properties that stay constant while the source is open. The space calls this
+    /// once, before the first `give`.
     fn properties(&self) -> SourceProperties {
         SourceProperties::default()
     }
 
-    /// Returns the descriptor that becomes readable with new input.
+    /// Returns the descriptor that becomes readable with new input; `None` if there is nothing to
+    /// poll.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Asks the giver of the bytes to end, because the path stops. Returns true if input under way
-    /// still comes: then the space calls `give` until [`Given::End`].
+    /// Asks for the end of the input, for example by terminating a child process, because the path
+    /// stops. Returns true if buffered input remains to be read: the space then calls `give` until
+    /// [`SourceStatus::End`].
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Releases what others may wait for; nothing more is taken.
+    /// Releases resources that other parties wait for. `give` is not called afterwards.
     fn close(&mut self) {}
 
-    /// Returns itself for its maker, who downcasts it.
+    /// Returns the concrete source for downcasting by the code that created it, or `None` if that
+    /// code never downcasts it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 }
 
-/// Properties of an open source that do not change.
+/// Facts that the space needs about an open source; constant while it is open.
 #[derive(Clone, Debug)]
 pub struct SourceProperties {
-    /// The longest block that it puts, in bytes; the segments of its pool are chosen by it.
+    /// Length of the longest block in bytes. It determines the segment size of the pool.
     pub block_max: usize,
-    /// True if the path's clock is the time of its blocks (replay), not the monotonic one.
-    pub tells_time: bool,
-    /// True if memory that others give back wakes it while it waits for its descriptor.
-    pub heeds_memory: bool,
-    /// True if it chooses the arc of its blocks itself ([`Intake::arc`]).
+    /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
+    pub drives_clock: bool,
+    /// True if memory returned by readers wakes the source while it waits for its descriptor.
+    pub wakes_on_memory: bool,
+    /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
-    /// Memory of its own, which another party fills: the space makes a pool of it, which is then
-    /// [`Intake::pool`].
+    /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
+    /// which becomes [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
-    /// The program whose output it gives.
+    /// The child process whose output the source reads.
     pub process: Option<Arc<Process>>,
 }
 
@@ -77,8 +77,8 @@ impl Default for SourceProperties {
     fn default() -> Self {
         Self {
             block_max: BLOCK_MAX,
-            tells_time: false,
-            heeds_memory: true,
+            drives_clock: false,
+            wakes_on_memory: true,
             chooses_arc: false,
             lender: None,
             process: None,
@@ -86,334 +86,252 @@ impl Default for SourceProperties {
     }
 }
 
-/// A source's answer.
+/// Result of one [`Source::give`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Given {
-    /// Blocks were put.
+pub enum SourceStatus {
+    /// At least one block was appended.
     Blocks,
-    /// Nothing yet: ask again when the path's clock reaches this time, or when the descriptor is
-    /// ready.
+    /// No input yet. The space calls `give` again at `until` on the path's clock or when the
+    /// descriptor becomes readable.
     Wait {
-        /// The latest time to ask again; `None`: only when the descriptor is ready.
+        /// Latest time of the next call; `None` means that only the descriptor ends the wait.
         until: Option<Time>,
-        /// True if [`Source::descriptor`] should be waited for too.
+        /// True if the space also polls [`Source::descriptor`].
         readable: bool,
     },
-    /// Nothing will come any more. Blocks may have been put in the same call.
+    /// End of input. The same call may have appended blocks.
     End,
 }
 
-/// The counters of a source, for the ledger: seen = given + dropped by place; `None` where a
-/// counter cannot be read.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
-    /// Blocks that the device or file had.
-    pub seen: Option<Amount>,
-    /// Blocks put into the space.
-    pub given: Amount,
-    /// Losses on the way, by place.
-    pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the lost blocks, by place, where known: counted among all blocks that came
-    /// there.
-    pub missing: Vec<(&'static str, Missing)>,
-    /// A remark for the user: the interface has another name now.
-    pub remark: Option<String>,
-    /// Position in its file, for progress; `None` if the input has no known end.
-    pub position: Option<Position>,
-    /// The blocks of each arc, where it chooses the arc itself.
-    pub arrived: Vec<Arrived>,
-    /// The counters of the filter whose blocks come here from a process of its own.
-    pub counts: Option<Counts>,
-}
+impl SourceStatus {
+    /// A wait for the descriptor alone.
+    pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
 
-/// A position in a file, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Position {
-    /// So many bytes were read.
-    pub read: u64,
-    /// So many there are now.
-    pub size: u64,
-}
-
-impl Seen {
-    /// All that there was has been given.
+    /// Returns the status of a source that does not wait for its descriptor.
     #[must_use]
-    pub fn all(given: Amount) -> Self {
-        Self { seen: Some(given), given, ..Self::default() }
+    pub const fn retry_at(time: Time) -> Self {
+        Self::Wait { until: Some(time), readable: false }
     }
 }
 
-/// The destination of a source's blocks: the pool of its space, and the columns of the next batch.
+/// Counters of a source for the ledger: `observed` = `given` + all of `dropped`. An unreadable
+/// counter is `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SourceCounters {
+    /// Blocks received by the device or contained in the file.
+    pub observed: Option<Amount>,
+    /// Blocks appended to batches of the space.
+    pub given: Amount,
+    /// Number of lost blocks by place of loss; `None` if the counter cannot be read.
+    pub dropped: Vec<(DropReason, Option<u64>)>,
+    /// Positions of the lost blocks by place of loss, where known. A position is an index among all
+    /// blocks that reached that place.
+    #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
+    pub missing: Vec<(&'static str, LossRanges)>,
+    /// A note for the user, for example that the interface has been renamed.
+    pub remark: Option<String>,
+    /// Read position in the input file, for progress reports; `None` if the input has no known end.
+    #[serde(skip)]
+    pub position: Option<Position>,
+    /// Block counts per arc; empty unless the source selects the arc.
+    #[serde(skip)]
+    pub arrived: Vec<ArcCounts>,
+    /// Counters of the filter that runs in another process and sends its output here.
+    #[serde(skip)]
+    pub counts: Option<Counts>,
+}
+
+/// Block counts of one edge.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ArcCounts {
+    /// Blocks emitted into the space.
+    pub taken: Amount,
+    /// Frames overwritten before they were copied.
+    pub lapped: u64,
+    /// Frames in the rings when the path ended.
+    pub unread: u64,
+    /// Positions of the overwritten frames on this edge, per processor.
+    pub missing: LossRanges,
+}
+
+/// A position in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// Bytes read so far.
+    pub read: u64,
+    /// Current file size in bytes.
+    pub size: u64,
+}
+
+impl SourceCounters {
+    /// Returns the counters of a source without losses.
+    #[must_use]
+    pub fn all(given: Amount) -> Self {
+        Self { observed: Some(given), given, ..Self::default() }
+    }
+}
+
+/// Destination of a source's blocks: the pool of its space and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
-    /// The memory of the space. Shared, so that a source can look at bytes while it puts blocks.
+    /// Pool for the bytes of blocks. Shared, so that a source can hold references to its bytes
+    /// while it appends blocks.
     pub pool: &'s Pool,
-    /// The memory of the space that nobody lends, where a source that lends its own puts what
-    /// does not fit in there as it is.
+    /// Pool of the space's own memory, present if `pool` is lent by the source. It stores blocks
+    /// that have no place in the lent memory.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
-    /// The path's clock before this pass.
+    /// Time on the path's clock at the start of this pass.
     pub now: Time,
-    /// The arc of the blocks that were put, set by a source that chooses it; `None`: all arcs that
-    /// select them.
+    /// Index of the only arc that the appended blocks take, set by a source that selects arcs
+    /// itself; `None` routes them by class.
     pub arc: Option<usize>,
-    /// True, set by the source, if nothing is left to give: the space flushes downstream before it
+    /// Set by the source if its input is empty for now. The space then flushes downstream before it
     /// sleeps.
     pub drained: bool,
 }
 
 impl<'s> Intake<'s> {
-    /// An intake for at most `room` blocks.
+    /// Creates an intake with room for `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
         Self { pool, general: None, columns, room, now, arc: None, drained: false }
     }
 
-    /// The same intake, with the memory of the space beside what the source lends.
+    /// Sets [`Self::general`], for a source that lends [`Self::pool`].
     #[must_use]
     pub const fn beside(self, general: &'s Pool) -> Self {
         Self { general: Some(general), ..self }
     }
 
-    /// Returns the number of blocks that still fit.
+    /// Returns the entry of a block in the pool, without flags.
+    #[must_use]
+    pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
+        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        Entry::new(RichPointer::new(self.pool.id(), place, Class::YES), context, marks)
+    }
+
+    /// Returns the number of blocks that can still be appended.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.room.saturating_sub(self.columns.len())
     }
 
-    /// Puts blocks whose bytes lie in the pool as long as there is room for them; answers how many.
+    /// Appends blocks whose bytes are in the pool until the room is used up; returns the number
+    /// appended.
     #[inline]
     pub fn put_all(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
         let room = self.room();
         self.columns.extend(&mut entries.take(room))
     }
 
-    /// Puts a block whose bytes lie in the pool; answers false when there is no room for it.
+    /// Appends a block whose bytes are in the pool; returns false if there is no room.
     #[inline]
     pub fn put(&mut self, entry: Entry) -> bool {
         self.room() > 0 && self.columns.push(entry)
     }
 }
 
-/// Takes blocks out of a space.
+/// A consumer of blocks.
 pub trait Sink: Send {
-    /// Takes the live blocks. A failure ends the path; what was not written is then counted as
-    /// dropped.
+    /// Consumes the live blocks of the batch. A failure ends the path, and the ledger counts
+    /// unwritten blocks as dropped.
     fn take(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
-    /// Is called when nothing came for a while, so that what is buffered becomes visible.
+    /// Flushes buffered data to readers. The space calls this after a period without input.
     fn idle(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Is called when nothing will come any more: everything must be out when it returns.
+    /// Writes out everything that is buffered and returns the sink's report. No block follows.
     fn finish(&mut self) -> Result<Report, Failure>;
 
     /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
-    /// after a failure; `None` if the sink cannot tell.
+    /// after a failure; `None` if the sink does not know.
     fn written(&self) -> Option<Amount> {
         None
     }
 
-    /// Returns the blocks taken and not written, by reason, where the sink has one; all others
-    /// missing in `written` have failed.
+    /// Returns the blocks consumed but not written, by reason. The ledger counts blocks absent from
+    /// both this list and `written` as failed.
     fn dropped(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
 
-    /// The program to whose input it writes.
+    /// Returns the child process to whose input the sink writes.
     fn process(&self) -> Option<&Arc<Process>> {
         None
     }
 
-    /// Itself, for whoever made it and wants more of it than sinks do.
+    /// Returns the concrete sink for downcasting by the code that created it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 }
 
-/// The arguments with which a source or sink is opened.
+/// Arguments for opening a source or sink.
 #[derive(Debug)]
 pub struct Opening<'o> {
-    /// Its arguments, checked.
+    /// Parameters from the request, already checked.
     pub arguments: &'o Arguments,
-    /// The form of the input (sinks).
+    /// Form of the incoming blocks (sinks only).
     pub form: Form,
-    /// The meaning of the classes that come in: those of the nearest classifier upstream (sinks).
+    /// Meaning of incoming classes, defined by the nearest classifier upstream (sinks only).
     pub classes: Classes,
-    /// Its number among the sources of the path: what it writes into `BlockMetadata::origin`
-    /// (sources).
+    /// Index among the sources of the path, copied into `BlockMetadata::origin` (sources only).
     pub origin: u16,
-    /// The names of all sources of the path, by origin (sinks). More may come while the sink is
+    /// Names of all sources of the path by origin (sinks only). The list may grow while the sink is
     /// open.
     pub origins: Origins,
-    /// The question of the first filter behind it, where the plan found that the kernel can ask it
-    /// too (sources whose description says `takes_filter`).
+    /// Arguments of the first filter downstream, if the planner has delegated its test to the
+    /// kernel (only for sources whose description sets `takes_filter`).
     pub ahead: Option<&'o Arguments>,
-    /// The longest wait of a block, in ns, if the request sets a bound (T_t).
+    /// Upper bound on the latency of a block in nanoseconds, if the request sets one (T_t).
     pub latency: Option<Time>,
-    /// True if the request may take what its user may need (`--force`).
+    /// True if the request may use resources that the user needs for other work (`--force`).
     pub force: bool,
-    /// The memory that sources of this part of the path lend (sinks).
+    /// Memory lent by the sources of the path, from which blocks may be sent in place (sinks only).
     pub lent: &'o [Arc<dyn Lender>],
-    /// The users who may read all files from which blocks come (sinks).
+    /// Users who may read every input file (sinks only).
     pub readers: &'o Readers,
-    /// Is told each step that may fail, and what a failure elsewhere is to take back.
+    /// Log of fallible steps and of the actions that undo them after a later failure.
     pub steps: &'o Steps,
 }
 
-/// A source in the catalogue.
-#[derive(Clone, Copy, Debug)]
-pub struct SourceEntry {
-    /// Its description.
-    pub description: &'static Description,
-    /// Opens it. Nothing has changed in the world when it fails.
-    pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
-    /// The link types of the frames that it would give with these arguments, without opening it;
-    /// `None`: nobody knows before the first frame.
-    pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
-    /// Facts for the planner.
-    pub facts: EndpointFacts,
-}
-
-impl SourceEntry {
-    /// A source of which nobody knows ahead what frames it gives.
+impl<'o> Opening<'o> {
+    /// Creates the opening of a source, or of a sink for unclassified frames, with no more than
+    /// arguments.
     #[must_use]
-    pub const fn new(
-        description: &'static Description,
-        open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
-    ) -> Self {
-        Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
-    }
-
-    /// The same source, with what tells the link types of its frames.
-    #[must_use]
-    pub const fn linked(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
-        Self { links, ..self }
-    }
-
-    /// The same source with these facts.
-    #[must_use]
-    pub const fn with(self, facts: EndpointFacts) -> Self {
-        Self { facts, ..self }
-    }
-}
-
-/// A sink in the catalogue.
-#[derive(Clone, Copy, Debug)]
-pub struct SinkEntry {
-    /// Its description.
-    pub description: &'static Description,
-    /// Opens it. Nothing has changed in the world when it fails.
-    pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
-    /// Facts for the planner.
-    pub facts: EndpointFacts,
-}
-
-impl SinkEntry {
-    /// A sink without facts.
-    #[must_use]
-    pub const fn new(
-        description: &'static Description,
-        open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
-    ) -> Self {
-        Self { description, open, facts: EndpointFacts::NONE }
-    }
-
-    /// The same sink with these facts.
-    #[must_use]
-    pub const fn with(self, facts: EndpointFacts) -> Self {
-        Self { facts, ..self }
-    }
-
-    /// The same sink, run in a space of its own, so that a slow disk stops no other branch.
-    #[must_use]
-    pub const fn writing_files(self) -> Self {
-        self.with(EndpointFacts { writes_files: true, ..self.facts })
-    }
-}
-
-/// A program in the catalogue, which may stand anywhere in a line.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcessEntry {
-    /// Its description behind another filter.
-    pub description: &'static Description,
-    /// Its description at the head of a line, where it is a source.
-    pub head: &'static Description,
-    /// Facts for the planner.
-    pub facts: EndpointFacts,
-    /// Returns the reason why a text can be no command at all.
-    pub refuses: fn(&str) -> Option<Mistake>,
-    /// Starts it.
-    pub start: fn(&Opening<'_>, Stands) -> Result<Started, Failure>,
-}
-
-/// A failure of the outside world that stopped a source or sink.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The call: `open`, `read`, `write`.
-    pub call: &'static str,
-    /// On what: a file name, an interface.
-    pub target: String,
-    /// The reason.
-    pub why: String,
-    /// The error number of the machine, where it refused.
-    pub errno: Option<i32>,
-    /// The remedy.
-    pub hint: Option<String>,
-    /// A closed pipe on a standard stream: the reader has gone, and nobody needs to be told.
-    pub quiet: bool,
-    /// The capability (capabilities(7)) without which the machine refuses this call, if that is
-    /// why.
-    pub needs: Option<u32>,
-}
-
-impl Failure {
-    /// A failure of `call` on `target`.
-    pub fn new(call: &'static str, target: impl Into<String>, why: impl fmt::Display) -> Self {
+    pub fn new(arguments: &'o Arguments) -> Self {
         Self {
-            call,
-            target: target.into(),
-            why: why.to_string(),
-            errno: None,
-            hint: None,
-            quiet: false,
-            needs: None,
+            arguments,
+            form: Form::Frame,
+            classes: Classes::Same,
+            origin: 0,
+            origins: Origins::default(),
+            ahead: None,
+            latency: None,
+            force: false,
+            lent: &[],
+            readers: &EVERYBODY,
+            steps: &UNLOGGED,
         }
-    }
-
-    /// The same failure with the error number of the machine.
-    #[must_use]
-    pub fn errno(self, errno: Option<i32>) -> Self {
-        Self { errno, ..self }
-    }
-
-    /// Returns true if a file that was to be opened does not exist.
-    #[must_use]
-    pub fn is_missing(&self) -> bool {
-        let errno = self.errno.filter(|_| self.call == "open");
-        errno.is_some_and(|errno| {
-            io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::NotFound
-        })
-    }
-
-    /// The same failure with what to do about it.
-    #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
     }
 }
 
-impl fmt::Display for Failure {
+/// The two halves of a started program: the sink that writes its input and the source that reads
+/// its output.
+pub struct StartedProcess {
+    /// Sink over the standard input; `None` at the head of a request.
+    pub input: Option<Box<dyn Sink>>,
+    /// Source over the standard output; `None` at the end of a request.
+    pub output: Option<Box<dyn Source>>,
+}
+
+impl fmt::Debug for StartedProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}", self.call, self.target, self.why)?;
-        if let Some(hint) = &self.hint {
-            write!(f, "; {hint}")?;
-        }
-        Ok(())
+        let (input, output) = (self.input.is_some(), self.output.is_some());
+        f.debug_struct("Started").field("input", &input).field("output", &output).finish()
     }
 }
-
-impl std::error::Error for Failure {}

@@ -1,166 +1,182 @@
-//! The frames that came last, with their bytes, in bounded memory: what there is to look back into.
+//! A bounded history of the most recent frames, for readers that begin in the past. [SL §5.2]
 //!
-//! In: blocks, in the order in which they come. Out: their frames again, oldest first, as far back
-//! as bytes and time allow. The bytes are copies, so that nothing keeps the memory of a source from
-//! being used again: a ring of a packet socket that waits for a history would lose packets.
-//! [SL §5.2, readers that begin in the past]
+//! In: blocks in order of arrival. Out: their frames, oldest first, within a byte and a time limit.
+//! The bytes are copies, so that the history never delays the reuse of a source's memory: a packet
+//! ring whose slots waited for the history would lose packets.
 
 use filter::{Block, Time};
 use std::collections::VecDeque;
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// The bounds of a history.
+/// Limits of a history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reach {
-    /// At most so many bytes of frames.
+pub struct HistoryLimits {
+    /// Maximum memory for frames, in bytes.
     pub bytes: usize,
-    /// At most so long before the newest, in ns.
+    /// Maximum age relative to the newest frame, in nanoseconds.
     pub time: Time,
 }
 
-impl Reach {
-    /// Nothing is kept.
+impl HistoryLimits {
+    /// Limits that retain no frames.
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// Frames that came.
+/// A FIFO of frame copies.
 #[derive(Debug)]
 pub struct History {
-    reach: Reach,
-    kept: VecDeque<Kept>,
+    limits: HistoryLimits,
+    frames: VecDeque<FrameHeader>,
     bytes: VecDeque<u8>,
-    /// The number of the next frame, from 0.
+    /// Sequence number of the next frame, counted from 0.
     next: u64,
     newest: Time,
 }
 
-/// A frame that is kept.
+/// Header of a stored frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
-    /// The time of arrival.
+pub struct FrameHeader {
+    /// Time of arrival.
     pub time: Time,
-    /// The link type of the frame.
+    /// Link type of the frame.
     pub link: LinkType,
-    /// Its length on the wire.
+    /// Length on the wire in bytes.
     pub wire_length: u32,
     length: usize,
 }
 
-/// Cost of a frame besides its bytes.
-const BESIDE: usize = size_of::<Kept>();
+/// Memory of a stored frame besides its bytes.
+const OVERHEAD: usize = size_of::<FrameHeader>();
 
-/// From where on somebody looks.
+/// Start position of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
-    /// The oldest frame.
+pub enum HistoryStart {
+    /// The oldest stored frame.
     Oldest,
-    /// The first frame since this time.
+    /// The first frame at or after this time.
     Time(Time),
-    /// The frame of this number, from 0, and what came after it.
+    /// The frame with this sequence number, counted from 0.
     Number(u64),
 }
 
 impl History {
-    /// Nothing yet.
+    /// Creates an empty history.
     #[must_use]
-    pub const fn new(reach: Reach) -> Self {
-        Self { reach, kept: VecDeque::new(), bytes: VecDeque::new(), next: 0, newest: 0 }
+    pub const fn new(limits: HistoryLimits) -> Self {
+        Self { limits, frames: VecDeque::new(), bytes: VecDeque::new(), next: 0, newest: 0 }
     }
 
-    /// Keeps the frame of a block, and forgets what lies too far back. A block that lies in no
-    /// frame, or one that is longer than all that may be kept, is only counted.
+    /// Copies the frame of a block into the history and evicts frames beyond the limits. A block
+    /// without a frame, or longer than the byte limit, clears the history, because sequence numbers
+    /// of stored frames are consecutive.
     pub fn push(&mut self, block: &Block<'_>) {
         self.next += 1;
         self.newest = self.newest.max(block.context.time);
         let length = block.frame.len();
-        let fits = block.marks.is_frame() && length + BESIDE <= self.reach.bytes;
+        let fits = block.marks.is_frame() && length + OVERHEAD <= self.limits.bytes;
         if fits {
             let (time, wire_length) = (block.context.time, block.marks.wire_length);
             let link = LinkType(block.marks.link);
-            self.kept.push_back(Kept { time, link, wire_length, length });
+            self.frames.push_back(FrameHeader { time, link, wire_length, length });
             self.bytes.extend(block.frame);
         } else {
-            // Numbers are those of blocks: what is between is not there.
+            // A gap in the sequence numbers ends the stored run.
             self.clear();
         }
-        while let Some(oldest) = self.kept.front()
-            && (self.used() > self.reach.bytes
-                || oldest.time < self.newest.saturating_sub(self.reach.time))
+        while let Some(oldest) = self.frames.front()
+            && (self.used() > self.limits.bytes
+                || oldest.time < self.newest.saturating_sub(self.limits.time))
         {
             self.bytes.drain(..oldest.length);
-            self.kept.pop_front();
+            self.frames.pop_front();
         }
     }
 
-    /// Forgets everything.
+    /// Evicts all frames.
     pub fn clear(&mut self) {
-        self.kept.clear();
+        self.frames.clear();
         self.bytes.clear();
     }
 
-    /// Bytes that are used.
+    /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.bytes.len() + self.kept.len() * BESIDE
+        self.bytes.len() + self.frames.len() * OVERHEAD
     }
 
-    /// Returns the number of frames stored, and the number of the first.
+    /// Returns the number of stored frames and the sequence number of the oldest of them, or of the
+    /// next frame if none is stored.
     #[must_use]
     pub fn numbers(&self) -> (u64, u64) {
-        let there = self.kept.len() as u64;
-        (there, self.next - there)
+        let stored = self.frames.len() as u64;
+        (stored, self.next - stored)
     }
 
-    /// The time of the newest frame that came.
+    /// Returns the time of the newest frame, stored or not; 0 before the first.
     #[must_use]
     pub const fn newest(&self) -> Time {
         self.newest
     }
 
-    /// Calls `each` with the frames from there on, oldest first; answers how many.
-    pub fn since(&self, from: From, mut each: impl FnMut(&Kept, &[u8])) -> u64 {
+    /// Calls `each` for every stored frame from `from` on, oldest first; returns the number of
+    /// calls.
+    pub fn since(&self, from: HistoryStart, mut each: impl FnMut(&FrameHeader, &[u8])) -> u64 {
         let (_, first) = self.numbers();
-        let (mut at, mut told) = (0, 0);
+        let (mut at, mut count) = (0, 0);
         let mut joined = Vec::new();
-        for (number, kept) in (first..).zip(&self.kept) {
-            let end = at + kept.length;
+        for (number, header) in (first..).zip(&self.frames) {
+            let end = at + header.length;
             let wanted = match from {
-                From::Oldest => true,
-                From::Time(time) => kept.time >= time,
-                From::Number(wanted) => number >= wanted,
+                HistoryStart::Oldest => true,
+                HistoryStart::Time(time) => header.time >= time,
+                HistoryStart::Number(wanted) => number >= wanted,
             };
             if wanted {
                 joined.clear();
                 joined.extend(self.bytes.range(at..end));
-                each(kept, &joined);
-                told += 1;
+                each(header, &joined);
+                count += 1;
             }
             at = end;
         }
-        told
+        count
     }
 }
 
-/// Appends a frame as a record of a capture; cut where no reader would accept it.
-pub fn record(kept: &Kept, frame: &[u8], to: &mut Vec<u8>) {
+/// Appends a pcap record of the frame to `to`, cut to the snap length that readers accept.
+pub fn record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
     let bytes = frame.get(..write::SNAP_LENGTH as usize).unwrap_or(frame);
     let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
-    to.extend_from_slice(&write::record(kept.time, captured, kept.wire_length));
+    to.extend_from_slice(&write::record(header.time, captured, header.wire_length));
     to.extend_from_slice(bytes);
 }
 
-/// Bytes of a record beside its frame.
+/// Size of a pcap record header in bytes.
 pub const RECORD: usize = write::RECORD;
+/// Size of a pcap file header in bytes.
+pub const HEADER: usize = write::HEADER;
 
-/// The beginning of a capture of frames of this link type.
+/// Returns the offset of the first boundary between records at or after offset `at`. The first
+/// record starts at offset `first`, after the file header if there is one.
+#[must_use]
+pub fn boundary(records: &[u8], first: usize, at: usize) -> usize {
+    let mut end = if at == 0 { 0 } else { first };
+    while end < at {
+        let length = records.get(end + 8..).and_then(|record| record.first_chunk());
+        end += RECORD + length.map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    }
+    end.min(records.len())
+}
+
+/// Returns the pcap file header for this link type.
 #[must_use]
 pub fn header(link: LinkType) -> [u8; write::HEADER] {
     write::header(link)
 }
 
-impl Kept {
-    /// Copies a block into the history.
+impl FrameHeader {
+    /// Returns the header for the frame of a block.
     #[must_use]
     pub fn of(block: &Block<'_>) -> Self {
         Self {
@@ -182,34 +198,34 @@ mod tests {
         Block { context: BlockMetadata { time, ..BlockMetadata::default() }, ..frame(bytes) }
     }
 
-    fn all(history: &History, from: From) -> Vec<(Time, Vec<u8>)> {
+    fn all(history: &History, from: HistoryStart) -> Vec<(Time, Vec<u8>)> {
         let mut all = Vec::new();
-        history.since(from, |kept, bytes| all.push((kept.time, bytes.to_vec())));
+        history.since(from, |header, bytes| all.push((header.time, bytes.to_vec())));
         all
     }
 
     #[test]
-    fn what_came_last_is_there_as_far_as_time_reaches() {
-        let mut history = History::new(Reach { bytes: 1 << 20, time: 10 });
+    fn history_holds_recent_frames_within_time_limit() {
+        let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: 10 });
         for time in 0..100 {
             history.push(&at(time, &[time as u8; 3]));
         }
-        let there = all(&history, From::Oldest);
-        assert_eq!(there.len(), 11);
-        assert_eq!(there[0], (89, vec![89; 3]));
+        let stored = all(&history, HistoryStart::Oldest);
+        assert_eq!(stored.len(), 11);
+        assert_eq!(stored[0], (89, vec![89; 3]));
         assert_eq!(history.numbers(), (11, 89));
-        assert_eq!(all(&history, From::Time(97)).len(), 3);
-        assert_eq!(all(&history, From::Number(98)), there[9..]);
-        assert_eq!(all(&history, From::Number(3)), there, "what is gone is gone");
+        assert_eq!(all(&history, HistoryStart::Time(97)).len(), 3);
+        assert_eq!(all(&history, HistoryStart::Number(98)), stored[9..]);
+        assert_eq!(all(&history, HistoryStart::Number(3)), stored, "what is gone is gone");
     }
 
     #[test]
-    fn memory_is_bounded() {
-        let reach = Reach { bytes: 1000, time: Time::MAX };
-        let mut history = History::new(reach);
+    fn history_memory_is_bounded() {
+        let limits = HistoryLimits { bytes: 1000, time: Time::MAX };
+        let mut history = History::new(limits);
         for length in (0..400).chain([2000, 10]) {
             history.push(&at(5, &vec![7; length]));
-            assert!(history.used() <= reach.bytes);
+            assert!(history.used() <= limits.bytes);
         }
         assert_eq!(history.numbers(), (1, 401), "behind one that is too long");
         history.push(&bare(b"no frame"));

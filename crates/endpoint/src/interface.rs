@@ -1,41 +1,42 @@
-//! Interfaces and name spaces as a request names them, and what to say when they cannot be had.
+//! Lookup of network interfaces and namespaces by name, and the failures of that lookup.
 
 use crate::Failure;
-use crate::fail::reason;
+use crate::failure::reason;
 use filter::{Arguments, Description};
 use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// The frames that a source counts, for the message about an interface that is gone.
+/// Frames counted by a source up to the removal of its interface, for the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Counts {
-    /// All that came.
+pub(crate) enum FrameCount {
+    /// All received frames.
     All(u64),
-    /// Frames passed by a filter in the kernel; the others are not counted.
+    /// Frames that passed the kernel's filter; rejected ones are not counted.
     Passed(u64),
-    /// The process that counted them is gone, too.
+    /// Unknown, because the counting process has exited too.
     Unknown,
 }
 
-/// The failure of a source whose interface is gone.
-pub(crate) fn removed(call: &'static str, name: &str, counts: Counts) -> Failure {
+/// Creates the failure of a source whose interface has been removed.
+pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCount) -> Failure {
     let after = |frames: u64| match frames {
         1 => "after 1 frame".to_owned(),
         frames => format!("after {frames} frames"),
     };
     let why = match counts {
-        Counts::All(frames) => format!("the interface was removed {}", after(frames)),
-        Counts::Passed(frames) => {
+        FrameCount::All(frames) => format!("the interface was removed {}", after(frames)),
+        FrameCount::Passed(frames) => {
             format!("the interface was removed {} that passed the kernel's filter", after(frames))
         }
-        Counts::Unknown => "the interface was removed".to_owned(),
+        FrameCount::Unknown => "the interface was removed".to_owned(),
     };
     Failure::new(call, name, why)
         .hint("all that came before was handed on; start again when the interface is back")
 }
 
-/// Does `work` in a name space, or where no name is given in that of this thread.
+/// Runs `work` in the named network namespace, or in that of this thread if `netns` is `None`.
+/// Fails if the namespace cannot be opened or entered.
 pub(crate) fn within<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
@@ -53,7 +54,8 @@ pub(crate) fn within<T: Send>(
     sys::net::run_in(&space, work).map_err(enter)?
 }
 
-/// The interface of this name in the name space of this thread, and what its frames begin with.
+/// Returns the interface with this name or alternative name in the network namespace of this
+/// thread, and the link type of its frames.
 pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkType), Failure> {
     let all = RouteSocket::open().and_then(|links| links.all());
     let all = all.map_err(|error| failed(call, name, &error))?;
@@ -74,9 +76,17 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
     }
 }
 
-/// Returns the reason why `rx` or `tx` with these arguments sees one direction only of this host's
-/// connections: its interface has addresses of its own. `None` on a mirror port, where both
-/// directions come in, on the loopback interface, and where it cannot be found out.
+/// Returns a note if the interface with this index no longer has this name; `None` if it cannot be
+/// looked up.
+pub(crate) fn renamed(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
+    let now = links.indexed(index).ok()?;
+    let same = now.name == name || now.alternative.iter().any(|other| other == name);
+    (!same).then(|| format!("{name} is called {} now", now.name))
+}
+
+/// Returns the reason why `rx` or `tx` with these arguments captures only one direction of this
+/// host's connections: its interface has addresses of its own. `None` for a mirror port, which
+/// receives both directions, for the loopback interface, and if the addresses cannot be read.
 #[must_use]
 pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {
@@ -104,15 +114,15 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
     Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
-/// Turns a refusal of the machine into a failure; the caller, which knows the program's door,
-/// explains missing rights.
+/// Converts an error of a packet socket into a failure. The caller, which knows how the program was
+/// started, explains missing capabilities.
 pub(crate) fn failed(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
     let refused = why.kind() == std::io::ErrorKind::PermissionDenied;
-    let told = match error.call {
+    let reason_text = match error.call {
         "socket" => format!("the kernel refuses a packet socket: {}", reason(&why)),
         call => format!("{call}: {}", reason(&why)),
     };
-    let failure = Failure::new(call, target, told).errno(Some(error.errno));
+    let failure = Failure::new(call, target, reason_text).errno(Some(error.errno));
     Failure { needs: refused.then_some(Capabilities::NET_RAW), ..failure }
 }

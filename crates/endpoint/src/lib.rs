@@ -1,35 +1,37 @@
 //! Sources and sinks, one file each.
 //!
-//! A source puts bytes into the pool of its space and names them by entries; a sink takes batches.
-//! Both act on files, standard streams and interfaces through `sys`, `rustix` or `std`. [SL §5.5],
-//! [Th §5.3.2 "Source"]
+//! A source stores bytes in the pool of its space and describes each block by an entry; a sink
+//! consumes batches of blocks. Both reach files, standard streams and network interfaces through
+//! `sys`, `rustix` or `std`. [SL §5.5], [Th §5.3.2 "Source"]
 //!
 //! Read [`contract`] first, then [`catalog`] (the list), then any source or sink.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
 pub mod contract;
+mod drop_reason;
+pub mod entry;
+mod failure;
 pub mod history;
-mod missing;
+mod loss_ranges;
 mod origins;
 pub mod process;
 pub mod readers;
-mod reason;
 pub mod sink;
 pub mod source;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
 pub use contract::{
-    Failure, Given, Intake, Opening, Position, ProcessEntry, Seen, Sink, SinkEntry, Source,
-    SourceEntry, SourceProperties,
+    Intake, Opening, Position, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
 };
+pub use drop_reason::{DropReason, interned_keys};
+pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
+pub use failure::Failure;
 pub use interface::sees_one_way;
-pub use missing::{Gap, Missing};
+pub use loss_ranges::{Gap, LossRanges};
 pub use origins::Origins;
-pub use reason::DropReason;
 
 mod clock;
-mod fail;
 mod interface;
 
 #[cfg(test)]

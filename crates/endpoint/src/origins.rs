@@ -1,28 +1,27 @@
-//! The names of the sources of a path, by the number that their blocks carry
-//! (`BlockMetadata::origin`).
+//! Names of the sources of a path, indexed by `BlockMetadata::origin`.
 //!
-//! A source keeps its number for as long as the path lives, and one that comes by a change has the
-//! next. So the list only grows, while sinks that stay through the change look into it: whoever
-//! looks sees all names that there were when the block was given that it asks for.
+//! An origin stays valid for the life of the path; a source added by a live change gets the next
+//! one. The list is append-only and shared with sinks that survive the change, so a reader sees at
+//! least all names that existed when its block was emitted.
 
 use std::sync::{Arc, OnceLock};
 
-/// The names of all sources that a path has and had.
+/// Shared append-only list of the names of all current and former sources.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(Arc<Rest>);
+pub struct Origins(Arc<OriginList>);
 
-/// The origins from here on, as far as they are known.
+/// Tail of the list; unset until the next name is appended.
 #[derive(Debug, Default)]
-struct Rest(OnceLock<Box<Named>>);
+struct OriginList(OnceLock<Box<OriginNode>>);
 
 #[derive(Debug)]
-struct Named {
+struct OriginNode {
     name: String,
-    rest: Rest,
+    rest: OriginList,
 }
 
 impl Origins {
-    /// These names, from origin 0 on.
+    /// Creates a list with these names, from origin 0 on.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
         let all = Self::default();
@@ -30,30 +29,31 @@ impl Origins {
         all
     }
 
-    /// All names are these from now on: those that there are, in the same places, and more.
+    /// Extends the list to `names`. Its current names must be a prefix of `names`; names already
+    /// present are not replaced.
     pub fn grow(&self, names: &[String]) {
         let mut rest = &*self.0;
         for name in names {
-            let named = || Box::new(Named { name: name.clone(), rest: Rest::default() });
+            let named = || Box::new(OriginNode { name: name.clone(), rest: OriginList::default() });
             rest = &rest.0.get_or_init(named).rest;
         }
     }
 
-    /// The names, by origin.
+    /// Returns the names in order of origin.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(self.0.0.get(), |named| named.rest.0.get())
             .map(|named| named.name.as_str())
     }
 
-    /// Returns their number.
+    /// Returns the number of names.
     #[must_use]
     pub fn count(&self) -> u16 {
         u16::try_from(self.names().count()).unwrap_or(u16::MAX)
     }
 
-    /// The name of a source, where there are several to tell apart.
+    /// Returns the name of a source if the path has more than one, else `None`.
     #[must_use]
-    pub fn told_apart(&self, origin: u16) -> Option<&str> {
+    pub fn distinguishing_name(&self, origin: u16) -> Option<&str> {
         self.names().nth(1)?;
         self.names().nth(origin.into())
     }
@@ -64,15 +64,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v3_whoever_has_the_names_sees_those_that_come() {
+    fn v3_clones_of_origins_see_appended_names() {
         let names = ["a", "b", "c"].map(str::to_owned);
         let all = Origins::new(&names[..1]);
-        let seen = all.clone();
-        assert_eq!((seen.told_apart(0), seen.told_apart(1), seen.count()), (None, None, 1));
+        let shared = all.clone();
+        assert_eq!(
+            (shared.distinguishing_name(0), shared.distinguishing_name(1), shared.count()),
+            (None, None, 1)
+        );
         all.grow(&names);
-        assert_eq!((seen.told_apart(0), seen.told_apart(2)), (Some("a"), Some("c")));
-        assert_eq!((seen.told_apart(3), seen.count()), (None, 3));
+        assert_eq!(
+            (shared.distinguishing_name(0), shared.distinguishing_name(2)),
+            (Some("a"), Some("c"))
+        );
+        assert_eq!((shared.distinguishing_name(3), shared.count()), (None, 3));
         all.grow(&names[..2]);
-        assert!(seen.names().eq(["a", "b", "c"]), "a name that was told stays");
+        assert!(shared.names().eq(["a", "b", "c"]), "a name that was told stays");
     }
 }

@@ -1,77 +1,78 @@
-//! Computes who may read a line's output files: those who may read every input file. [SL §8,
-//! fan-in; CONTRACT 21]
+//! Permissions of output files: readable for users who may read every input file. [SL §8, fan-in;
+//! CONTRACT 21]
 //!
-//! In: the files from which blocks come. Out: the mode of a file that a sink makes, before the
-//! umask. The source says that the permissions of what is joined "correspond to the union of all
-//! inputs"; that is the union of their restrictions, as `cp` keeps them of one file. A file that
-//! was there keeps its mode, and what is no file (an interface, a program) has none.
+//! In: the paths of the input files. Out: the mode of a new output file, before the umask. The
+//! paper demands that the permissions of joined data "correspond to the union of all inputs"; we
+//! take that as the union of restrictions, as `cp` preserves the mode of one file. An existing
+//! output file retains its mode; inputs other than files (interfaces, programs) impose no
+//! restriction.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use sys::steps::Steps;
 
-/// The users who may read all inputs.
+/// The set of users who may read all inputs, as group and mode of each input file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Readers(Vec<Input>);
+pub struct Readers(Vec<FilePermissions>);
 
-/// The arguments for making a file: the log of steps, and its readers.
-pub(crate) type Making<'m> = (&'m Steps, &'m Readers);
+/// Context for creating a file: the log of steps and the permitted readers.
+pub(crate) type FileCreation<'m> = (&'m Steps, &'m Readers);
 
-/// The readers if no file is read: everybody.
+/// The readers of output without input files: unrestricted.
 pub static EVERYBODY: Readers = Readers(Vec::new());
 
-/// The readers of a file besides its owner.
+/// Read permissions of one input file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Input {
+struct FilePermissions {
     group: u32,
     mode: u32,
 }
 
 const OF_GROUP: u32 = 0o040;
 const OF_OTHERS: u32 = 0o004;
-/// The attribute of a file's access list (acl(5)).
+/// Extended attribute with a file's access list (acl(5)).
 const LIST: &str = "system.posix_acl_access";
-/// A directory that gives its group to what is made in it.
+/// Mode bit of a directory whose group is inherited by new files.
 const SET_GROUP: u32 = 0o2000;
 
 impl Readers {
-    /// Intersects with the readers of this file; `-` is standard input. A file that cannot be
-    /// examined cannot be opened either, which is reported there.
+    /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
+    /// cannot be examined adds none, since opening it fails with a message anyway.
     pub fn and(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
-            // Where there is a list, the bits of the group say what it grants to anybody at all.
+            // With an access list, the group bits are its mask and not the rights of the group.
             let found = rustix::fs::getxattr(opened, LIST, &mut [0u8; 256]);
             let listed = matches!(found, Ok(_) | Err(rustix::io::Errno::RANGE));
             let mode = if listed { file.mode() & !OF_GROUP } else { file.mode() };
-            self.0.push(Input { group: file.gid(), mode });
+            self.0.push(FilePermissions { group: file.gid(), mode });
         }
     }
 
-    /// The mode of a file that is made in this directory, before the umask: `full`, and nothing for
-    /// those who may not read an input.
+    /// Returns the mode of a file created in `directory`, before the umask: `full` without the
+    /// rights of users who may not read some input.
     pub(crate) fn mode(&self, directory: &Path, full: u32) -> u32 {
-        // Of a directory that cannot be looked at the kernel tells why nothing is made there.
+        // An unreadable directory also fails the creation of the file, with the kernel's reason.
         let around = fs::metadata(directory).ok();
         let given = around.filter(|around| around.mode() & SET_GROUP != 0);
         let group = given.map_or_else(|| sys::process::identity().1, |around| around.gid());
-        let others = self.0.iter().all(Input::is_for_all);
+        let others = self.0.iter().all(FilePermissions::is_for_all);
         let members = self.0.iter().all(|input| input.is_for_all() || input.is_for(group));
         let group = if members { 0o070 } else { 0 };
         let others = if others { 0o007 } else { 0 };
         full & (0o700 | group | others)
     }
 
-    /// The same for a file of this name.
+    /// Returns the mode of a file created at this path, before the umask.
     pub(crate) fn mode_of(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.mode(directory.unwrap_or_else(|| Path::new(".")), full)
     }
 }
 
-impl Input {
-    /// Returns true if group members have no less than others.
+impl FilePermissions {
+    /// Returns true if both the group and others may read the file.
     const fn is_for_all(&self) -> bool {
         self.mode & (OF_GROUP | OF_OTHERS) == OF_GROUP | OF_OTHERS
     }
@@ -86,11 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p6_what_is_joined_is_for_who_may_read_every_part() {
+    fn p6_output_mode_permits_readers_of_all_inputs() {
         let own = sys::process::identity().1;
         let here = std::env::temp_dir();
         let mode = |inputs: &[(u32, u32)]| {
-            let input = |(group, mode): &(u32, u32)| Input { group: *group, mode: *mode };
+            let input = |(group, mode): &(u32, u32)| FilePermissions { group: *group, mode: *mode };
             Readers(inputs.iter().map(input).collect()).mode(&here, 0o666)
         };
         let other = own + 1;
@@ -100,9 +101,9 @@ mod tests {
             (&[(own, 0o644), (own, 0o600)], 0o600),
             (&[(own, 0o640), (own, 0o640)], 0o660),
             (&[(own, 0o640), (other, 0o644)], 0o660),
-            // Those of one group are not those of the other.
+            // Members of one group are not members of the other.
             (&[(own, 0o640), (other, 0o640)], 0o600),
-            // Those of its group may not read this one, whoever else may.
+            // Members of its group have no read access, although others do.
             (&[(other, 0o604)], 0o600),
         ] {
             assert_eq!(mode(inputs), wanted, "{inputs:?}");
@@ -110,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn p6_under_a_list_of_access_the_bits_of_the_group_are_nobodys_right() {
+    fn p6_group_bits_with_access_list_grant_nothing() {
         let folder = crate::testing::TempDir::new();
         let file = folder.path("listed");
         fs::write(&file, "").unwrap();
-        // The owner, user 1 (who may read), the group (which may not), the mask, the others.
+        // Owner, user 1 (read access), group (no access), mask, others.
         let entries = [(1u16, 6u16, u32::MAX), (2, 4, 1), (4, 0, u32::MAX), (16, 4, u32::MAX)];
         let entries = entries.into_iter().chain([(32, 0, u32::MAX)]);
         let mut list = 2u32.to_le_bytes().to_vec();

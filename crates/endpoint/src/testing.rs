@@ -1,20 +1,20 @@
 //! Fixtures of this crate's tests: a directory that is removed, blocks, batches, openings.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
-use buffer::pool::{Config, Pool};
-use filter::{Arguments, Batch, Block, Classes, Columns, Description, Form, Time};
+use buffer::pool::{Pool, PoolConfig};
+use filter::{Arguments, Batch, Block, Columns, Description, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::UNLOGGED;
 use wire::record::{RecordKind, Writer};
 
-use crate::readers::{EVERYBODY, Making};
-use crate::{Failure, Given, Intake, Opening, Origins, Source};
+use crate::readers::{EVERYBODY, FileCreation};
+use crate::{Failure, Intake, Opening, Origins, Source, SourceStatus};
 
-/// Makes files that everybody may read, and keeps them.
-pub(crate) static MAKING: Making<'static> = (&UNLOGGED, &EVERYBODY);
+/// Creation context without a log and without restrictions on readers.
+pub(crate) static CREATION: FileCreation<'static> = (&UNLOGGED, &EVERYBODY);
 
-/// A directory of its own that is removed with what is in it.
+/// A temporary directory, removed on drop with its contents.
 #[derive(Debug)]
 pub(crate) struct TempDir(PathBuf);
 
@@ -28,7 +28,7 @@ impl TempDir {
         Self(path)
     }
 
-    /// The path of `name` in it.
+    /// Returns the path of `name` in the directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
@@ -43,7 +43,7 @@ impl Drop for TempDir {
 /// 2009-02-13 23:31:30.123456789 UTC.
 pub(crate) const TIME: u64 = 1_234_567_890_123_456_789;
 
-/// A block over these bytes, whole in view.
+/// Returns a block over these bytes, all of them in view.
 pub(crate) fn block(marks: Marks, bytes: &[u8]) -> Block<'_> {
     let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {
@@ -54,18 +54,18 @@ pub(crate) fn block(marks: Marks, bytes: &[u8]) -> Block<'_> {
     }
 }
 
-/// A block that is a whole Ethernet frame.
+/// Returns a block that is a whole Ethernet frame.
 pub(crate) fn frame(bytes: &[u8]) -> Block<'_> {
     let length = u32::try_from(bytes.len()).unwrap();
     block(Marks::frame(1, length, length), bytes)
 }
 
-/// A block that is no frame.
+/// Returns a block without a frame.
 pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
     block(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
 }
 
-/// The bytes of a description.
+/// Returns the bytes of a description record.
 pub(crate) fn described(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut room = vec![0; 4096];
     let mut writer = Writer::new(&mut room, kind);
@@ -75,19 +75,19 @@ pub(crate) fn described(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) ->
     room
 }
 
-/// A block that is a description.
+/// Returns a description block over these bytes.
 pub(crate) fn description(bytes: &[u8]) -> Block<'_> {
     let marks = Marks::described(u32::try_from(bytes.len()).unwrap());
     let block = block(marks, bytes);
     Block { pointer: block.pointer.within(0, 0), ..block }
 }
 
-/// A block of bytes that were never seen.
+/// Returns a hole of this many bytes.
 pub(crate) fn hole(length: u32) -> Block<'static> {
     Block { pointer: RichPointer::hole(length), ..block(Marks::bare(length), &[]) }
 }
 
-/// A batch of these blocks.
+/// Returns a batch of these blocks.
 pub(crate) fn batch<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     let mut batch = Batch::empty();
     for block in blocks {
@@ -96,9 +96,9 @@ pub(crate) fn batch<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     batch
 }
 
-/// The arguments of a request, checked as the language does: `("file", "x")`.
+/// Returns the arguments of a request, checked as by the parser: `("file", "x")`.
 pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
-    let mut arguments = Arguments::defaults(description);
+    let mut arguments = Arguments::defaults(description.parameters);
     for (name, text) in given {
         let parameter = description.parameter(name).unwrap();
         arguments.set(parameter.name, parameter.parse(text).unwrap());
@@ -106,79 +106,71 @@ pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Ar
     arguments
 }
 
-/// An opening with these arguments, of frames without a classifier, from one source.
+/// Returns the opening of a sink for unclassified frames.
 pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
-    let (form, classes) = (Form::Frame, Classes::Same);
-    Opening {
-        arguments,
-        form,
-        classes,
-        origin: 0,
-        origins: Origins::new(origins),
-        ahead: None,
-        latency: None,
-        force: false,
-        lent: &[],
-        readers: &EVERYBODY,
-        steps: &UNLOGGED,
-    }
+    Opening { origins: Origins::new(origins), ..Opening::new(arguments) }
 }
 
-/// A pool with small segments, so that few bytes show what many would.
+/// Returns a pool with small segments, so that short inputs cross segment boundaries.
 pub(crate) fn pool(segment: usize) -> Pool {
-    Pool::new(DbufId::new(7).unwrap(), Config { segment, segments: 4 }).unwrap()
+    Pool::new(DbufId::new(7).unwrap(), PoolConfig { segment, segments: 4 }).unwrap()
 }
 
-/// A block that a source gave, with its bytes.
+/// A block emitted by a source, with a copy of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Gift {
+pub(crate) struct EmittedBlock {
     pub(crate) entry: Entry,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Asks a source once, looks at what it gave, and ends the turn.
+/// Calls `give` once with room for `room` blocks, copies the emitted blocks, and ends the pass.
 pub(crate) fn ask(
     source: &mut dyn Source,
     pool: &mut Pool,
     room: usize,
     now: Time,
-) -> Result<(Given, Vec<Gift>), Failure> {
+) -> Result<(SourceStatus, Vec<EmittedBlock>), Failure> {
     let mut columns = Columns::default();
     let given = source.give(&mut Intake::new(pool, &mut columns, room, now))?;
-    let gift = |l| {
+    let block = |l| {
         let entry = columns.entry(l);
-        Gift { entry, bytes: pool.resolve(entry.pointer).unwrap().to_vec() }
+        EmittedBlock { entry, bytes: pool.resolve(entry.pointer).unwrap().to_vec() }
     };
-    let gifts: Vec<Gift> = (0..columns.len()).map(gift).collect();
-    assert!(given != Given::Blocks || !gifts.is_empty(), "blocks were promised");
-    pool.turn();
-    Ok((given, gifts))
+    let emitted: Vec<EmittedBlock> = (0..columns.len()).map(block).collect();
+    assert!(given != SourceStatus::Blocks || !emitted.is_empty(), "blocks were promised");
+    pool.end_pass();
+    Ok((given, emitted))
 }
 
-/// All that a source gives that need not wait, and how it ended.
-pub(crate) fn all(source: &mut dyn Source, pool: &mut Pool) -> (Vec<Gift>, Result<(), Failure>) {
-    let mut gifts = Vec::new();
+/// Reads a source that never waits to its end or failure; returns all blocks and the outcome.
+pub(crate) fn all(
+    source: &mut dyn Source,
+    pool: &mut Pool,
+) -> (Vec<EmittedBlock>, Result<(), Failure>) {
+    let mut emitted = Vec::new();
     loop {
         match ask(source, pool, 64, 1000) {
             Ok((given, more)) => {
-                gifts.extend(more);
+                emitted.extend(more);
                 match given {
-                    Given::Blocks => {}
-                    Given::End => return (gifts, Ok(())),
-                    Given::Wait { .. } => panic!("nothing to wait for after {}", gifts.len()),
+                    SourceStatus::Blocks => {}
+                    SourceStatus::End => return (emitted, Ok(())),
+                    SourceStatus::Wait { .. } => {
+                        panic!("nothing to wait for after {}", emitted.len())
+                    }
                 }
             }
-            Err(failure) => return (gifts, Err(failure)),
+            Err(failure) => return (emitted, Err(failure)),
         }
     }
 }
 
-/// The failure that must have come.
+/// Returns the failure of an outcome that must not be `Ok`.
 pub(crate) fn refused<T>(outcome: Result<T, Failure>) -> Failure {
     outcome.err().unwrap()
 }
 
-/// The bytes that these hexadecimal digits stand for.
+/// Decodes hexadecimal digits; other characters are ignored.
 pub(crate) fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();

@@ -1,22 +1,22 @@
-//! Captures, made here and by others, through `replay` and back into a file by `pcap`: the same
-//! packets must come out, in the same order, with the same times; what is wrong with a capture must
-//! be told as the reader of captures tells it, after the packets before it; and the tools of this
-//! field must read what we write.
+//! Captures of our own and of other programs, read by `replay` and written back by `pcap`: the
+//! packets must be the same, in order and with their times; a fault in a capture must be reported
+//! as by the capture reader, after the packets in front of it; and common tools must be able to
+//! read the output.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use abi::DbufId;
-use buffer::pool::{Config, Pool};
-use filter::{Arguments, Batch, Classes, Columns, Form, Value};
+use buffer::pool::{Pool, PoolConfig};
+use filter::{Arguments, Batch, Columns, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use streamline_endpoint::{Failure, Given, Intake, Opening, Origins, Sink, Source, catalog};
+use streamline_endpoint::{Failure, Intake, Opening, Sink, Source, SourceStatus, catalog};
 use testkit::{Captures, Random, need};
 use wire::capture::{self, CaptureFault, Packet};
 
-/// A directory of its own that is removed with what is in it.
+/// A temporary directory, removed on drop with its contents.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -41,43 +41,26 @@ impl Drop for TempDir {
 }
 
 fn pool() -> Pool {
-    Pool::new(DbufId::new(1).unwrap(), Config::default()).unwrap()
+    Pool::new(DbufId::new(1).unwrap(), PoolConfig::default()).unwrap()
 }
 
 fn arguments(file: &Path, description: &filter::Description) -> Arguments {
-    let mut arguments = Arguments::defaults(description);
+    let mut arguments = Arguments::defaults(description.parameters);
     arguments.set("file", Value::Text(file.to_str().unwrap().to_owned()));
     arguments
 }
 
-fn opening(arguments: &Arguments) -> Opening<'_> {
-    let (form, classes) = (Form::Frame, Classes::Same);
-    Opening {
-        arguments,
-        form,
-        classes,
-        origin: 0,
-        origins: Origins::default(),
-        ahead: None,
-        latency: None,
-        force: false,
-        lent: &[],
-        readers: &streamline_endpoint::readers::EVERYBODY,
-        steps: &sys::steps::UNLOGGED,
-    }
-}
-
 fn replay(file: &Path) -> Result<Box<dyn Source>, Failure> {
     let entry = catalog::source("replay").unwrap();
-    (entry.open)(&opening(&arguments(file, entry.description)))
+    (entry.open)(&Opening::new(&arguments(file, entry.description)))
 }
 
 fn pcap(file: &Path) -> Box<dyn Sink> {
     let entry = catalog::sink("pcap").unwrap();
-    (entry.open)(&opening(&arguments(file, entry.description))).unwrap()
+    (entry.open)(&Opening::new(&arguments(file, entry.description))).unwrap()
 }
 
-/// Runs a source to its end and shows each batch to `look`; answers the failure it ended with.
+/// Runs a source to its end, calling `look` for each batch; returns its failure, if any.
 fn run(
     source: &mut dyn Source,
     pool: &mut Pool,
@@ -90,51 +73,52 @@ fn run(
             Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
         look(&batch);
         columns = batch.into_room().columns;
-        pool.turn();
+        pool.end_pass();
         match given {
-            Given::Blocks => {}
-            Given::End => return Ok(()),
-            Given::Wait { .. } => panic!("a regular file need not be waited for"),
+            SourceStatus::Blocks => {}
+            SourceStatus::End => return Ok(()),
+            SourceStatus::Wait { .. } => panic!("a regular file need not be waited for"),
         }
     }
 }
 
-/// A packet, without its place.
+/// A packet of a capture, compared by its contents and not by its position in memory.
 #[derive(PartialEq, Debug)]
-struct Seen {
+struct PacketContents {
     time: u64,
     wire_length: u32,
     link: u16,
     bytes: Vec<u8>,
 }
 
-impl Seen {
+impl PacketContents {
     fn of(packet: &Packet, data: &[u8]) -> Self {
         let Packet { time_ns: time, wire_length, link, .. } = *packet;
         Self { time, wire_length, link: link.0, bytes: data.to_vec() }
     }
 }
 
-/// The packets of a capture, and what is wrong with it, by the reader alone.
-fn truth(bytes: &[u8]) -> (Vec<Seen>, Option<CaptureFault>) {
+/// Returns the packets of a capture and its fault, as parsed by the capture reader without a
+/// source.
+fn parsed(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
     let mut seen = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
-            Ok((packet, data)) => seen.push(Seen::of(&packet, data)),
+            Ok((packet, data)) => seen.push(PacketContents::of(&packet, data)),
             Err(fault) => return (seen, Some(fault)),
         }
     }
     (seen, None)
 }
 
-/// Returns the packets of `replay`, and the reason why it stopped.
-fn replayed(file: &Path, pool: &mut Pool) -> (Vec<Seen>, Option<String>) {
+/// Returns the packets of `replay`, and the failure that ended it.
+fn replayed(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String>) {
     let mut seen = Vec::new();
     let outcome = replay(file).and_then(|mut source| {
         run(&mut *source, pool, |batch| {
             for (_, block) in batch.blocks() {
                 assert_eq!(block.frame.len(), block.marks.captured as usize);
-                seen.push(Seen {
+                seen.push(PacketContents {
                     time: block.context.time,
                     wire_length: block.marks.wire_length,
                     link: block.marks.link,
@@ -146,12 +130,12 @@ fn replayed(file: &Path, pool: &mut Pool) -> (Vec<Seen>, Option<String>) {
     (seen, outcome.err().map(|failure| failure.to_string()))
 }
 
-/// Copies a capture by `replay | pcap`; nothing if it holds several link types.
+/// Copies a capture by `replay | pcap`; `None` if it contains several link types.
 fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
     let mut sink = pcap(to);
     let mut refused = None;
     if let Ok(mut source) = replay(from) {
-        // A fault ends the capture; the packets before it must arrive.
+        // A fault ends the capture; packets in front of it must arrive.
         let _ = run(&mut *source, pool, |batch| {
             refused = refused.take().or_else(|| sink.take(batch, 0).err());
         });
@@ -169,19 +153,19 @@ fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
 }
 
 #[test]
-fn every_capture_is_given_as_it_is_and_copied_without_loss() {
+fn captures_replay_exactly_and_copy_losslessly() {
     let (packets, faults, mixed) = give_and_copy(&testkit::made());
     assert!(packets > 3_000 && faults > 5 && mixed == 1, "{packets}, {faults}, {mixed}");
 }
 
 #[test]
-fn corpus_every_capture_is_given_as_it_is_and_copied_without_loss() {
+fn corpus_captures_replay_exactly_and_copy_losslessly() {
     let Some(corpus) = testkit::corpus() else { return };
     let (packets, _, mixed) = give_and_copy(&corpus);
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
 
-/// Counts packets, captures with a fault, and captures of several link types.
+/// Counts packets, faulty captures, and captures with several link types.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;
@@ -189,28 +173,28 @@ fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let (copy, mut pool) = (dir.path("copy.pcap"), pool());
     let (mut packets, mut faults, mut mixed) = (0, 0, 0);
     for path in captures {
-        let (expected, fault) = truth(&fs::read(path).unwrap());
+        let (expected, fault) = parsed(&fs::read(path).unwrap());
         let (seen, failure) = replayed(path, &mut pool);
         let numbers = (seen.len(), expected.len());
         assert!(seen == expected, "{}: other packets: {numbers:?}", path.display());
         match (fault, failure) {
             (None, None) => {}
             (Some(fault), Some(failure)) => {
-                let told = format!("cannot read {}: {fault}", path.display());
-                assert!(failure.starts_with(&told), "{failure} is not {told}");
+                let reported = format!("cannot read {}: {fault}", path.display());
+                assert!(failure.starts_with(&reported), "{failure} is not {reported}");
                 faults += 1;
             }
             (fault, failure) => panic!("{}: {fault:?} is not {failure:?}", path.display()),
         }
         packets += seen.len();
-        // Nothing takes the place of a file: what no block reaches is not made.
+        // Without blocks, no file is created or replaced.
         let _ = fs::remove_file(&copy);
         let Some(written) = copied(path, &copy, &mut pool) else {
             mixed += 1;
             continue;
         };
         assert_eq!(written, expected.len() as u64);
-        let (back, fault) = fs::read(&copy).map_or((Vec::new(), None), |bytes| truth(&bytes));
+        let (back, fault) = fs::read(&copy).map_or((Vec::new(), None), |bytes| parsed(&bytes));
         assert_eq!(fault, None, "{}", path.display());
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         let same = expected.iter().zip(&back).all(|(before, after)| {
@@ -250,7 +234,7 @@ fn flip_bits(captures: &Captures) {
         let mut bytes = random.pick(&small).clone();
         random.flip_bits(&mut bytes, 3);
         fs::write(&path, &bytes).unwrap();
-        let (expected, fault) = truth(&bytes);
+        let (expected, fault) = parsed(&bytes);
         let (seen, failure) = replayed(&path, &mut pool);
         assert!(seen == expected);
         assert_eq!(fault.is_some(), failure.is_some(), "{fault:?} {failure:?}");
@@ -258,12 +242,12 @@ fn flip_bits(captures: &Captures) {
 }
 
 #[test]
-fn what_is_written_opens_in_the_tools_of_this_field() {
+fn written_captures_open_in_common_tools() {
     open_in_tools(&testkit::made());
 }
 
 #[test]
-fn corpus_what_is_written_opens_in_the_tools_of_this_field() {
+fn corpus_written_captures_open_in_common_tools() {
     testkit::corpus().iter().for_each(open_in_tools);
 }
 
@@ -277,14 +261,22 @@ fn open_in_tools(captures: &Captures) {
     let (copy, mut pool) = (dir.path("copy.pcap"), pool());
     for path in captures.iter().step_by(captures.len() / 12) {
         let Some(written) = copied(path, &copy, &mut pool) else { continue };
-        let told = Command::new(&capinfos).args(["-c", "-M", "-T", "-r", "-m"]).arg(&copy).output();
-        let told = String::from_utf8(told.unwrap().stdout).unwrap();
-        let count =
-            told.trim_end().split(',').next_back().and_then(|n| n.trim_matches('"').parse().ok());
-        assert_eq!(count, Some(written), "{}: {told}", path.display());
+        let reported =
+            Command::new(&capinfos).args(["-c", "-M", "-T", "-r", "-m"]).arg(&copy).output();
+        let reported = String::from_utf8(reported.unwrap().stdout).unwrap();
+        let count = reported
+            .trim_end()
+            .split(',')
+            .next_back()
+            .and_then(|n| n.trim_matches('"').parse().ok());
+        assert_eq!(count, Some(written), "{}: {reported}", path.display());
         let read = Command::new(&tcpdump).args(["--count", "-r"]).arg(&copy).output().unwrap();
-        let told = String::from_utf8(read.stdout).unwrap();
+        let reported = String::from_utf8(read.stdout).unwrap();
         let expected = format!("{written} packet");
-        assert!(read.status.success() && told.starts_with(&expected), "{}: {told}", path.display());
+        assert!(
+            read.status.success() && reported.starts_with(&expected),
+            "{}: {reported}",
+            path.display()
+        );
     }
 }

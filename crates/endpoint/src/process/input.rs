@@ -1,20 +1,20 @@
-//! The half of a program to which blocks go: a sink over its standard input.
+//! The input half of a program: a sink over its standard input.
 //!
-//! In: blocks. Out: their viewed bytes, one behind the other, one system call per batch and nothing
-//! copied by us. A full pipe makes the space wait, as a full ring would. A program that has closed
-//! its end takes nothing more: what comes then is dropped, and not a mistake.
+//! In: blocks. Out: their viewed bytes as one stream, with one system call per batch and without a
+//! copy of ours. A full pipe blocks the space, like a full ring. When the program closes its end,
+//! further blocks are dropped; that is not an error.
 
-use super::Process;
-use crate::fail::failed;
+use super::child::Process;
+use crate::failure::failed;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, LANES, Report, Time};
 use std::io::{ErrorKind, IoSlice, Write};
 use std::process::ChildStdin;
 use std::sync::Arc;
 
-/// The standard input of a program.
+/// A sink over the standard input of a program.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct ProgramInput {
     pipe: Option<ChildStdin>,
     process: Arc<Process>,
     written: Amount,
@@ -22,16 +22,16 @@ pub(super) struct Input {
     holes: Amount,
 }
 
-impl Input {
+impl ProgramInput {
     pub(super) fn new(pipe: ChildStdin, process: Arc<Process>) -> Self {
         let (written, ended, holes) = Default::default();
         Self { pipe: Some(pipe), process, written, ended, holes }
     }
 
-    /// Writes all of it, and answers how many bytes were written before the other end was closed.
+    /// Writes all bytes, blocking; returns the number written before the program closed its end.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
-        // What is empty at the front is taken off, so that nothing left means done.
+        // Removes empty slices at the front, so that an empty list means completion.
         IoSlice::advance_slices(&mut rest, 0);
         while let (Some(pipe), false) = (&mut self.pipe, rest.is_empty()) {
             match pipe.write_vectored(rest) {
@@ -42,7 +42,7 @@ impl Input {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                     self.pipe = None;
-                    self.process.hear_no_more();
+                    self.process.note_closed_input();
                 }
                 Err(error) => return Err(failed("write to", &self.process.command, &error)),
             }
@@ -50,7 +50,8 @@ impl Input {
         Ok(written)
     }
 
-    /// Counts a block of which so many bytes were written.
+    /// Counts a block of `length` bytes, of which `here` were captured: as a hole if some were not,
+    /// as written if `written` equals `here`, else as dropped.
     fn count(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);
@@ -63,7 +64,7 @@ impl Input {
     }
 }
 
-impl Sink for Input {
+impl Sink for ProgramInput {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut slices = [IoSlice::new(&[]); LANES];
         let mut lanes = 0;
@@ -91,7 +92,7 @@ impl Sink for Input {
     }
 
     fn dropped(&self) -> Vec<(DropReason, Amount)> {
-        vec![(DropReason::ProgramEnded, self.ended), (DropReason::NeverSeen, self.holes)]
+        vec![(DropReason::ProgramEnded, self.ended), (DropReason::Hole, self.holes)]
     }
 
     fn process(&self) -> Option<&Arc<Process>> {

@@ -1,46 +1,47 @@
-//! The half of a program from which blocks come: a source over its standard output.
+//! The output half of a program: a source over its standard output.
 //!
-//! In: what the program writes. Out: blocks of bytes, each as soon as anything is there. The source
-//! ends with the program's output, not with the path: what is under way is taken first.
+//! In: the bytes written by the program. Out: blocks of bytes, each emitted as soon as data is
+//! available. The source ends with the program's output and not when the path stops: buffered
+//! output is read first.
 
-use super::Process;
+use super::child::Process;
 use crate::source::input::Input as Pipe;
 use crate::source::read::Read;
-use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
+use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// The largest block: the default capacity of a pipe (pipe(7)).
+/// Maximum block size in bytes: the default capacity of a pipe (pipe(7)).
 const BLOCK: usize = 64 * 1024;
 
-/// The standard output of a program.
+/// A source over the standard output of a program.
 #[derive(Debug)]
-pub(super) struct Output {
-    /// The reading end, until its output is not wanted any more.
+pub(super) struct ProgramOutput {
+    /// The read end, until the source is closed.
     pipe: Option<Read>,
     process: Arc<Process>,
-    seen: Seen,
+    counters: SourceCounters,
     ended: bool,
 }
 
-impl Output {
+impl ProgramOutput {
     pub(super) fn new(pipe: Pipe, process: Arc<Process>, origin: u16) -> Self {
         let pipe = Some(Read::new(pipe, BLOCK, false, origin));
-        Self { pipe, process, seen: Seen::default(), ended: false }
+        Self { pipe, process, counters: SourceCounters::default(), ended: false }
     }
 }
 
-impl Source for Output {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
-        let Some(pipe) = &mut self.pipe else { return Ok(Given::End) };
+impl Source for ProgramOutput {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        let Some(pipe) = &mut self.pipe else { return Ok(SourceStatus::End) };
         let given = pipe.give(intake);
-        self.seen = pipe.seen();
-        self.ended |= matches!(given, Ok(Given::End));
+        self.counters = pipe.counters();
+        self.ended |= matches!(given, Ok(SourceStatus::End));
         given
     }
 
-    fn seen(&self) -> Seen {
-        self.seen.clone()
+    fn counters(&self) -> SourceCounters {
+        self.counters.clone()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -55,7 +56,7 @@ impl Source for Output {
     }
 
     fn close(&mut self) {
-        // First, so that nobody takes what the closed pipe does to it for a mistake of its own.
+        // Released first, so that the failure caused by the closed pipe is not reported.
         if !self.ended {
             self.process.release();
         }

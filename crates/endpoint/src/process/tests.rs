@@ -1,8 +1,8 @@
-//! One program at a time, by its halves: bytes, what is dropped, how it ends.
+//! Single programs, driven through their halves: bytes, drops, ends.
 
 use super::*;
 use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
-use crate::{DropReason, Given, Sink};
+use crate::{DropReason, Sink, SourceStatus};
 use filter::Amount;
 use sys::process_group::ProcessEnd;
 
@@ -12,9 +12,9 @@ struct Halves {
     process: Arc<Process>,
 }
 
-fn run(command: &str, stands: Stands) -> Halves {
+fn run(command: &str, role: ProcessRole) -> Halves {
     let given = arguments(&EXEC, &[("command", command)]);
-    let Started { input, output } = start(&opening(&given, &[]), stands).unwrap();
+    let StartedProcess { input, output } = start(&opening(&given, &[]), role).unwrap();
     let of_input = input.as_ref().and_then(|input| input.process().cloned());
     let of_output = output.as_ref().and_then(|output| output.properties().process);
     let process = of_input.or(of_output).unwrap();
@@ -30,7 +30,7 @@ impl Halves {
         self.input.as_ref().unwrap().dropped()
     }
 
-    /// Closes the input, and answers all that comes back.
+    /// Closes the input and returns the remaining output.
     fn rest(&mut self) -> Vec<u8> {
         if let Some(input) = &mut self.input {
             input.finish().unwrap();
@@ -39,11 +39,11 @@ impl Halves {
         let mut pool = pool(1 << 18);
         let mut bytes = Vec::new();
         loop {
-            let (given, gifts) = ask(output.as_mut(), &mut pool, 64, 7).unwrap();
-            bytes.extend(gifts.iter().flat_map(|gift| gift.bytes.clone()));
+            let (given, emitted) = ask(output.as_mut(), &mut pool, 64, 7).unwrap();
+            bytes.extend(emitted.iter().flat_map(|block| block.bytes.clone()));
             match given {
-                Given::End => return bytes,
-                Given::Wait { readable: true, .. } => {
+                SourceStatus::End => return bytes,
+                SourceStatus::Wait { readable: true, .. } => {
                     sys::poll::readable(&[output.descriptor().unwrap()], None);
                 }
                 _ => {}
@@ -51,9 +51,9 @@ impl Halves {
         }
     }
 
-    /// Gives the same block until the program takes no more.
-    fn give_until_deaf(&mut self, bytes: &[u8]) {
-        while !self.process.is_deaf() {
+    /// Writes the same block until the program has closed its input.
+    fn give_until_input_closed(&mut self, bytes: &[u8]) {
+        while !self.process.has_closed_input() {
             self.give(&[bare(bytes)]);
         }
     }
@@ -64,33 +64,33 @@ const fn amount(blocks: u64, bytes: u64) -> Amount {
 }
 
 #[test]
-fn viewed_bytes_go_in_one_behind_the_other_and_come_back() {
-    let mut cat = run("cat", Stands::Middle);
+fn viewed_bytes_pass_through_program_in_order() {
+    let mut cat = run("cat", ProcessRole::Middle);
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
     let about = vec![0; 40];
     cat.give(&[bare(&bytes), description(&about), bare(b""), bare(b" and more")]);
     assert_eq!(cat.input.as_ref().unwrap().written(), Some(amount(4, 4009)));
     assert_eq!(cat.rest(), [bytes.as_slice(), b" and more"].concat());
-    assert_eq!(cat.output.as_ref().unwrap().seen().given.bytes, 4009);
+    assert_eq!(cat.output.as_ref().unwrap().counters().given.bytes, 4009);
     cat.process.finish().unwrap().unwrap();
 }
 
 #[test]
-fn what_was_never_seen_cannot_be_written() {
-    let mut cat = run("cat", Stands::Middle);
+fn holes_are_dropped_and_counted() {
+    let mut cat = run("cat", ProcessRole::Middle);
     cat.give(&[bare(b"before"), hole(500), bare(b"behind")]);
     assert_eq!(
         cat.dropped(),
-        [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::NeverSeen, amount(1, 500))]
+        [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::Hole, amount(1, 500))]
     );
     assert_eq!(cat.rest(), b"beforebehind");
 }
 
 #[test]
-fn what_comes_after_the_end_is_dropped_to_the_byte() {
-    let mut head = run("head -c 5", Stands::Middle);
+fn bytes_after_program_end_are_counted_as_dropped() {
+    let mut head = run("head -c 5", ProcessRole::Middle);
     let block = vec![b'x'; 30_000];
-    head.give_until_deaf(&block);
+    head.give_until_input_closed(&block);
     head.give(&[bare(&block), bare(&block)]);
     let written = head.input.as_ref().unwrap().written().unwrap();
     let [(_, ended), (_, none)] = head.dropped()[..] else { panic!("two reasons") };
@@ -103,7 +103,7 @@ fn what_comes_after_the_end_is_dropped_to_the_byte() {
 }
 
 #[test]
-fn a_bad_end_is_told_by_command_and_status() {
+fn failed_program_is_reported_with_command_and_status() {
     for (command, ended, text) in [
         ("exit 3", ProcessEnd::Status(3), "the program \"exit 3\" ended with status 3"),
         (
@@ -118,7 +118,7 @@ fn a_bad_end_is_told_by_command_and_status() {
             "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
         ),
     ] {
-        let mut program = run(command, Stands::Middle);
+        let mut program = run(command, ProcessRole::Middle);
         assert_eq!(program.rest(), b"");
         let bad = program.process.finish().unwrap().unwrap_err();
         assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
@@ -127,10 +127,10 @@ fn a_bad_end_is_told_by_command_and_status() {
 }
 
 #[test]
-fn a_bad_end_is_known_as_soon_as_it_is_there() {
-    let mut program = run("exit 7", Stands::End);
+fn program_failure_is_visible_without_waiting() {
+    let mut program = run("exit 7", ProcessRole::End);
     assert!(program.output.is_none());
-    program.give_until_deaf(b"anything");
+    program.give_until_input_closed(b"anything");
     let bad = loop {
         match program.process.ended() {
             Some(ended) => break ended.unwrap_err(),
@@ -141,8 +141,8 @@ fn a_bad_end_is_known_as_soon_as_it_is_there() {
 }
 
 #[test]
-fn output_that_nobody_wants_ends_a_program_quietly() {
-    let mut yes = run("yes; sleep 1000", Stands::Head);
+fn closed_output_ends_program_without_failure() {
+    let mut yes = run("yes; sleep 1000", ProcessRole::Head);
     assert!(yes.input.is_none());
     let output = yes.output.as_mut().unwrap();
     let mut pool = pool(1 << 18);
@@ -150,14 +150,16 @@ fn output_that_nobody_wants_ends_a_program_quietly() {
         sys::poll::readable(&[output.descriptor().unwrap()], None);
     }
     output.close();
-    assert_eq!(ask(output.as_mut(), &mut pool, 64, 7).unwrap(), (Given::End, Vec::new()));
+    assert_eq!(ask(output.as_mut(), &mut pool, 64, 7).unwrap(), (SourceStatus::End, Vec::new()));
     yes.process.finish().unwrap().unwrap();
 }
 
 #[test]
-fn stopping_ends_a_source_and_lets_a_filter_drain() {
-    let mut source =
-        run("trap 'echo last words; exit 0' TERM; echo first; while :; do :; done", Stands::Head);
+fn stop_ends_source_program_and_drains_filter_program() {
+    let mut source = run(
+        "trap 'echo last words; exit 0' TERM; echo first; while :; do :; done",
+        ProcessRole::Head,
+    );
     let output = source.output.as_mut().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
     assert!(output.stop(), "what is under way still comes");
@@ -165,7 +167,7 @@ fn stopping_ends_a_source_and_lets_a_filter_drain() {
     assert!(!source.output.as_mut().unwrap().stop());
     source.process.finish().unwrap().unwrap();
 
-    let mut filter = run("cat; echo end", Stands::Middle);
+    let mut filter = run("cat; echo end", ProcessRole::Middle);
     filter.give(&[bare(b"some\n")]);
     assert!(filter.output.as_mut().unwrap().stop());
     filter.give(&[bare(b"more\n")]);
@@ -173,8 +175,8 @@ fn stopping_ends_a_source_and_lets_a_filter_drain() {
 }
 
 #[test]
-fn a_program_that_nobody_knows_is_killed() {
-    let mut program = run("trap '' TERM; echo here; exec sleep 1000", Stands::Head);
+fn dropped_program_is_killed() {
+    let mut program = run("trap '' TERM; echo here; exec sleep 1000", ProcessRole::Head);
     let output = program.output.take().unwrap();
     let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
@@ -186,6 +188,6 @@ fn a_program_that_nobody_knows_is_killed() {
 }
 
 #[test]
-fn commands_that_are_none_are_refused() {
+fn empty_and_nul_commands_are_refused() {
     assert!(refuses(" \t").is_some() && refuses("a\0b").is_some() && refuses("true").is_none());
 }

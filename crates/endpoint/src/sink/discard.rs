@@ -1,7 +1,8 @@
-//! `discard`: ends blocks and counts them, where only the filters before it matter.
+//! `discard`: consumes and counts blocks, for requests in which only the filters matter.
 
+use super::counting::CountingSink;
 use crate::{Failure, Opening, Sink, SinkEntry};
-use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
+use filter::{Description, FilterKind, Forms, OutputForm, ReadDepth};
 
 /// The description of `discard`.
 pub const DISCARD: Description = Description {
@@ -11,51 +12,29 @@ pub const DISCARD: Description = Description {
 Takes blocks and forgets them. The report says how many there were and how many bytes they viewed.
 It reads no byte, so what stands before it costs no more than it must.",
     example: "replay web.pcap | tcp | discard",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::ANY,
-    gives: Gives::Nothing,
-    reads: Reads::Nothing,
+    gives: OutputForm::Nothing,
+    reads: ReadDepth::Nothing,
     kernel: Some(filter::PLAIN),
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `discard`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&DISCARD, open);
 
-#[derive(Debug, Default)]
-struct Discard {
-    ended: Amount,
-}
-
 fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Discard::default()))
-}
-
-impl Sink for Discard {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let Amount { blocks, bytes } = batch.amount_in(batch.live());
-        self.ended.blocks += blocks;
-        self.ended.bytes += bytes;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        let Amount { blocks, bytes } = self.ended;
-        Ok(Report::of_rows(vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)]))
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(self.ended)
-    }
+    Ok(Box::new(CountingSink::default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{arguments, bare, batch, opening};
+    use filter::Amount;
 
     #[test]
-    fn only_live_blocks_count() {
+    fn only_live_blocks_are_counted() {
         let given = arguments(&DISCARD, &[]);
         let mut sink = open(&opening(&given, &[])).unwrap();
         let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);

@@ -1,12 +1,12 @@
-//! `drop`: ends blocks on purpose, and has the ledger say so.
+//! `drop`: drops blocks on purpose.
 //!
-//! In: anything. Out: nothing; every block is in the ledger as dropped by request. Where frames
-//! were taken from the host, they end here for everybody; what is only observed goes on to the host
-//! all the same (CONTRACT 2). `discard` is for what has served its purpose, `drop` for what nobody
-//! wants.
+//! In: any blocks. Out: nothing; the ledger counts every block as dropped by request. Frames that a
+//! source has withheld from the host are lost to everybody; observed frames still reach the host
+//! (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for unwanted ones.
 
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
-use filter::{Amount, Batch, Description, Forms, Gives, Kind, Reads, Report, Time};
+use super::counting::CountingSink;
+use crate::{Failure, Opening, Sink, SinkEntry};
+use filter::{Description, FilterKind, Forms, OutputForm, ReadDepth};
 
 /// The description of `drop`.
 pub const DROP: Description = Description {
@@ -17,59 +17,30 @@ Takes blocks and throws them away. The ledger counts each as dropped, `by reques
 that drops says so at its end. Frames that were taken from the host (`take`) end here; what is only
 observed reaches the host all the same. It reads no byte.",
     example: "replay web.pcap | udp |dns drop",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::ANY,
-    gives: Gives::Nothing,
-    reads: Reads::Nothing,
+    gives: OutputForm::Nothing,
+    reads: ReadDepth::Nothing,
     kernel: Some(filter::PLAIN),
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `drop`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&DROP, open);
 
-#[derive(Debug, Default)]
-struct Drop {
-    dropped: Amount,
-}
-
-/// A `drop` that has dropped so much.
-pub(super) fn having(dropped: Amount) -> Box<dyn Sink> {
-    Box::new(Drop { dropped })
-}
-
 fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Drop::default()))
-}
-
-impl Sink for Drop {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let Amount { blocks, bytes } = batch.amount_in(batch.live());
-        self.dropped.blocks += blocks;
-        self.dropped.bytes += bytes;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Report, Failure> {
-        Ok(Report::default())
-    }
-
-    fn written(&self) -> Option<Amount> {
-        Some(Amount::default())
-    }
-
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
-        vec![(DropReason::ByRequest, self.dropped)]
-    }
+    Ok(Box::new(CountingSink { drops: true, ..CountingSink::default() }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DropReason;
     use crate::testing::{arguments, bare, batch, opening};
+    use filter::{Amount, Report};
 
     #[test]
-    fn i6_what_is_dropped_is_in_the_ledger() {
+    fn i6_dropped_blocks_are_counted_by_request() {
         let given = arguments(&DROP, &[]);
         let mut sink = open(&opening(&given, &[])).unwrap();
         let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);

@@ -1,16 +1,17 @@
-//! `freeze`: keeps what came around a block that matters, as a capture, and goes on.
+//! `freeze`: saves the frames around a triggering block to a capture file.
 //!
-//! In: all frames of a stream. Out: nothing, until a frame triggers: then a new file with what came
-//! `before` it, the frame, and what comes in the time `after` it. What lies too far back is
-//! forgotten, so a path that waits for weeks takes no more memory than `bytes`. Files are for their
-//! owner alone, nothing is overwritten, and there are at most `files` of them: who triggers on
-//! purpose fills no disk. (V9)
+//! In: all frames of a stream. Out: nothing until a frame triggers; then a new file with the frames
+//! of the time `before` it, the frame itself, and those of the time `after` it. Older frames are
+//! evicted, so a path that waits for weeks needs at most `bytes` of memory. Files are readable by
+//! their owner only, nothing is overwritten, and at most `files` are created, so that forced
+//! triggers cannot fill the disk. (V9)
 
-use crate::history::{self, From, History, Kept, Reach};
+use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
 use filter::{
-    Arguments, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts,
+    Arguments, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter,
+    StateFacts, WorkerRule,
 };
 use filter::{Report, Time, Type, Value};
 use std::fs::{File, OpenOptions};
@@ -36,11 +37,11 @@ blocks without an answer, which are what came before).
 At most `bytes` are remembered, and one file holds at most twice as much. What could not be written
 is counted in the report; the path goes on. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: Gives::Nothing,
+    gives: OutputForm::Nothing,
     state: StateFacts::NONE.several(|_| {
-        Several::Not("it remembers what came before, of all sessions", Several::LEAVE)
+        WorkerRule::Not("it remembers what came before, of all sessions", WorkerRule::LEAVE)
     }),
     parameters: &[
         Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
@@ -58,41 +59,41 @@ is counted in the report; the path goes on. Times are those of the blocks.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `freeze`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
 
 struct Freeze {
     into: PathBuf,
-    /// None: a block that was answered triggers.
+    /// The trigger; `None` means that any classified block triggers.
     when: Option<bpf::Matcher>,
     after: Time,
     bytes: usize,
     files_max: u64,
     history: History,
-    /// The file that is being written.
+    /// The file being written.
     open: Option<Capture>,
-    counts: Counts,
+    counts: FreezeCounts,
 }
 
-/// The counters of the report.
+/// Counters of the report.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct FreezeCounts {
     triggers: u64,
     files: u64,
     frames: u64,
-    /// Triggers when there were as many files as may be.
+    /// Triggers ignored because the maximum number of files had been created.
     unkept: u64,
-    /// Frames that did not fit, or of another link type than the first.
+    /// Frames beyond the size limit, or with a link type other than the first frame's.
     left_out: u64,
     failed: u64,
 }
 
-/// A file that is being written.
+/// A capture file being written.
 struct Capture {
     file: File,
     link: LinkType,
     until: Time,
-    /// Bytes it may still take.
+    /// Remaining capacity in bytes.
     room: usize,
     buffer: Vec<u8>,
 }
@@ -100,8 +101,8 @@ struct Capture {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let into = PathBuf::from(arguments.text("into").unwrap_or_default());
-    let folder = into.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if folder.is_some_and(|folder| !folder.is_dir()) {
+    let directory = into.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if directory.is_some_and(|directory| !directory.is_dir()) {
         let why = "its folder does not exist";
         return Err(Failure::new("freeze into", into.to_string_lossy(), why));
     }
@@ -114,17 +115,17 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         after: number("after"),
         bytes,
         files_max: number("files"),
-        history: History::new(Reach { bytes, time: number("before") }),
+        history: History::new(HistoryLimits { bytes, time: number("before") }),
         open: None,
-        counts: Counts::default(),
+        counts: FreezeCounts::default(),
     }))
 }
 
-/// Compiles an expression into a matcher.
+/// Compiles the expression of `when`.
 fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
     let arguments = Arguments::default().behind(given.links().map(Into::into));
-    let arguments = arguments.served_by(given.compiler().cloned());
-    let mut arguments = arguments.answered_by(given.names().cloned());
+    let arguments = arguments.with_compiler(given.compiler().cloned());
+    let mut arguments = arguments.with_names(given.names().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));
     bpf::Matcher::new(arguments).map_err(|mistake| {
         Failure::new(
@@ -154,21 +155,18 @@ impl Sink for Freeze {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.close();
-        let Counts { triggers, files, frames, unkept, left_out, failed } = self.counts;
+        let FreezeCounts { triggers, files, frames, unkept, left_out, failed } = self.counts;
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
             ("triggers without a file", unkept),
             ("frames left out", left_out),
             ("files not written", failed),
         ];
-        let others = others.into_iter().filter(|(_, count)| *count > 0);
-        let rows = always.into_iter().chain(others);
-        let rows = rows.map(|(name, count)| (name.to_owned(), count)).collect();
         let done = match files {
             0 | 1 => format!("written to {}", self.into.display()),
             _ => format!("written to {files} files, {} the first", self.into.display()),
         };
-        Ok(Report::of_rows(rows).put(frames, "frame", done))
+        Ok(Report::of_rows(always).and_rows(others).put(frames, "frame", done))
     }
 }
 
@@ -192,7 +190,7 @@ impl Freeze {
                 if triggers {
                     capture.until = until;
                 }
-                self.add(&Kept::of(block), block.frame);
+                self.add(&FrameHeader::of(block), block.frame);
             }
             None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
                 self.counts.unkept += 1;
@@ -202,7 +200,7 @@ impl Freeze {
         }
     }
 
-    /// Begins a file with what is remembered, in which the block that triggered is the last.
+    /// Starts a file with the history, whose last frame is the trigger.
     fn begin(&mut self, link: LinkType, until: Time) {
         let Ok(file) = create(&self.into, self.files_max) else {
             self.counts.failed += 1;
@@ -210,26 +208,26 @@ impl Freeze {
         };
         self.counts.files += 1;
         let buffer = history::header(link).to_vec();
-        // What is remembered fits, and as much again.
+        // Room for the history and as much again.
         let room = self.bytes.saturating_mul(2);
         self.open = Some(Capture { file, link, until, room, buffer });
-        let remembered = std::mem::replace(&mut self.history, History::new(Reach::NONE));
-        remembered.since(From::Oldest, |kept, frame| self.add(kept, frame));
+        let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
+        remembered.since(HistoryStart::Oldest, |header, frame| self.add(header, frame));
         self.history = remembered;
-        // The next file does not begin with what is in this one.
+        // Frames of this file are not repeated in the next.
         self.history.clear();
     }
 
-    /// Adds a frame to the file that is open.
-    fn add(&mut self, kept: &Kept, frame: &[u8]) {
+    /// Appends a frame to the open file.
+    fn add(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.open else { return };
         let needs = frame.len() + history::RECORD;
-        if capture.link != kept.link || needs > capture.room {
+        if capture.link != header.link || needs > capture.room {
             self.counts.left_out += 1;
             return;
         }
         capture.room -= needs;
-        history::record(kept, frame, &mut capture.buffer);
+        history::record(header, frame, &mut capture.buffer);
         self.counts.frames += 1;
         if capture.buffer.len() >= FULL && capture.flush().is_err() {
             self.give_up();
@@ -248,15 +246,15 @@ impl Freeze {
     }
 }
 
-/// Bytes gathered before a write.
+/// Buffer size in bytes that triggers a write.
 const FULL: usize = 256 << 10;
 
 impl Capture {
-    /// Writes what was collected; of what cannot be written no part stays behind.
+    /// Writes the buffer. On failure the file is cut back, so that no part of a frame remains.
     fn flush(&mut self) -> std::io::Result<()> {
         let before = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(&self.buffer) {
-            // The first error is the one to be told.
+            // An error of the cut is ignored in favor of the original error.
             let _ = self.file.set_len(before);
             return Err(error);
         }
@@ -265,7 +263,8 @@ impl Capture {
     }
 }
 
-/// A new file, for its owner alone: FILE, or the first of FILE.2, FILE.3 … that is not there.
+/// Creates a file readable by its owner only: FILE, or the first of FILE.2, FILE.3 … that does not
+/// exist.
 fn create(into: &Path, files_max: u64) -> std::io::Result<File> {
     let mut last = Err(ErrorKind::AlreadyExists.into());
     for number in 1..=files_max.saturating_add(1000) {
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn v9_what_came_around_a_trigger_is_kept() {
+    fn v9_frames_around_trigger_are_saved() {
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
         let mut sink = sink(&path, &[("before", "5s"), ("after", "2s")]);
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn v9_files_and_bytes_are_bounded_and_nothing_is_replaced() {
+    fn v9_files_and_bytes_are_limited_and_nothing_is_replaced() {
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
         std::fs::write(&path, "mine").unwrap();
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn v9_an_expression_may_trigger() {
+    fn v9_expression_selects_the_trigger() {
         let dir = TempDir::new();
         let path = dir.path("x.pcap");
         let mut sink = sink(&path, &[("when", "ether[0] = 7"), ("before", "1s"), ("after", "0s")]);

@@ -1,19 +1,20 @@
-//! Reads the headers around a block from its frame, through the marks, whatever the view.
+//! A parser for the headers of a block's frame, independent of the view.
 //!
-//! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as one phrase:
+//! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as a phrase:
 //! `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 120`.
 
 use filter::Block;
 use std::fmt;
 use wire::address::Mac;
-use wire::arp::{self, Arp};
+use wire::arp::Arp;
 use wire::ethernet::Ethernet;
+use wire::icmp::Icmp;
 use wire::ip::{Fragment, protocol};
 use wire::link::{LinkType, Network};
-use wire::tcp::{Tcp, flag};
+use wire::tcp::Tcp;
 use wire::{Flow, Layers, layers};
 
-/// The headers of one frame.
+/// The parsed headers of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers<'a> {
     frame: &'a [u8],
@@ -22,7 +23,7 @@ pub(crate) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// The headers of the frame that a block lies in; nothing for blocks that lie in none.
+    /// Parses the headers of the frame around a block; `None` for blocks without a frame.
     pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
         if !block.marks.is_frame() {
             return None;
@@ -32,7 +33,7 @@ impl<'a> Headers<'a> {
         Some(Self { frame: block.frame, layers, flow })
     }
 
-    /// The hardware addresses, sender first.
+    /// Returns the hardware addresses, sender first; `None` without an Ethernet header.
     pub(crate) fn hardware(&self) -> Option<(Mac, Mac)> {
         if self.layers.link != LinkType::ETHERNET {
             return None;
@@ -41,13 +42,13 @@ impl<'a> Headers<'a> {
         Some((ethernet.source(), ethernet.target()))
     }
 
-    /// The number of the outermost VLAN.
+    /// Returns the id of the outermost VLAN.
     pub(crate) fn vlan(&self) -> Option<u16> {
         self.layers.tags.outer(self.frame).map(|tag| tag.id())
     }
 
     fn transport(&self, f: &mut fmt::Formatter<'_>, flow: &Flow) -> fmt::Result {
-        match protocol_name(flow.protocol) {
+        match protocol::name(flow.protocol) {
             Some(name) => write!(f, " {name}")?,
             None => write!(f, " protocol {}", flow.protocol)?,
         }
@@ -56,8 +57,9 @@ impl<'a> Headers<'a> {
         }
         let bytes = self.layers.transport(self.frame).unwrap_or_default();
         match flow.protocol {
-            protocol::TCP => tcp(f, bytes)?,
-            protocol::ICMP | protocol::ICMPV6 => icmp(f, flow.protocol, bytes)?,
+            protocol::TCP => Tcp::parse(bytes).map_or(Ok(()), |(tcp, _)| write!(f, " {tcp}"))?,
+            protocol::ICMP => Icmp::v4(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?,
+            protocol::ICMPV6 => Icmp::v6(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?,
             _ => {}
         }
         match self.layers.payload(self.frame) {
@@ -71,7 +73,7 @@ impl<'a> Headers<'a> {
     fn without_flow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packet = self.layers.packet(self.frame).unwrap_or_default();
         if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
-            return told(f, arp);
+            return fmt::Display::fmt(arp, f);
         }
         if let Some((source, target)) = self.hardware() {
             write!(f, "{source} > {target} ")?;
@@ -109,77 +111,6 @@ impl fmt::Display for Headers<'_> {
     }
 }
 
-/// The name of a transport protocol.
-pub(crate) const fn protocol_name(number: u8) -> Option<&'static str> {
-    Some(match number {
-        protocol::ICMP => "icmp",
-        2 => "igmp",
-        protocol::TCP => "tcp",
-        protocol::UDP => "udp",
-        protocol::GRE => "gre",
-        protocol::ESP => "esp",
-        protocol::AH => "ah",
-        protocol::ICMPV6 => "icmp6",
-        89 => "ospf",
-        112 => "vrrp",
-        protocol::SCTP => "sctp",
-        _ => return None,
-    })
-}
-
-fn tcp(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    const LETTERS: [(u8, char); 8] = [
-        (flag::SYN, 'S'),
-        (flag::FIN, 'F'),
-        (flag::RST, 'R'),
-        (flag::PSH, 'P'),
-        (flag::URG, 'U'),
-        (flag::ECE, 'E'),
-        (flag::CWR, 'W'),
-        (flag::ACK, '.'),
-    ];
-    let Some((tcp, _)) = Tcp::parse(bytes) else { return Ok(()) };
-    f.write_str(" [")?;
-    for (flag, letter) in LETTERS {
-        if tcp.has(flag) {
-            write!(f, "{letter}")?;
-        }
-    }
-    write!(f, "] seq {}", tcp.sequence())?;
-    if tcp.has(flag::ACK) {
-        write!(f, " ack {}", tcp.acknowledgement())?;
-    }
-    write!(f, " win {}", tcp.window())
-}
-
-fn icmp(f: &mut fmt::Formatter<'_>, version: u8, bytes: &[u8]) -> fmt::Result {
-    let &[kind, code, ..] = bytes else { return Ok(()) };
-    let name = match (version, kind) {
-        (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => "echo request",
-        (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => "echo reply",
-        (protocol::ICMP, 3) | (protocol::ICMPV6, 1) => "unreachable",
-        (protocol::ICMP, 11) | (protocol::ICMPV6, 3) => "time exceeded",
-        (protocol::ICMPV6, 2) => "packet too big",
-        (protocol::ICMPV6, 133) => "router solicitation",
-        (protocol::ICMPV6, 134) => "router advertisement",
-        (protocol::ICMPV6, 135) => "neighbour solicitation",
-        (protocol::ICMPV6, 136) => "neighbour advertisement",
-        _ => return write!(f, " type {kind} code {code}"),
-    };
-    write!(f, " {name}")?;
-    if code != 0 { write!(f, " code {code}") } else { Ok(()) }
-}
-
-fn told(f: &mut fmt::Formatter<'_>, arp: &Arp) -> fmt::Result {
-    let (hardware, sender) = arp.sender();
-    let (_, target) = arp.target();
-    match arp.operation() {
-        arp::REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
-        arp::REPLY => write!(f, "ARP {sender} is at {hardware}"),
-        other => write!(f, "ARP operation {other} from {sender}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_and_udp_with_their_payload() {
+    fn tcp_and_udp_phrases_contain_payload_length() {
         let tcp = "IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 2";
         assert_eq!(phrase(TCP), tcp);
         assert_eq!(phrase(&format!("8100 0007 {TCP}")), format!("vlan 7 {tcp}"));
@@ -205,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_as_far_as_they_are_known() {
+    fn other_protocols_are_named_or_numbered() {
         let ip = |protocol: &str, rest: &str| {
             phrase(&format!("0800 4500001c 00010000 40{protocol}0000 0a000001 0a000002 {rest}"))
         };
@@ -220,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ip_is_told_by_its_link() {
+    fn non_ip_frames_are_described_by_link_layer() {
         let arp = "0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
         assert_eq!(phrase(arp), "ARP who has 10.0.0.2, tell 10.0.0.1");
         let reply = arp.replacen("0001 02", "0002 02", 1);
@@ -234,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_of_a_frame_panics() {
+    fn truncated_frames_do_not_panic() {
         let whole = hex(&format!("{ETHERNET}{TCP}"));
         for length in 0..whole.len() {
             let text = Headers::of(&frame(&whole[..length])).unwrap().to_string();

@@ -1,26 +1,29 @@
-//! `json`: one JSON object per block, or per message that is described, and line on standard output
+//! `json`: writes one JSON object per block or described message, one per line, to standard output
 //! (NDJSON).
 //!
-//! The schema is [`Line`] and [`Message`], version [`VERSION`]: a field that is not known is left
-//! out, a field that is there keeps its name and type within a version, new fields may come.
+//! The schema is [`JsonLine`] in version [`VERSION`]: unknown values are
+//! omitted; within a version, fields retain their names and types, and fields may be added.
 
-use super::headers::{Headers, protocol_name};
-use super::names::Names;
+use super::class_names::Names;
+use super::headers::Headers;
+use super::message::{MessageCounts, MessageRecord};
+use super::object::{entry, write_line};
 use super::out::Out;
-use super::text::{Text, Written};
-use super::told::{Described, Fields, Told};
+use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Type};
+use filter::{Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Type};
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::net::IpAddr;
+use wire::ip::protocol;
 use wire::link::Network;
 
-/// The version of the schema.
+/// Version of the schema.
 pub const VERSION: u32 = 1;
 
 /// The description of `json`.
@@ -47,9 +50,9 @@ dst_port, malformed. A missing field is unknown, never null.
 `payload=base64` adds the viewed bytes exactly, `payload=text` as text in which bytes that are no
 UTF-8 are replaced by U+FFFD.",
     example: "replay web.pcap | dport | json payload=base64",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::ANY,
-    gives: Gives::Nothing,
+    gives: OutputForm::Nothing,
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "base64", "text"]),
@@ -59,79 +62,77 @@ UTF-8 are replaced by U+FFFD.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `json`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&JSON, open);
 
-/// The fields with which every object begins: the schema.
-#[derive(Debug, Serialize)]
-struct About<'a> {
-    version: u32,
-    time: Rfc3339,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<&'a str>,
-    form: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    class: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    class_name: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    direction: Option<&'static str>,
+/// One line of output: a block, or the message that it describes.
+struct JsonLine<'a> {
+    json: &'a Json,
+    block: &'a Block<'a>,
+    record: Option<MessageRecord<'a>>,
 }
 
-/// One object: the schema.
-#[derive(Debug, Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    about: About<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<bool>,
-    length: u32,
-    wire_length: u32,
-    captured: u32,
-    #[serde(skip_serializing_if = "is_false")]
-    hole: bool,
-    #[serde(flatten)]
-    ends: Ends,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<Shown<'a>>,
+impl Serialize for JsonLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { json: Json { names, form, .. }, block, record } = self;
+        let (class, context) = (block.pointer.class, block.context);
+        let time = record.and_then(|record| record.time()).unwrap_or(context.time);
+        let form = if record.is_some() { Form::Message } else { *form };
+        let session = (context.session != 0).then_some(context.session);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("version", &VERSION)?;
+        map.serialize_entry("time", &Rfc3339(time))?;
+        entry(&mut map, "origin", names.origin(context.origin))?;
+        map.serialize_entry("form", form.name())?;
+        entry(&mut map, "class", names.class(class))?;
+        entry(&mut map, "class_name", names.class_name(class))?;
+        entry(&mut map, "session", session)?;
+        entry(&mut map, "direction", session.map(|_| direction_word(block)))?;
+        match record {
+            Some(record) => record.write_fields(&mut map)?,
+            None => self.write_block(&mut map)?,
+        }
+        map.end()
+    }
 }
 
-/// One object that tells a message: the schema.
-#[derive(Debug, Serialize)]
-struct Message<'a> {
-    #[serde(flatten)]
-    about: About<'a>,
-    #[serde(flatten)]
-    told: Fields<'a>,
+impl JsonLine<'_> {
+    /// Adds what is said of a block alone.
+    fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let (json, block, flags) = (self.json, self.block, self.block.context.flags);
+        let message = json.form == Form::Message;
+        entry(map, "first", message.then(|| flags.has(Flags::FIRST)))?;
+        entry(map, "last", message.then(|| flags.has(Flags::LAST)))?;
+        map.serialize_entry("length", &block.length())?;
+        map.serialize_entry("wire_length", &block.marks.wire_length)?;
+        map.serialize_entry("captured", &block.marks.captured)?;
+        entry(map, "hole", block.pointer.is_hole().then_some(true))?;
+        Ends::of(Headers::of(block).as_ref()).write(map)?;
+        match json.payload {
+            PayloadEncoding::None => Ok(()),
+            PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
+            PayloadEncoding::Text => {
+                map.serialize_entry("payload", &String::from_utf8_lossy(block.bytes()))
+            }
+        }
+    }
 }
 
-/// The part of the schema that says who speaks to whom; `files` writes the same.
-#[derive(Clone, Debug, Default, Serialize)]
+/// Addresses, ports and protocols, part of the schema; `files` writes the same.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
-    #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Cow<'static, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     src: Option<IpAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     dst: Option<IpAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     proto: Option<Cow<'static, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     src_port: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     dst_port: Option<u16>,
-    #[serde(skip_serializing_if = "is_false")]
     malformed: bool,
 }
 
 impl Ends {
-    /// Converts the headers around a block; empty for blocks that lie in no frame.
+    /// Converts the headers of a frame; empty if `None`.
     pub(crate) fn of(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
         let network = match headers.layers.network {
@@ -141,7 +142,7 @@ impl Ends {
             Network::Other(ethertype) => Some(format!("0x{ethertype:04x}").into()),
             Network::Unknown => None,
         };
-        let named = |number: u8| match protocol_name(number) {
+        let named = |number: u8| match protocol::name(number) {
             Some(name) => name.into(),
             None => number.to_string().into(),
         };
@@ -158,26 +159,31 @@ impl Ends {
             malformed: headers.layers.faults.malformed,
         }
     }
+
+    /// Adds what is known to a JSON object.
+    pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        entry(map, "vlan", self.vlan)?;
+        entry(map, "network", self.network.as_deref())?;
+        entry(map, "src", self.src)?;
+        entry(map, "dst", self.dst)?;
+        entry(map, "proto", self.proto.as_deref())?;
+        entry(map, "src_port", self.src_port)?;
+        entry(map, "dst_port", self.dst_port)?;
+        entry(map, "malformed", self.malformed.then_some(true))
+    }
 }
 
-/// The viewed bytes as a JSON string.
-#[derive(Debug)]
-enum Shown<'a> {
-    Base64(&'a [u8]),
-    Text(&'a [u8]),
-}
+/// Bytes in base64.
+struct Base64<'a>(&'a [u8]);
 
-impl Serialize for Shown<'_> {
+impl Serialize for Base64<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Base64(bytes) => serializer.collect_str(&Base64Display::new(bytes, &STANDARD)),
-            Self::Text(bytes) => serializer.serialize_str(&String::from_utf8_lossy(bytes)),
-        }
+        serializer.collect_str(&Base64Display::new(self.0, &STANDARD))
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Payload {
+enum PayloadEncoding {
     None,
     Base64,
     Text,
@@ -185,130 +191,59 @@ enum Payload {
 
 #[derive(Debug)]
 struct Json {
-    out: Out,
     names: Names,
     form: Form,
-    payload: Payload,
-    described: Described,
-    /// Objects written.
+    payload: PayloadEncoding,
+    described: MessageCounts,
+    /// Number of objects written.
     lines: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Written(Json::new(opening, Out::lines()?))))
+    Ok(Box::new(TextSink { formatter: Json::new(opening), out: Out::lines()? }))
 }
 
-impl Text for Json {
-    fn out(&self) -> &Out {
-        &self.out
-    }
-
-    fn out_mut(&mut self) -> &mut Out {
-        &mut self.out
-    }
-
-    fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        self.lines += 1;
-        match Told::of(block) {
-            Some(told) => self.message(block, told)?,
-            None if self.payload == Payload::None && self.described.is_told(block) => {
-                self.lines -= 1;
-            }
-            None => self.line(block)?,
+impl BlockFormatter for Json {
+    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+        let record = MessageRecord::of(block);
+        let hidden = record.is_none() && self.payload == PayloadEncoding::None;
+        if !(hidden && self.described.is_counted(block)) {
+            self.lines += 1;
+            write_line(out, &JsonLine { json: self, block, record })?;
         }
         self.described.note(block);
         Ok(())
     }
 
-    fn report(&self) -> Report {
-        self.out.report(self.described.rows(self.out.written()), self.lines, "line")
+    fn report(&self, out: &Out) -> Report {
+        out.report(self.described.rows(out.written()), self.lines, "line")
     }
 }
 
 impl Json {
-    fn new(opening: &Opening<'_>, out: Out) -> Self {
+    fn new(opening: &Opening<'_>) -> Self {
         let payload = match opening.arguments.text("payload") {
-            Some("base64") => Payload::Base64,
-            Some("text") => Payload::Text,
-            _ => Payload::None,
+            Some("base64") => PayloadEncoding::Base64,
+            Some("text") => PayloadEncoding::Text,
+            _ => PayloadEncoding::None,
         };
-        let described = Described::new(opening.form);
-        Self { out, names: Names::new(opening), form: opening.form, payload, described, lines: 0 }
-    }
-
-    fn message(&mut self, block: &Block<'_>, told: Told<'_>) -> Result<(), Failure> {
-        let time = told.time().unwrap_or(block.context.time);
-        let message = Message {
-            about: About::of(block, &self.names, time, Form::Message),
-            told: told.fields(),
-        };
-        add(&mut self.out, &message)
-    }
-
-    fn line(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let headers = Headers::of(block);
-        let context = block.context;
-        let message = self.form == Form::Message;
-        let line = Line {
-            about: About::of(block, &self.names, context.time, self.form),
-            first: message.then(|| context.flags.has(Flags::FIRST)),
-            last: message.then(|| context.flags.has(Flags::LAST)),
-            length: block.length(),
-            wire_length: block.marks.wire_length,
-            captured: block.marks.captured,
-            hole: block.pointer.is_hole(),
-            ends: Ends::of(headers.as_ref()),
-            payload: match self.payload {
-                Payload::None => None,
-                Payload::Base64 => Some(Shown::Base64(block.bytes())),
-                Payload::Text => Some(Shown::Text(block.bytes())),
-            },
-        };
-        add(&mut self.out, &line)
+        let described = MessageCounts::new(opening.form);
+        Self { names: Names::new(opening), form: opening.form, payload, described, lines: 0 }
     }
 }
 
-impl<'a> About<'a> {
-    fn of(block: &Block<'_>, names: &'a Names, time: u64, form: Form) -> Self {
-        let (class, context) = (block.pointer.class, block.context);
-        let session = (context.session != 0).then_some(context.session);
-        Self {
-            version: VERSION,
-            time: Rfc3339(time),
-            origin: names.origin(context.origin),
-            form: form.name(),
-            class: names.class(class),
-            class_name: names.class_name(class),
-            session,
-            direction: session.map(|_| way(block)),
-        }
-    }
-}
-
-/// Adds an object as a line.
-fn add(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
-    let written = super::object::write(out.text(), object);
-    out.text().push(b'\n');
-    written.map_err(|error| Failure::new("write", out.target(), error))
-}
-
-/// Returns the direction of a block, as a word.
-const fn way(block: &Block<'_>) -> &'static str {
+/// Returns the direction of a block as a word.
+pub(crate) const fn direction_word(block: &Block<'_>) -> &'static str {
     match block.context.flags.direction() {
         Direction::Forward => "forward",
         Direction::Backward => "backward",
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::MAKING;
+    use crate::testing::CREATION;
     use crate::testing::{
         TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     };
@@ -323,8 +258,8 @@ mod tests {
         let mut opening = opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), MAKING).unwrap();
-        let mut json = Written(Json::new(&opening, out));
+        let out = Out::create(&dir.path("out"), CREATION).unwrap();
+        let mut json = TextSink { formatter: Json::new(&opening), out };
         json.take(&batch(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();
@@ -332,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_has_all_that_its_headers_say() {
+    fn frame_object_contains_header_fields() {
         let bytes = hex("020000000002 020000000001 8100 0007 0800 4500001e 00010000 40110000
                          0a000001 0a000002 04d20035 000a 0000 6869");
         let classes = |o: &mut Opening<'_>| {
@@ -354,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_described_is_one_object() {
+    fn described_message_is_one_object() {
         let request = described(RecordKind::HttpRequest, |writer| {
             writer.number(Field::Time, TIME + 1);
             writer.text(Field::Method, b"GET");
@@ -386,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_told_in_fragments_and_any_byte_is_text() {
+    fn message_fragments_are_objects_with_lossy_text() {
         let mut block = bare(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
         block.context.flags = Flags::LAST;
         let expected = json!({

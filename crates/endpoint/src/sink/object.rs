@@ -1,17 +1,31 @@
-//! JSON objects of sinks: one per line, without characters that a terminal would obey.
+//! Serialization of JSON objects without hidden characters, such as terminal control sequences.
 
+use super::out::Out;
+use crate::Failure;
 use abi::text::Escaped;
 use serde::Serialize;
+use serde::ser::SerializeMap;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 use std::io;
 
-/// Appends an object to the text, without a line end.
-pub(crate) fn write(to: &mut Vec<u8>, object: &impl Serialize) -> serde_json::Result<()> {
-    object.serialize(&mut Serializer::with_formatter(to, Safe))
+/// Appends an object as a line.
+pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
+    let written = object.serialize(&mut Serializer::with_formatter(out.text(), Safe));
+    out.text().push(b'\n');
+    written.map_err(|error| Failure::new("write", out.target(), error))
 }
 
-/// Compact objects whose strings have hidden characters as `\u` escapes.
+/// Adds a member unless the value is `None`.
+pub(crate) fn entry<M: SerializeMap>(
+    map: &mut M,
+    name: &str,
+    value: Option<impl Serialize>,
+) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
+}
+
+/// A compact formatter that writes hidden characters as `\u` escapes.
 #[derive(Debug)]
 struct Safe;
 
@@ -31,11 +45,11 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn objects_are_those_of_serde_without_hidden_characters() {
+    fn objects_equal_those_of_serde_with_escapes() {
         let text = "a\"\\\u{9b}31m\x1b\x7f\u{202e}é\n\u{e0041}";
         let object = serde_json::json!({ text: [text, 1, null] });
         let mut out = Vec::new();
-        write(&mut out, &object).unwrap();
+        object.serialize(&mut Serializer::with_formatter(&mut out, Safe)).unwrap();
         let out = String::from_utf8(out).unwrap();
         assert!(!out.contains(abi::text::is_hidden), "{out:?}");
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), object);

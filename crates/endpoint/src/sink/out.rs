@@ -1,16 +1,16 @@
-//! The output of a sink: a file or standard output, behind a buffer that knows its blocks.
+//! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
-//! In: the bytes of one block after another. Out: one write per 64 KB, or when somebody wants to
-//! see what is there. After a failure [`Out::written`] tells exactly how many blocks left in whole,
-//! which is what the ledger needs, and the file holds no part of another. What is in a file stays
-//! until there is something to write: then a new one takes its name (`sys::replace`), or a line
-//! that an earlier run has torn is mended ([`super::tail`]). A file that was made for a request
-//! goes again as long as it is empty. Regular files are locked while they are written, so that
-//! nobody writes into the capture that a `replay` still reads.
+//! In: the bytes of one block after another. Out: writes of 64 KB, or less on a flush. After a
+//! failure, [`Out::written`] is the exact number of blocks written completely, as the ledger needs
+//! it, and the file contains no part of another block. Old contents of a file stay until the first
+//! write: then a new file takes its name (`sys::replace`), or, when appending, a torn line of an
+//! earlier run is repaired ([`super::tail`]). A file created for a request is removed on rollback
+//! while it is empty. Regular files are locked while they are written, so that no request writes
+//! into a capture that another one reads.
 
 use crate::Failure;
-use crate::fail::failed;
-use crate::readers::Making;
+use crate::failure::failed;
+use crate::readers::FileCreation;
 use crate::sink::tail::{self, Lines};
 use filter::{Amount, Report};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,59 +23,61 @@ use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{Resource, Steps};
 
-/// Bytes gathered before a write.
+/// Buffer size in bytes that triggers a write.
 const FULL: usize = 64 * 1024;
-/// Attempts to open a file that other requests replace meanwhile.
+/// Maximum number of attempts to open a file that other requests keep replacing.
 const TRIES: u32 = 10;
-/// The most bytes of a message besides its first.
+/// Maximum payload of a message in bytes.
 const MESSAGE: usize = 32 * 1024;
 
-/// A file or standard output.
+/// A buffered output file.
 #[derive(Debug)]
 pub(crate) struct Out {
     file: File,
     target: String,
-    /// True if a closed pipe means that the reader has seen enough.
+    /// True for standard output: a broken pipe then means that the reader needs no more.
     standard: bool,
-    /// True if a person watches, so that nothing should wait in the buffer.
+    /// True for a terminal: output is flushed after every batch.
     interactive: bool,
-    /// True for a socket with message boundaries, whose reader joins the output of several
-    /// processes: the first byte of a message says if blocks end with it.
+    /// True for a socket with message boundaries, whose reader merges the output of several
+    /// processes: the first byte of a message tells whether its last byte ends a block.
     messages: bool,
-    /// The action before the first write.
-    before: Before,
-    /// True if the lock is ours; a shell's lock on standard output is not.
+    /// Action before the first write.
+    before: FirstWrite,
+    /// True if this output holds the lock. A shell's lock on standard output is not released here.
     locked: bool,
-    /// True if other requests may append, too: each holds a lock with them.
+    /// True if several requests append to the file, each with a shared lock.
     shared: bool,
     buffer: Vec<u8>,
-    /// The end of each block in the buffer, with its viewed bytes.
+    /// End offset of each block in the buffer, with its viewed bytes.
     ends: Vec<(usize, u32)>,
     written: Amount,
-    /// Remarks for the final report.
+    /// Notes for the final report.
     remarks: Vec<String>,
 }
 
-/// The treatment of old contents at the first write.
+/// Treatment of old contents at the first write.
 #[derive(Debug)]
-enum Before {
-    /// They stay, or there are none.
+enum FirstWrite {
+    /// Old contents are left in place, or there are none.
     Nothing,
-    /// They go: a new file takes the name of this one.
+    /// A new file with this name replaces the old one.
     Replace(PathBuf),
-    /// They stay, and end with a line.
+    /// Output follows the old contents, whose last line is first cut or terminated
+    /// ([`super::tail`]).
     Mend(Lines),
 }
 
 impl Out {
-    /// Standard output, for lines: where they go behind others in a file, they begin a line.
+    /// Opens standard output for lines. If it is a file opened for appending, the first line starts
+    /// on a line of its own.
     pub(crate) fn lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
-        out.before = Before::Mend(Lines::Text);
+        out.before = FirstWrite::Mend(Lines::Text);
         Ok(out)
     }
 
-    /// Standard output.
+    /// Opens standard output.
     pub(crate) fn stdout() -> Result<Self, Failure> {
         let target = "standard output".to_owned();
         let stdout = io::stdout();
@@ -88,37 +90,45 @@ impl Out {
         Ok(out)
     }
 
-    /// The file with this name, made if it is missing; `-` is standard output.
-    pub(crate) fn create(path: &str, making: Making<'_>) -> Result<Self, Failure> {
+    /// Opens or creates the file with this path; `-` is standard output. Old contents are replaced
+    /// at the first write.
+    pub(crate) fn create(path: &str, making: FileCreation<'_>) -> Result<Self, Failure> {
         if path == "-" {
             return Self::stdout();
         }
         let mut out = Self::open(path, WriteMode::FromStart, making)?;
         if out.locked && out.length() > 0 {
-            out.before = Before::Replace(PathBuf::from(path));
+            out.before = FirstWrite::Replace(PathBuf::from(path));
         }
         Ok(out)
     }
 
-    /// The file with this name, made if it is missing, to which lines are appended; `-` is standard
-    /// output.
-    pub(crate) fn append(path: &str, lines: Lines, making: Making<'_>) -> Result<Self, Failure> {
+    /// Opens or creates the file with this path for appending lines; `-` is standard output.
+    pub(crate) fn append(
+        path: &str,
+        lines: Lines,
+        making: FileCreation<'_>,
+    ) -> Result<Self, Failure> {
         if path == "-" {
             return Self::lines();
         }
         let mut out = Self::open(path, WriteMode::Append, making)?;
-        out.before = Before::Mend(lines);
+        out.before = FirstWrite::Mend(lines);
         Ok(out)
     }
 
-    /// A file that is open already, to which several requests append lines.
+    /// Wraps an open file to which several requests append lines.
     pub(crate) fn shared(file: File, target: String, lines: Lines) -> Self {
         let mut out = Self::over(file, target);
-        (out.before, out.shared) = (Before::Mend(lines), true);
+        (out.before, out.shared) = (FirstWrite::Mend(lines), true);
         out
     }
 
-    fn open(path: &str, writes: WriteMode, (steps, readers): Making<'_>) -> Result<Self, Failure> {
+    fn open(
+        path: &str,
+        writes: WriteMode,
+        (steps, readers): FileCreation<'_>,
+    ) -> Result<Self, Failure> {
         let mode = readers.mode_of(Path::new(path), 0o666);
         let cannot = |error: io::Error| failed("open", path, &error);
         steps.take(Resource::File, path).map_err(|error| cannot(error.into()))?;
@@ -126,14 +136,14 @@ impl Out {
             let Target { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
             if made {
-                takes_back(&file, Path::new(path).to_owned(), steps).map_err(cannot)?;
+                remove_on_rollback(&file, Path::new(path).to_owned(), steps).map_err(cannot)?;
             }
             let regular = file.metadata().is_ok_and(|meta| meta.is_file());
             if regular && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                 let why = "it is being read or written by a running request";
                 return Err(Failure::new("write", path, why).hint("choose another file name"));
             }
-            // Before it was locked, another request may have put its own file there.
+            // Another request may have replaced the file between open and lock.
             if !regular || leads_to(path, &file) {
                 let mut out = Self::over(file, path.to_owned());
                 out.locked = regular;
@@ -150,7 +160,7 @@ impl Out {
             standard: false,
             interactive: false,
             messages: false,
-            before: Before::Nothing,
+            before: FirstWrite::Nothing,
             locked: false,
             shared: false,
             buffer: Vec::new(),
@@ -164,20 +174,19 @@ impl Out {
         self.file.metadata().map_or(0, |about| about.len())
     }
 
-    /// Returns true if old contents are still there, which the first write replaces.
+    /// Returns true if old contents are present and the first write will replace them.
     pub(crate) const fn keeps_old(&self) -> bool {
-        matches!(self.before, Before::Replace(_))
+        matches!(self.before, FirstWrite::Replace(_))
     }
 
-    /// Returns remarks for the final report.
+    /// Returns the notes for the final report.
     pub(crate) fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// A report of these lines, and of `count` things that were written here.
-    pub(crate) fn report(&self, rows: Vec<(String, u64)>, count: u64, unit: &str) -> Report {
-        let mut report =
-            Report::of_rows(rows).put(count, unit, format!("written to {}", self.target));
+    /// Returns a report with these rows and the number of `unit`s written here.
+    pub(crate) fn report(&self, rows: Report, count: u64, unit: &str) -> Report {
+        let mut report = rows.put(count, unit, format!("written to {}", self.target));
         report.remarks.extend(self.remarks.iter().cloned());
         if self.keeps_old() {
             report
@@ -187,7 +196,7 @@ impl Out {
         report
     }
 
-    /// Returns the target, for messages.
+    /// Returns the name of the output for messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
@@ -197,18 +206,19 @@ impl Out {
         self.interactive
     }
 
-    /// The buffer, to be appended to.
+    /// Returns the buffer for appending.
     pub(crate) fn text(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// Says that what was appended ends a block of `bytes` viewed bytes.
+    /// Marks the end of a block of `bytes` viewed bytes in the buffer, and writes the buffer if it
+    /// is full.
     pub(crate) fn ended(&mut self, bytes: u32) -> Result<(), Failure> {
         self.ends.push((self.buffer.len(), bytes));
         if self.buffer.len() >= FULL { self.flush() } else { Ok(()) }
     }
 
-    /// WriteMode what is in the buffer, or as much of it as can be written.
+    /// Writes the buffer and empties it. After a failure, blocks not written completely are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let (done, outcome) = match self.begin() {
             Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
@@ -218,7 +228,7 @@ impl Out {
         };
         if outcome.is_err() {
             let whole = tail::whole(done, self.ends.iter().map(|(end, _)| *end));
-            // The first error is the one to be told.
+            // An error of the cut is ignored in favor of the original error.
             let _ = self.alone(|out| tail::cut(&out.file, done - whole));
         }
         for (end, bytes) in self.ends.drain(..) {
@@ -230,47 +240,47 @@ impl Out {
         outcome.map_err(|error| self.failure(&error))
     }
 
-    /// Returns the blocks written completely.
+    /// Returns the number and viewed bytes of completely written blocks.
     pub(crate) fn written(&self) -> Amount {
         self.written
     }
 
-    /// Does what is to be done before the first write. Answers how many bytes of the buffer are
-    /// written then: all, or none.
+    /// Performs the action before the first write. Returns the number of buffered bytes that it has
+    /// written: all or none.
     fn begin(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
         }
         match &self.before {
-            Before::Nothing => return Ok(0),
-            Before::Mend(lines) if self.standard => {
-                // What the shell has opened to be appended to (`>>`).
+            FirstWrite::Nothing => return Ok(0),
+            FirstWrite::Mend(lines) if self.standard => {
+                // Standard output opened for appending by the shell (`>>`).
                 if is_appended(&self.file) {
                     self.remarks.extend(tail::mend(&mut self.file, &self.target, *lines)?);
                 }
             }
-            Before::Mend(lines) => {
+            FirstWrite::Mend(lines) => {
                 let lines = *lines;
-                let said = self.alone(|out| tail::mend(&mut out.file, &out.target, lines))?;
-                self.remarks.extend(said.flatten());
+                let remark = self.alone(|out| tail::mend(&mut out.file, &out.target, lines))?;
+                self.remarks.extend(remark.flatten());
             }
-            Before::Replace(path) => {
+            FirstWrite::Replace(path) => {
                 if let Some(file) = replaced(path, &self.file, &self.buffer)? {
                     let old = std::mem::replace(&mut self.file, file);
-                    self.before = Before::Nothing;
-                    // By hand: see below.
+                    self.before = FirstWrite::Nothing;
+                    // Explicitly, see `Drop`.
                     let _ = old.unlock();
                     return Ok(self.buffer.len());
                 }
                 self.file.set_len(0)?;
             }
         }
-        self.before = Before::Nothing;
+        self.before = FirstWrite::Nothing;
         Ok(0)
     }
 
-    /// Changes the end of the file, unless another request may be writing there. What a shell has
-    /// opened is left as it is.
+    /// Runs `change` on the end of the file unless another request may be writing there; returns
+    /// `None` if it was not run. A file opened by the shell is never changed.
     fn alone<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
@@ -278,7 +288,7 @@ impl Out {
         let alone = self.locked || self.shared && self.file.try_lock().is_ok();
         let changed = alone.then(|| change(self)).transpose();
         if self.shared {
-            // Somebody who holds it alone only keeps others from changing the end.
+            // A failure means that another request changes the end right now.
             let _ = self.file.try_lock_shared();
         }
         changed
@@ -291,8 +301,8 @@ impl Out {
 }
 
 impl Drop for Out {
-    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a
-    /// moment.
+    /// Unlocks explicitly: a child process between fork and exec still has a copy of the
+    /// descriptor, which would hold the lock.
     fn drop(&mut self) {
         if self.locked || self.shared {
             let _ = self.file.unlock();
@@ -300,11 +310,11 @@ impl Drop for Out {
     }
 }
 
-/// A new file with these bytes that has taken the name of the old one, locked; none where the old
-/// one has to be written itself.
+/// Writes `bytes` to a new file, which then takes the name of the old one. Returns the locked new
+/// file, or `None` if the old one has to be overwritten in place.
 fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::of(path, old)? else { return Ok(None) };
-    // Nobody else knows it yet.
+    // Cannot fail: no other process has opened the new file.
     let _ = new.file().try_lock();
     write_all(new.file(), bytes).1?;
     match new.commit() {
@@ -314,12 +324,12 @@ fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     }
 }
 
-/// Returns true if all that is written goes to the end of a file.
+/// Returns true if the file is open for appending.
 fn is_appended(file: &File) -> bool {
     rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::APPEND))
 }
 
-/// Returns true if a name leads to this file now.
+/// Returns true if the path currently names this file.
 fn leads_to(path: &str, file: &File) -> bool {
     let there = std::fs::metadata(path);
     let here = file.metadata();
@@ -329,23 +339,24 @@ fn leads_to(path: &str, file: &File) -> bool {
     there.ok().zip(here.ok()).is_some_and(same)
 }
 
-/// Notes that a file goes again that has been made under this name, unless somebody has written
-/// into it, or put another in its place.
-pub(crate) fn takes_back(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
+/// Registers the removal of a newly created file on rollback, unless it has been written to or
+/// replaced by then.
+pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
     steps.on_rollback(format!("file {}", path.display()), move || {
         let still = std::fs::symlink_metadata(&path);
         let same = |now: &std::fs::Metadata| (now.dev(), now.ino()) == (made.dev(), made.ino());
         if still.is_ok_and(|now| same(&now) && now.len() == 0) {
-            // Who made it meanwhile impossible to remove it wants it to stay.
+            // A removal that fails now was made impossible on purpose.
             let _ = std::fs::remove_file(&path);
         }
     });
     Ok(())
 }
 
-/// WriteMode all bytes, waiting where the descriptor does not block; answers how many were written.
+/// Writes all bytes, blocking even on a non-blocking descriptor. Returns the number of bytes
+/// written and the first error.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -360,7 +371,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
         match problem.kind() {
             ErrorKind::Interrupted => {}
             ErrorKind::WouldBlock => {
-                // A failed wait shows itself in the next write.
+                // A failed poll shows up as an error of the next write.
                 let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
             }
             _ => return (done, Err(problem)),
@@ -369,7 +380,8 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     (done, Ok(()))
 }
 
-/// WriteMode all bytes in messages, the last of which says so; answers how many were written.
+/// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
+/// number of bytes written and the first error.
 fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut message = Vec::with_capacity(MESSAGE + 1);
     let mut done = 0;
@@ -388,7 +400,7 @@ fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::MAKING;
+    use crate::testing::CREATION;
     use crate::testing::TempDir;
     use std::io::Read;
 
@@ -406,10 +418,10 @@ mod tests {
     }
 
     #[test]
-    fn small_blocks_wait_for_a_flush_and_many_do_not() {
+    fn buffer_is_written_when_full_or_flushed() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let mut out = Out::create(&path, MAKING).unwrap();
+        let mut out = Out::create(&path, CREATION).unwrap();
         block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         block(&mut out, &[b'x'; FULL]).unwrap();
@@ -421,25 +433,25 @@ mod tests {
     }
 
     #[test]
-    fn old_contents_stay_until_the_first_write() {
+    fn old_contents_stay_until_first_write() {
         let dir = TempDir::new();
         let path = dir.path("old");
         std::fs::write(&path, "old contents").unwrap();
-        drop(Out::create(&path, MAKING).unwrap());
+        drop(Out::create(&path, CREATION).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
-        let mut out = Out::create(&path, MAKING).unwrap();
+        let mut out = Out::create(&path, CREATION).unwrap();
         block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
-    fn what_is_appended_stands_behind_what_was_there() {
+    fn appended_lines_follow_old_contents() {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, Lines::Text, MAKING).unwrap();
-            let busy = Out::create(&path, MAKING).unwrap_err().to_string();
+            let mut out = Out::append(&path, Lines::Text, CREATION).unwrap();
+            let busy = Out::create(&path, CREATION).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             block(&mut out, text).unwrap();
             out.flush().unwrap();
@@ -448,13 +460,13 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
+    fn closed_pipe_fails_quietly_and_full_disk_does_not() {
         let (reader, mut out) = on_pipe();
         drop(reader);
         testkit::closed(&out.file);
         block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
-        let mut out = Out::create("/dev/full", MAKING).unwrap();
+        let mut out = Out::create("/dev/full", CREATION).unwrap();
         block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.quiet);
@@ -463,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_before_the_pipe_closed_is_counted_block_by_block() {
+    fn blocks_written_before_pipe_closed_are_counted() {
         let (mut reader, mut out) = on_pipe();
         rustix::io::ioctl_fionbio(&out.file, true).unwrap();
         let gone = std::thread::spawn(move || {
@@ -485,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn n7_blocks_that_go_through_messages_end_with_one_that_says_so() {
+    fn n7_last_message_of_a_write_is_marked() {
         let (reader, writer) = sys::descriptor::pair().unwrap();
         let mut out = Out::over(File::from(writer), "standard output".to_owned());
         out.messages = true;
@@ -504,13 +516,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_is_not_overwritten() {
+    fn file_locked_by_a_reader_is_not_overwritten() {
         let dir = TempDir::new();
         let path = dir.path("both");
         std::fs::write(&path, "in use").unwrap();
         let reader = File::open(&path).unwrap();
         reader.try_lock_shared().unwrap();
-        let failure = Out::create(&path, MAKING).unwrap_err();
+        let failure = Out::create(&path, CREATION).unwrap_err();
         assert!(failure.to_string().contains("being read or written"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"in use");
     }

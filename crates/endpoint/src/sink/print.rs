@@ -1,29 +1,31 @@
-//! `print`: one line per block on standard output, in the manner of tcpdump.
+//! `print`: writes one line per block to standard output, in the style of tcpdump.
 //!
 //! ```text
 //! 09:24:46.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [S] seq 1 win 512, payload 0, length 60
 //! ```
 //!
-//! A message that is described is one line, whatever number of blocks it travels in:
+//! A described message is one line, no matter how many blocks it consists of:
 //!
 //! ```text
 //! 09:24:46.123456 10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path, class get, session 1
 //! ```
 //!
-//! The line says when (UTC, so that two machines print the same), from which source if there are
-//! several, what the headers around the view say, how long the view is, and what the last filter
-//! answered. Whatever came from outside is printed without control characters.
+//! A line consists of the time (UTC, so that two machines print the same), the source if the path
+//! has several, the headers of the frame, the length of the view, and the class assigned by the
+//! last filter. Captured text is printed without control characters.
 
+use super::class_names::Names;
 use super::headers::Headers;
-use super::names::Names;
+use super::message::{MessageCounts, MessageRecord, Phrase};
 use super::out::Out;
-use super::text::{Text, Written};
-use super::told::{Described, Phrase, Told};
+use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
 use abi::text::Visible;
-use filter::{Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
+use filter::{
+    Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Time, Type,
+};
 use std::io::Write;
 
 /// The description of `print`.
@@ -40,9 +42,9 @@ says what it asks or answers; its bytes have no lines of their own, unless `payl
 printable ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and
 in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::ANY,
-    gives: Gives::Nothing,
+    gives: OutputForm::Nothing,
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "hex", "text"]),
@@ -52,11 +54,11 @@ in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `print`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PRINT, open);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Payload {
+enum DumpFormat {
     None,
     Hex,
     Text,
@@ -64,76 +66,68 @@ enum Payload {
 
 #[derive(Debug)]
 struct Print {
-    out: Out,
     names: Names,
     form: Form,
-    payload: Payload,
-    described: Described,
-    /// Blocks printed: the others belong to messages that were.
+    payload: DumpFormat,
+    described: MessageCounts,
+    /// Number of lines printed; fragments of described messages have none.
     printed: u64,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let payload = match opening.arguments.text("payload") {
-        Some("hex") => Payload::Hex,
-        Some("text") => Payload::Text,
-        _ => Payload::None,
+        Some("hex") => DumpFormat::Hex,
+        Some("text") => DumpFormat::Text,
+        _ => DumpFormat::None,
     };
-    let names = Names::new(opening);
-    let (out, described) = (Out::stdout()?, Described::new(opening.form));
-    Ok(Box::new(Written(Print { out, names, form: opening.form, payload, described, printed: 0 })))
+    let formatter = Print::new(Names::new(opening), opening.form, payload);
+    Ok(Box::new(TextSink { formatter, out: Out::stdout()? }))
 }
 
-impl Text for Print {
-    fn out(&self) -> &Out {
-        &self.out
-    }
-
-    fn out_mut(&mut self) -> &mut Out {
-        &mut self.out
-    }
-
-    fn tell(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        match Told::of(block) {
-            Some(told) => self.message(block, told),
-            None if self.payload == Payload::None && self.described.is_told(block) => {}
-            None => self.line(block),
+impl BlockFormatter for Print {
+    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+        match MessageRecord::of(block) {
+            Some(record) => self.message(block, record, out.text()),
+            None if self.payload == DumpFormat::None && self.described.is_counted(block) => {}
+            None => self.line(block, out.text()),
         }
         self.described.note(block);
         Ok(())
     }
 
-    fn report(&self) -> Report {
-        let rows = self.described.rows(self.out.written());
-        Report::of_rows(rows).put(self.printed, "block", "printed".to_owned())
+    fn report(&self, out: &Out) -> Report {
+        let rows = self.described.rows(out.written());
+        rows.put(self.printed, "block", "printed".to_owned())
     }
 }
 
-/// Appends text to a buffer in memory, which cannot fail.
+/// Formats into a buffer in memory, which cannot fail.
 macro_rules! add {
     ($to:expr, $($text:tt)*) => {{ let _ = write!($to, $($text)*); }};
 }
 
 impl Print {
-    fn message(&mut self, block: &Block<'_>, told: Told<'_>) {
-        self.begin(block, told.time().unwrap_or(block.context.time));
-        let direction = block.context.flags.direction();
-        add!(self.out.text(), "{}", Phrase { told, direction });
-        self.end(block);
+    const fn new(names: Names, form: Form, payload: DumpFormat) -> Self {
+        Self { names, form, payload, described: MessageCounts::new(form), printed: 0 }
     }
 
-    fn begin(&mut self, block: &Block<'_>, time: Time) {
+    fn message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
+        self.begin(block, record.time().unwrap_or(block.context.time), to);
+        let direction = block.context.flags.direction();
+        add!(to, "{}", Phrase { record, direction });
+        self.end(block, to);
+    }
+
+    fn begin(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
         self.printed += 1;
-        let to = self.out.text();
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin(block.context.origin) {
             add!(to, "[{}] ", Visible(origin));
         }
     }
 
-    fn line(&mut self, block: &Block<'_>) {
-        self.begin(block, block.context.time);
-        let to = self.out.text();
+    fn line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+        self.begin(block, block.context.time, to);
         match Headers::of(block) {
             Some(headers) => add!(to, "{headers}"),
             None if block.pointer.is_hole() && block.length() == 0 => {
@@ -146,17 +140,15 @@ impl Print {
         if block.marks.captured < block.marks.wire_length {
             add!(to, ", captured {} of {}", block.marks.captured, block.marks.wire_length);
         }
-        self.end(block);
-        let to = self.out.text();
+        self.end(block, to);
         match self.payload {
-            Payload::None => {}
-            Payload::Hex => dump(to, block.bytes()),
-            Payload::Text => text(to, block.bytes()),
+            DumpFormat::None => {}
+            DumpFormat::Hex => dump(to, block.bytes()),
+            DumpFormat::Text => text(to, block.bytes()),
         }
     }
 
-    fn end(&mut self, block: &Block<'_>) {
-        let to = self.out.text();
+    fn end(&self, block: &Block<'_>, to: &mut Vec<u8>) {
         let class = block.pointer.class;
         if self.names.class_matters(class) {
             describe_class(to, &self.names, class);
@@ -176,7 +168,7 @@ fn describe_class(to: &mut Vec<u8>, names: &Names, class: Class) {
     }
 }
 
-/// Sixteen bytes a line: offset, digits, characters.
+/// Appends a hex dump: 16 bytes per line with offset, digits and characters.
 fn dump(to: &mut Vec<u8>, bytes: &[u8]) {
     for (row, piece) in bytes.chunks(16).enumerate() {
         add!(to, "\t0x{:04x}: ", row * 16);
@@ -194,7 +186,8 @@ fn dump(to: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The lines of a text, each behind a tab, so that no data can look like a line of ours.
+/// Appends text with a tab in front of each line, so that data cannot be mistaken for output of
+/// `print`.
 fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     if bytes.is_empty() {
@@ -203,8 +196,8 @@ fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         to.push(b'\t');
-        let shown = |byte: &u8| if graphic(*byte) || *byte == b'\t' { *byte } else { b'.' };
-        to.extend(line.iter().map(shown));
+        let printable = |byte: &u8| if graphic(*byte) || *byte == b'\t' { *byte } else { b'.' };
+        to.extend(line.iter().map(printable));
         to.push(b'\n');
     }
 }
@@ -217,7 +210,7 @@ const fn graphic(byte: u8) -> bool {
 mod tests {
     use super::*;
     use crate::Origins;
-    use crate::testing::MAKING;
+    use crate::testing::CREATION;
     use crate::testing::{
         TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     };
@@ -237,15 +230,13 @@ mod tests {
         let several = Opening { origins: Origins::new(&origins), ..opening };
         let names = Names::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), MAKING).unwrap();
+        let out = Out::create(&dir.path("out"), CREATION).unwrap();
         let payload = match payload {
-            "hex" => Payload::Hex,
-            "text" => Payload::Text,
-            _ => Payload::None,
+            "hex" => DumpFormat::Hex,
+            "text" => DumpFormat::Text,
+            _ => DumpFormat::None,
         };
-        let described = Described::new(opening.form);
-        let mut print =
-            Written(Print { out, names, form: opening.form, payload, described, printed: 0 });
+        let mut print = TextSink { formatter: Print::new(names, opening.form, payload), out };
         print.take(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
@@ -254,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_and_a_record() {
+    fn frames_and_records_print_as_lines() {
         let bytes = hex(FRAME);
         let line = "23:31:30.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, \
                     payload 2, length 56\n";
@@ -266,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn class_session_source_and_what_was_cut() {
+    fn line_shows_class_session_source_and_truncation() {
         let number = |o: &mut Opening<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
             o.classes = Classes::Number { what: "port", range, names: &[("http", 80)] };
@@ -288,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_described_is_one_line() {
+    fn described_message_is_one_line() {
         let response = described(RecordKind::HttpResponse, |writer| {
             writer.text(Field::Client, &[10, 0, 0, 1]);
             writer.text(Field::Server, &[10, 0, 0, 2]);
@@ -303,23 +294,21 @@ mod tests {
         let dir = TempDir::new();
         let print = |payload, name: &str| {
             let names = Names::new(&opening(&given, &[]));
-            let out = Out::create(&dir.path(name), MAKING).unwrap();
-            let described = Described::new(Form::Message);
-            let print = Print { out, names, form: Form::Message, payload, described, printed: 0 };
-            let mut print = Written(print);
+            let out = Out::create(&dir.path(name), CREATION).unwrap();
+            let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
             print.take(&batch(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
         };
         let line = "23:31:30.123456 10.0.0.2 > 10.0.0.1 http 200 \\x1B]0;owned\\x07, class 200, \
                     session 5\n";
-        let (text, rows) = print(Payload::None, "none");
+        let (text, rows) = print(DumpFormat::None, "none");
         assert_eq!(text, line);
         let expected = [("blocks", 3), ("messages", 1), ("fragments", 2)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
         let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
                     23:31:30.123456 message, missing, length 3\n";
-        assert_eq!(print(Payload::Text, "text").0, format!("{line}{rest}"));
+        assert_eq!(print(DumpFormat::Text, "text").0, format!("{line}{rest}"));
         let stream = [first, bare(b"HTTP/1.1 200 OK"), hole(0)];
         let stream = printed("none", |o| o.form = Form::Stream, &stream);
         assert_eq!(stream.lines().count(), 3, "a stream goes on beside what describes it");
@@ -327,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_as_dump_and_as_text() {
+    fn payload_prints_as_dump_or_text() {
         let forged = b"GET / \x1b[2J\r\n23:31:30 IP forged\n";
         let text = printed("text", |o| o.form = Form::Stream, &[bare(forged)]);
         let lines = "\tGET / .[2J\n\t23:31:30 IP forged\n";

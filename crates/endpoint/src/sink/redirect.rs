@@ -1,19 +1,20 @@
-//! `redirect`: sends frames out by another interface, in the kernel where that may do it.
-//! [SL §5.5, §6.1; CONTRACT 2, 25]
+//! `redirect`: forwards frames through another interface, in the kernel if possible. [SL §5.5,
+//! §6.1; CONTRACT 2, 25]
 //!
-//! In: frames as they came. Out: each once, by the interface that the request names: by the program
-//! that stands where the line begins, or where the line runs in a thread as `tx` sends them. At a
-//! tap that is a copy, and the host gets the frame too; of a line that takes, the frame itself.
+//! In: unmodified frames. Out: each frame once, through the interface of the request: sent by the
+//! kernel program at the source, or, if the request runs in a thread, as by `tx`. Behind an
+//! observing source this is a copy, and the host receives the frame too; behind `take` it is the
+//! frame itself.
 //!
-//! Deviation: the sources have one `tx` for both, since their space of the kernel calls the driver.
-//! Here a program of the kernel knows neither patience nor a queue that it could wait for, so what
-//! may be sent in that way is asked for by a word of its own.
+//! Deviation: the papers have a single `tx`, since their kernel space calls the driver. Here a
+//! kernel program can neither wait nor queue, so forwarding without flow control has a name of its
+//! own.
 
 use super::tx;
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
-    Amount, Arguments, Description, EndpointFacts, Form, Forms, Gives, Kind, Outlet, Parameter,
-    Reads, Type,
+    Arguments, Description, EndpointFacts, FilterKind, Form, Forms, Outlet, OutputForm, Parameter,
+    ReadDepth, Right, Type,
 };
 
 /// The description of `redirect`.
@@ -36,24 +37,25 @@ seen: they would be seen again, for ever.
 
 Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing.",
     example: "rx eth0 | udp | dport |53 redirect eth1",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: Gives::Nothing,
-    reads: Reads::All,
+    gives: OutputForm::Nothing,
+    reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("interface", Type::Text, "where they leave"),
         Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
     ],
     kernel: Some(filter::PLAIN),
+    right: Some(Right::SendFrames),
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `redirect`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
     .with(EndpointFacts { outlet: Some(outlet), ..EndpointFacts::NONE });
 
-/// The reason for frames that were not sent, as the ledger prints it.
-const REFUSED: &str = "refused by the kernel";
+/// Reason for frames that were not sent, as printed by the ledger.
+pub(super) const REFUSED: &str = "refused by the kernel";
 
 fn outlet(arguments: &Arguments) -> Outlet {
     Outlet {
@@ -64,13 +66,4 @@ fn outlet(arguments: &Arguments) -> Outlet {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     tx::begin(opening, (true, "any"), true)
-}
-
-/// A `redirect` that a program has given so much, of which so many frames were refused.
-pub(super) fn having(given: Amount, refused: u64) -> (Amount, Vec<(DropReason, Amount)>) {
-    let refused = refused.min(given.blocks);
-    // Nobody counts the bytes of what is refused.
-    let sent = Amount { blocks: given.blocks - refused, ..given };
-    let dropped = (refused > 0).then_some((REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
-    (sent, dropped.into_iter().collect())
 }

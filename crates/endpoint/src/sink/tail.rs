@@ -1,36 +1,36 @@
-//! The end of a file of lines to which an earlier run has written: whole, or torn in the middle of
-//! a line by a kill or a full disk.
+//! Repair of the last line of a file that an earlier run has left incomplete after a kill or a full
+//! disk.
 //!
-//! In: a file that is about to be appended to. Out: the same file, so that what follows begins a
-//! line: a torn object in JSON is cut off, since whoever reads the file expects an object in each
-//! line; any other text is ended, since half of it may be worth something; and an object that is
-//! whole but for its end of line is ended, too. (docs/book/decisions/0049-replaced-files.md)
+//! In: a file about to be appended to. Out: the same file, ending with a line terminator. An
+//! incomplete JSON object is cut off, since readers expect an object in each line. Other text is
+//! terminated, since even part of it may be useful, and so is a JSON object that lacks only its
+//! line terminator. (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-/// The lines of a file.
+/// The format of a file's lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lines {
-    /// Text.
+    /// Arbitrary text.
     Text,
-    /// An object in JSON each.
+    /// One JSON object per line.
     Json,
 }
 
-/// The longest line whose beginning is searched for: longer ones are ended, not cut.
+/// Maximum length of an incomplete line that is cut, in bytes; longer ones are terminated.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Has a regular file end with a line. Says in a sentence what it did, if it did anything. Files
-/// that cannot be read by this process are left as they are.
+/// Makes a regular file end with a line terminator. Returns a sentence about the change if there
+/// was one. A file that this process cannot read is left unchanged.
 pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Option<String>> {
     let about = file.metadata()?;
     if !about.is_file() || about.len() == 0 {
         return Ok(None);
     }
-    // It may have been opened for writing alone.
+    // The descriptor may be write-only.
     let Ok(readable) = sys::file::reopen_read_only(file.as_fd()) else { return Ok(None) };
     let Some((begin, line)) = last_line(&File::from(readable), about.len())? else {
         return Ok(None);
@@ -52,11 +52,11 @@ pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Op
     )))
 }
 
-/// Any object.
+/// Any JSON object.
 type Object = serde_json::Map<String, serde_json::Value>;
 
-/// Returns the beginning of an unfinished last line, and its bytes unless it is too long; `None` if
-/// the file ends with a line.
+/// Returns the start offset of an unterminated last line and its bytes, or no bytes if it is longer
+/// than [`LINE_MAX`]. `None` if the file ends with a line terminator.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);
@@ -80,12 +80,14 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
     Ok(Some((first, (first == 0).then_some(line))))
 }
 
-/// Returns the part of `done` written bytes that ends with a block, given the ends of blocks.
+/// Returns the largest of the ascending block end offsets `ends` that is at most `done`, else 0:
+/// the length of the whole blocks among `done` written bytes.
 pub(crate) fn whole(done: usize, mut ends: impl DoubleEndedIterator<Item = usize>) -> usize {
     ends.rfind(|end| *end <= done).unwrap_or(0)
 }
 
-/// Cuts off the end of a regular file what a failed write has left of a block: `part` bytes.
+/// Cuts the last `part` bytes off a regular file: the beginning of a block whose write failed. Does
+/// nothing to other files.
 pub(crate) fn cut(file: &File, part: usize) -> io::Result<()> {
     let about = file.metadata()?;
     if part > 0 && about.is_file() {
@@ -103,20 +105,20 @@ mod tests {
     use std::fs;
     use sys::open::OpenRegular;
 
-    /// The file with these bytes afterwards, and whether something was said.
+    /// Returns the repaired contents, and whether a change was reported.
     fn mended(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, before).unwrap();
         let mut file = OpenRegular::append().open(&path).unwrap();
-        let said = mend(&mut file, &path, lines).unwrap();
+        let reported = mend(&mut file, &path, lines).unwrap();
         let again = mend(&mut file, &path, lines).unwrap();
         assert_eq!(again, None, "it is whole then");
-        (fs::read(&path).unwrap(), said.is_some())
+        (fs::read(&path).unwrap(), reported.is_some())
     }
 
     #[test]
-    fn torn_record_is_cut_and_torn_text_is_ended() {
+    fn torn_json_is_cut_and_torn_text_terminated() {
         let cases: [(&[u8], Lines, &[u8], bool); 8] = [
             (b"", Lines::Json, b"", false),
             (b"{\"a\":1}\n", Lines::Json, b"{\"a\":1}\n", false),
@@ -127,8 +129,8 @@ mod tests {
             (b"one\ntw", Lines::Text, b"one\ntw\n", true),
             (b"one\n", Lines::Text, b"one\n", false),
         ];
-        for (before, lines, after, said) in cases {
-            assert_eq!(mended(before, lines), (after.to_vec(), said), "{before:?}");
+        for (before, lines, after, reported) in cases {
+            assert_eq!(mended(before, lines), (after.to_vec(), reported), "{before:?}");
         }
     }
 
@@ -139,14 +141,14 @@ mod tests {
             let torn = [whole.as_slice(), &vec![b'x'; length]].concat();
             assert_eq!(mended(&torn, Lines::Json), (whole.to_vec(), true), "{length}");
         }
-        // Nobody knows how far back it would have to be cut.
+        // Too long to search for its beginning.
         let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
-        let (after, said) = mended(&long, Lines::Json);
-        assert!(said && after == [long.as_slice(), b"\n"].concat());
+        let (after, reported) = mended(&long, Lines::Json);
+        assert!(reported && after == [long.as_slice(), b"\n"].concat());
     }
 
     #[test]
-    fn part_of_a_block_is_cut_off_again() {
+    fn partly_written_block_is_cut_off() {
         assert_eq!(whole(10, [3, 9, 12].into_iter()), 9);
         assert_eq!(whole(2, [3, 9].into_iter()), 0);
         let dir = TempDir::new();

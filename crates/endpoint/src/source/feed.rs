@@ -1,58 +1,57 @@
-//! The bytes of an input in pieces that lie in the pool, so that records can be named where they
-//! are.
+//! A reader that fills the pool with pieces of an input, so that records are used in place.
 //!
-//! In: an [`Input`]. Out: pieces of up to [`PIECE`] bytes, read straight into the pool. The current
-//! piece is pinned while unread bytes are in it. What a piece ends with, a record without its end,
-//! is the only thing that is copied: it stands at the front of the next piece.
+//! In: an [`Input`]. Out: pieces of up to [`PIECE`] bytes. The current piece is pinned while it has
+//! unread bytes. Only an incomplete record at the end of a piece is copied, to the start of the
+//! next.
 
-use super::input::{Got, Input};
+use super::input::{Input, ReadOutcome};
 use crate::Failure;
 use abi::Extent;
-use buffer::pool::{Pin, Pool};
+use buffer::pool::{Pool, SegmentPin};
 use std::os::fd::BorrowedFd;
 
-/// Bytes per read: small enough that they are still in the processor's cache when filters look at
-/// them, large enough that a system call for them costs nothing. Of 64 KB to 1 MB, 128 and 256 KB
-/// were fastest (76 ns a packet of 600 bytes looked at whole, 1 MB 90 ns).
+/// Target size of a read in bytes: small enough to stay in the processor's cache until filters read
+/// it, large enough to amortize the system call. Of 64 KB to 1 MB, 128 and 256 KB were fastest (76
+/// ns for a packet of 600 bytes read whole, 90 ns with 1 MB).
 pub(crate) const PIECE: usize = 256 * 1024;
-/// A segment with less room than this is left for a fresh one.
+/// Minimum free bytes in a segment for another read; with less, a fresh segment is used.
 const LEAST: usize = 64 * 1024;
 
-/// An input, and its bytes that are in the pool.
+/// A buffered input whose current bytes are in the pool.
 #[derive(Debug)]
 pub(crate) struct Feed {
     input: Input,
-    piece: Option<Piece>,
-    /// The bytes in front of the next piece.
+    piece: Option<InputPiece>,
+    /// Unconsumed bytes to be copied to the start of the next piece.
     carry: Vec<u8>,
     ended: bool,
 }
 
-/// The current piece.
+/// A piece of the input in the pool.
 #[derive(Debug)]
-struct Piece {
+struct InputPiece {
     place: Extent,
-    pin: Pin,
-    /// Bytes consumed.
+    pin: SegmentPin,
+    /// Number of consumed bytes.
     at: u32,
 }
 
-/// The result of asking for more bytes.
+/// Result of a request for more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Filled {
-    /// At least as many bytes as were wanted are there.
+pub(crate) enum FillOutcome {
+    /// The piece has at least the requested number of bytes.
     Ready,
-    /// Nothing yet: wait for the descriptor.
+    /// No input yet; poll the descriptor.
     Nothing,
-    /// The pool has no memory before the next turn.
+    /// The pool has no free memory before the next pass.
     Full,
-    /// The input has ended, and so many bytes are left, fewer than were wanted. They are in no
+    /// The input has ended with this many unconsumed bytes, fewer than requested. They are not in a
     /// piece.
     End(usize),
 }
 
 impl Feed {
-    /// A feed at the beginning of an input.
+    /// Creates a feed at the beginning of an input.
     pub(crate) const fn new(input: Input) -> Self {
         Self { input, piece: None, carry: Vec::new(), ended: false }
     }
@@ -62,19 +61,19 @@ impl Feed {
         &self.input
     }
 
-    /// Returns the descriptor to wait for.
+    /// Returns the descriptor to poll.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.input.descriptor()
     }
 
-    /// The bytes of the current piece that are not done with.
+    /// Returns the unconsumed bytes of the current piece.
     pub(crate) fn bytes<'p>(&self, pool: &'p Pool) -> &'p [u8] {
         let Some(piece) = &self.piece else { return &[] };
         let bytes = pool.bytes(piece.place).unwrap_or_default();
         bytes.get(piece.at as usize..).unwrap_or_default()
     }
 
-    /// The place of `length` bytes that begin `from` bytes behind what is done with.
+    /// Returns the extent of `length` bytes at offset `from` of the unconsumed bytes.
     pub(crate) fn place(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.at + from, length),
@@ -82,14 +81,14 @@ impl Feed {
         }
     }
 
-    /// Is done with so many more bytes.
+    /// Marks `count` more bytes as consumed.
     pub(crate) fn consume(&mut self, count: usize) {
         if let Some(piece) = &mut self.piece {
             piece.at += u32::try_from(count).unwrap_or(u32::MAX - piece.at);
         }
     }
 
-    /// Tells the pool what is done with: filters may change it where it lies.
+    /// Reports the consumed part to the pool: filters may then modify it in place.
     pub(crate) fn settle(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.at);
@@ -97,9 +96,10 @@ impl Feed {
         }
     }
 
-    /// Makes a piece that holds what is left and at least `wanted` bytes in all.
-    pub(crate) fn fill(&mut self, pool: &Pool, wanted: usize) -> Result<Filled, Failure> {
-        self.let_go(pool);
+    /// Reads until a piece has at least `wanted` unconsumed bytes, carried ones included. Never
+    /// blocks.
+    pub(crate) fn fill(&mut self, pool: &Pool, wanted: usize) -> Result<FillOutcome, Failure> {
+        self.release_piece(pool);
         loop {
             if self.ended {
                 return self.last(pool, wanted);
@@ -112,9 +112,9 @@ impl Feed {
             };
             let room = draft.get_mut(begun..).unwrap_or_default();
             let count = match self.input.read(room)? {
-                Got::Bytes(count) => count,
-                Got::Nothing => return Ok(Filled::Nothing),
-                Got::End => {
+                ReadOutcome::Bytes(count) => count,
+                ReadOutcome::Nothing => return Ok(FillOutcome::Nothing),
+                ReadOutcome::End => {
                     self.ended = true;
                     continue;
                 }
@@ -132,27 +132,27 @@ impl Feed {
         }
     }
 
-    /// The bytes left at the end of the input as a piece of their own.
-    pub(crate) fn rest(&mut self, pool: &Pool) -> Result<Filled, Failure> {
+    /// Moves the bytes that remain after the end of the input into a piece of their own.
+    pub(crate) fn rest(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
-        let Some(mut draft) = pool.draft(count, count) else { return Ok(Filled::Full) };
+        let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
         draft.copy_from_slice(&self.carry);
         let place = draft.commit(count);
         self.carry.clear();
         self.hold(pool, place)
     }
 
-    /// After the end, what was carried may still hold records.
-    fn last(&mut self, pool: &Pool, wanted: usize) -> Result<Filled, Failure> {
+    /// Returns the carried bytes as the last piece if they may still contain a record.
+    fn last(&mut self, pool: &Pool, wanted: usize) -> Result<FillOutcome, Failure> {
         match self.carry.len() {
-            left if left < wanted => Ok(Filled::End(left)),
+            left if left < wanted => Ok(FillOutcome::End(left)),
             _ => self.rest(pool),
         }
     }
 
-    fn no_draft(&self, pool: &Pool, min: usize) -> Result<Filled, Failure> {
+    fn no_draft(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
         if min <= pool.block_max() {
-            return Ok(Filled::Full);
+            return Ok(FillOutcome::Full);
         }
         let why = format!(
             "a record of {min} bytes came, and the buffers of this path hold {} bytes at most",
@@ -161,7 +161,7 @@ impl Feed {
         Err(Failure::new("read", self.input.target(), why).hint("give the path larger buffers"))
     }
 
-    fn hold(&mut self, pool: &Pool, place: Extent) -> Result<Filled, Failure> {
+    fn hold(&mut self, pool: &Pool, place: Extent) -> Result<FillOutcome, Failure> {
         let Some(pin) = pool.pin(place) else {
             return Err(Failure::new(
                 "read",
@@ -169,14 +169,14 @@ impl Feed {
                 "the buffers of this path failed",
             ));
         };
-        self.piece = Some(Piece { place, pin, at: 0 });
-        Ok(Filled::Ready)
+        self.piece = Some(InputPiece { place, pin, at: 0 });
+        Ok(FillOutcome::Ready)
     }
 
-    /// Carries what is left of the current piece, and gives the piece back, so that its memory can
-    /// be used again after this turn. Blocks in it stay until then. Answers how many bytes are
-    /// carried.
-    pub(crate) fn let_go(&mut self, pool: &Pool) -> usize {
+    /// Unpins the current piece, so that its memory can be reused after this pass, and copies its
+    /// unconsumed bytes for the next piece. Emitted blocks stay valid until the end of the pass.
+    /// Returns the number of bytes carried over.
+    pub(crate) fn release_piece(&mut self, pool: &Pool) -> usize {
         self.carry.extend_from_slice(self.bytes(pool));
         if let Some(piece) = self.piece.take() {
             pool.unpin(piece.pin);

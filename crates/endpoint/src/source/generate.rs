@@ -1,24 +1,27 @@
-//! `generate`: makes UDP datagrams, for trials, benchmarks and for proving that nothing gets lost.
+//! `generate`: generates UDP datagrams for trials, benchmarks and loss tests.
 //!
-//! Out: Ethernet frames with IPv4 and UDP, checksums right, from 198.18.0.1 to 198.19.0.1 (the
-//! addresses that RFC 2544 keeps for benchmarks). The payload begins with a sequence number of 64
-//! bits, most significant byte first, at [`SEQUENCE`], then a pattern. With `seq=yes` each frame is
-//! written and numbered from 0; without, one frame per flow lies in the pool and is named again and
-//! again, so that a block costs the source nothing but its name (the seed's benchmark does the
-//! same, [Th fig. 5.1]).
+//! Out: Ethernet frames with IPv4 and UDP and valid checksums, from 198.18.0.1 to 198.19.0.1
+//! (addresses that RFC 2544 reserves for benchmarks). The payload starts at [`SEQUENCE`] with a
+//! 64-bit big-endian sequence number, followed by a pattern. With `seq=yes` each frame is written
+//! and numbered from 0. Otherwise the pool stores one frame per flow, which is emitted repeatedly,
+//! so that a block costs the source only its entry (as in the benchmark of [Th fig. 5.1]).
 
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
+use crate::{
+    Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
+};
+use abi::{Entry, Extent, Marks};
 use buffer::pool::Pool;
-use filter::{Amount, Description, Form, Forms, Gives, Kind, LANES, Parameter, Time, Type};
-use std::net::Ipv4Addr;
-use wire::checksum::{self, Sum};
-use wire::ethernet::{self, ethertype};
-use wire::ip::protocol;
+use filter::{
+    Amount, Description, FilterKind, Form, Forms, LANES, OutputForm, Parameter, Time, Type,
+};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use wire::address::Mac;
+use wire::checksum::Sum;
+use wire::emit::udp_frame;
 use wire::link::LinkType;
-use wire::{ipv4, udp};
+use wire::{ethernet, ipv4, udp};
 
-/// Offset of the sequence number in a frame.
+/// Offset of the sequence number in a frame, in bytes.
 pub const SEQUENCE: usize = UDP + udp::LENGTH;
 
 /// The description of `generate`.
@@ -36,9 +39,9 @@ identical and are not written again, which is what benchmarks of filters want. `
 N frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches
 up after a delay.",
     example: "generate count=1000 seq=yes | dport |9 count",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Frame),
+    gives: OutputForm::Form(Form::Frame),
     parameters: &[
         Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "how many frames"),
         Parameter::named(
@@ -64,19 +67,21 @@ up after a delay.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `generate`.
 pub const ENTRY: SourceEntry =
     SourceEntry::new(&GENERATE, open).linked(|_| Some(vec![LinkType::ETHERNET]));
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const TARGET: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+/// Hardware addresses of sender and receiver, locally administered.
+const HARDWARE: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_PORT: u16 = 10_000;
 const IP: usize = ethernet::LENGTH;
 const UDP: usize = IP + ipv4::LENGTH_MIN;
-const UDP_CHECKSUM: usize = UDP + 6;
-/// The least frame of Ethernet, without its checksum.
+const UDP_CHECKSUM: usize = UDP + udp::CHECKSUM;
+/// Minimum size of an Ethernet frame without its checksum.
 const SIZE_MIN: u64 = 60;
-/// The largest IPv4 length field, behind an Ethernet header.
+/// Size of a frame with the largest IPv4 packet.
 const SIZE_MAX: u64 = 65_549;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -88,9 +93,9 @@ struct Generate {
     rate: Option<u64>,
     numbered: bool,
     origin: u16,
-    /// The time at which the first frame was due.
+    /// Time at which the first frame was due.
     began: Option<Time>,
-    /// The frames of all flows, one behind the other, where they are named again and again.
+    /// One frame per flow, contiguous, for repeated emission; `None` until written.
     ready: Option<Extent>,
     given: Amount,
 }
@@ -116,15 +121,15 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Generate {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let sent = self.given.blocks;
         let left = self.count.map_or(u64::MAX, |count| count.saturating_sub(sent));
         if left == 0 {
-            return Ok(Given::End);
+            return Ok(SourceStatus::End);
         }
         let due = self.due(intake.now);
         if due == 0 {
-            return Ok(Given::Wait { until: Some(self.time_of(sent)), readable: false });
+            return Ok(SourceStatus::retry_at(self.time_of(sent)));
         }
         let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
         let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
@@ -134,22 +139,26 @@ impl Source for Generate {
             self.write(intake, number)?
         };
         if !gave {
-            return Ok(Given::Wait { until: Some(intake.now), readable: false });
+            return Ok(SourceStatus::retry_at(intake.now));
         }
-        Ok(if self.count == Some(self.given.blocks) { Given::End } else { Given::Blocks })
+        Ok(if self.count == Some(self.given.blocks) {
+            SourceStatus::End
+        } else {
+            SourceStatus::Blocks
+        })
     }
 
     fn properties(&self) -> SourceProperties {
         SourceProperties { block_max: self.template.stride(), ..SourceProperties::default() }
     }
 
-    fn seen(&self) -> Seen {
-        Seen::all(self.given)
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::all(self.given)
     }
 }
 
 impl Generate {
-    /// Returns the number of frames due at this time and not sent.
+    /// Returns the number of unsent frames that are due at `now`.
     fn due(&mut self, now: Time) -> u64 {
         let began = *self.began.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };
@@ -165,13 +174,13 @@ impl Generate {
         self.began.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Returns true if frames can be named again and again: they are all alike, and one of each
-    /// flow fits.
+    /// Returns true if frames are emitted repeatedly: they are unnumbered, and one of each flow
+    /// fits into a block of the pool.
     fn is_repeated(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
 
-    /// Names the frames that lie ready. Answers false when the pool has no room for them yet.
+    /// Emits `number` prepared frames. Returns false if the pool has no memory to prepare them.
     fn repeat(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
         let Some(ready) = self.ready.or_else(|| self.prepare(intake.pool)) else { return false };
         self.ready = Some(ready);
@@ -180,7 +189,7 @@ impl Generate {
         true
     }
 
-    /// Writes one frame of each flow and keeps them.
+    /// Writes one frame of each flow; `None` if the pool has no memory.
     fn prepare(&self, pool: &Pool) -> Option<Extent> {
         let stride = self.template.stride();
         let length = usize::from(self.flows) * stride;
@@ -189,11 +198,11 @@ impl Generate {
             self.template.write(room, flow, 0);
         }
         let place = draft.commit(length);
-        // The pin is for as long as the pool lives: these frames are named until the path ends.
+        // The pin is never released: these frames are emitted until the path ends.
         pool.pin(place).map(|_| place)
     }
 
-    /// Writes the next frames. Answers false when the pool has no room for one.
+    /// Writes and emits the next frames. Returns false if the pool has no memory for one.
     fn write(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
         let (pool, stride) = (intake.pool, self.template.stride());
         if stride > pool.block_max() {
@@ -213,8 +222,8 @@ impl Generate {
         Ok(true)
     }
 
-    /// Puts `number` frames of those that lie in `place` one behind the other: from the first on,
-    /// and after the last again from the beginning.
+    /// Emits `number` frames from the array at `place`, starting at index `first` and wrapping
+    /// around after `all` frames.
     fn put(
         &mut self,
         intake: &mut Intake<'_>,
@@ -225,80 +234,55 @@ impl Generate {
         let stride = u32::try_from(self.template.stride()).unwrap_or(u32::MAX);
         let size = u32::try_from(self.template.frame.len()).unwrap_or(u32::MAX);
         let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
-        let origin = self.origin;
-        let context = BlockMetadata { time: intake.now, session: 0, origin, flags: Flags::NONE };
-        let dbuf = intake.pool.id();
         let mut which = first;
+        let whole = intake.entry(place, (intake.now, self.origin), marks);
         let put = intake.put_all((0..number).map(|_| {
-            let place = place.within(u32::from(which) * stride, size);
+            let at = u32::from(which) * stride;
             which = if which + 1 == all { 0 } else { which + 1 };
-            Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
+            Entry { pointer: whole.pointer.within(at, size), ..whole }
         }));
         self.given.blocks += put as u64;
         self.given.bytes += put as u64 * u64::from(size);
     }
 }
 
-/// The flow of the frame with this number.
+/// Returns the flow of the frame with this number.
 fn flow_of(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
-/// A frame without its source port and its sequence number, and what is known of its checksum.
+/// A frame without source port and sequence number, and its partial checksum.
 #[derive(Debug)]
 struct Template {
     frame: Vec<u8>,
-    /// The sum over all that does not change.
+    /// Sum over all constant bytes, with the pseudo header.
     sum: Sum,
 }
 
 impl Template {
     fn new(size: usize, port: u16) -> Self {
-        let mut frame = vec![0; size];
-        let field = |at: usize, value: u16| (at, value.to_be_bytes());
-        let ip_length = u16::try_from(size - IP).unwrap_or(u16::MAX);
-        let udp_length = u16::try_from(size - UDP).unwrap_or(u16::MAX);
-        put(&mut frame, ethernet::DST, &[2, 0, 0, 0, 0, 2]);
-        put(&mut frame, ethernet::SRC, &[2, 0, 0, 0, 0, 1]);
-        for (at, value) in [
-            field(ethernet::ETHERTYPE, ethertype::IPV4),
-            field(IP + ipv4::VERSION_IHL, 0x4500),
-            field(IP + ipv4::TOTAL_LENGTH, ip_length),
-            // Never to be cut in pieces, so that the identification may stay 0 (RFC 6864).
-            field(IP + ipv4::FLAGS_FRAGMENT, 0x4000),
-            field(IP + ipv4::TTL, 64 << 8 | u16::from(protocol::UDP)),
-            field(UDP + 2, port),
-            field(UDP + 4, udp_length),
-        ] {
-            put(&mut frame, at, &value);
-        }
-        put(&mut frame, IP + ipv4::SRC, &SOURCE.octets());
-        put(&mut frame, IP + ipv4::DST, &TARGET.octets());
-        let header = checksum::of(frame.get(IP..UDP).unwrap_or_default());
-        put(&mut frame, IP + ipv4::CHECKSUM, &header.to_be_bytes());
-        for (at, byte) in frame.iter_mut().enumerate().skip(SEQUENCE + 8) {
-            *byte = u8::try_from(at % 251).unwrap_or(0);
-        }
-        let udp = frame.get(UDP..).unwrap_or_default();
-        let pseudo =
-            checksum::pseudo(SOURCE.into(), TARGET.into(), protocol::UDP, udp_length.into());
-        let all = pseudo.unwrap_or_default().with(udp);
-        // Folded, so that what is added begins at an even place whatever the length.
-        let sum = Sum::new().with(&all.folded().to_be_bytes());
+        let pattern = (SEQUENCE..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
+        let mut payload: Vec<u8> = pattern.collect();
+        put(&mut payload, 0, &[0; 8]);
+        let ends = (SocketAddrV4::new(SOURCE, 0), SocketAddrV4::new(TARGET, port));
+        let frame = udp_frame(HARDWARE, ends, &payload).unwrap_or_default();
+        let checksum = frame.get(UDP_CHECKSUM..).and_then(<[u8]>::first_chunk).copied();
+        let sum =
+            Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
         Self { frame, sum }
     }
 
-    /// The distance from one frame to the next.
+    /// Returns the distance between adjacent frames in bytes.
     fn stride(&self) -> usize {
         self.frame.len().next_multiple_of(16)
     }
 
-    /// Writes the frame of a flow with a sequence number to the front of `room`.
+    /// Writes the frame of a flow with a sequence number to the start of `room`.
     fn write(&self, room: &mut [u8], flow: u16, sequence: u64) {
         let port = (FIRST_PORT + flow).to_be_bytes();
         let sequence = sequence.to_be_bytes();
         let sum = match self.sum.with(&port).with(&sequence).checksum() {
-            // Zero would say that there is no checksum (RFC 768).
+            // Zero would mean that there is no checksum (RFC 768).
             0 => u16::MAX,
             sum => sum,
         };

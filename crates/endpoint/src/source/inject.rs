@@ -1,15 +1,16 @@
-//! `inject`: gives the frames that the program in which Streamline runs hands in, a call for each.
-//! [SL §6.1, "a simple DBuf injection routine for legacy drivers"]
+//! `inject`: emits frames injected by the program that embeds Streamline, one call per frame. [SL
+//! §6.1, "a simple DBuf injection routine for legacy drivers"]
 //!
 //! In: frames from any thread, through an [`Injector`]. Out: the same frames, copied once, with the
-//! time at which they were handed in. The injector never waits: what finds no room is dropped and
-//! counted, and the caller is told. A source that owns memory lends it instead
-//! ([`Source::lends`](crate::Source::lends)), and copies nothing.
+//! time of injection. The injector never blocks: a frame that exceeds the queue limit is dropped
+//! and counted, and the call reports it. A source with memory of its own avoids the copy by lending
+//! it ([`SourceProperties::lender`](crate::SourceProperties::lender)).
 
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
+use abi::{BLOCK_MAX, Entry, Marks};
 use filter::{
-    Amount, Description, Form, Forms, Gives, Kind, Parameter, Several, StateFacts, Time, Type,
+    Amount, Description, FilterKind, Form, Forms, OutputForm, Parameter, StateFacts, Time, Type,
+    WorkerRule,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,11 +28,11 @@ is the other end, and `injector.inject(frame)` hands in one frame. `queue` bound
 wait; what finds no room is dropped and counted in `queue`. The path ends when the injector is
 dropped. The command itself hands nothing in.",
     example: "inject driver0 | dport |53 count",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Frame),
+    gives: OutputForm::Form(Form::Frame),
     state: StateFacts::NONE
-        .several(|_| Several::Not("what is handed in comes to one process", Several::LEAVE)),
+        .several(|_| WorkerRule::Not("what is handed in comes to one process", WorkerRule::LEAVE)),
     parameters: &[
         Parameter::needed("name", Type::Text, "what the injector is called"),
         Parameter::named(
@@ -44,31 +45,32 @@ dropped. The command itself hands nothing in.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `inject`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 
-/// All injectors that exist, by name.
-static INJECTORS: Mutex<BTreeMap<String, Arc<Door>>> = Mutex::new(BTreeMap::new());
+/// All live injectors by name.
+static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
-/// Hands frames into a path. One name has one injector at a time; dropping it ends the path.
+/// The producer's handle for injecting frames into a path. At most one exists per name; dropping it
+/// ends the input of the path.
 #[derive(Debug)]
 pub struct Injector {
     name: String,
-    door: Arc<Door>,
+    shared: Arc<SharedQueue>,
 }
 
-/// State shared by both ends.
+/// The queue between an injector and its source, with the counters of both.
 #[derive(Debug)]
-struct Door {
+struct SharedQueue {
     queue: Mutex<Queue>,
     event: EventFd,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    frames: VecDeque<Waiting>,
+    frames: VecDeque<QueuedFrame>,
     bytes: u64,
-    /// The most bytes waiting, set when the source is opened; before that, nothing is taken.
+    /// Limit of queued bytes, set when the source is opened; 0 while no source is open.
     room: u64,
     offered: Amount,
     refused: u64,
@@ -76,70 +78,71 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedFrame {
     bytes: Vec<u8>,
     link: LinkType,
     time: Time,
 }
 
-/// The result of handing in a frame.
+/// Outcome of an injection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Injected {
-    /// The path will give it.
-    Taken,
-    /// There was no room, or it is longer than a block may be: it is dropped, and counted.
+pub enum InjectOutcome {
+    /// The frame is queued; the path will emit it.
+    Queued,
+    /// The queue is full, or the frame is longer than a block. It is dropped and counted.
     Dropped,
-    /// No path has this injector as its source (any more): nobody counts it.
+    /// No open path uses this injector; the frame is not counted.
     NoPath,
 }
 
 impl Injector {
-    /// The injector of this name, for lines that say `inject NAME`.
+    /// Registers an injector for requests with `inject NAME`. Fails if the name is in use or no
+    /// event descriptor can be created.
     pub fn new(name: &str) -> Result<Self, Failure> {
         let event = EventFd::new().map_err(|error| Failure::new("make", "an injector", error))?;
-        let door = Arc::new(Door { queue: Mutex::default(), event });
+        let shared = Arc::new(SharedQueue { queue: Mutex::default(), event });
         let mut injectors = locked(&INJECTORS);
         if injectors.contains_key(name) {
             return Err(Failure::new("make", name, "an injector of this name exists already"));
         }
-        injectors.insert(name.to_owned(), Arc::clone(&door));
-        Ok(Self { name: name.to_owned(), door })
+        injectors.insert(name.to_owned(), Arc::clone(&shared));
+        Ok(Self { name: name.to_owned(), shared })
     }
 
-    /// Hands in an Ethernet frame, now.
-    pub fn inject(&self, frame: &[u8]) -> Injected {
+    /// Injects an Ethernet frame with the current time. Never blocks.
+    pub fn inject(&self, frame: &[u8]) -> InjectOutcome {
         self.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
     }
 
-    /// Hands in a frame of this link type with this time, in ns since 1970.
-    pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> Injected {
+    /// Injects a frame of this link type with this time, in nanoseconds since 1970. Never blocks.
+    pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
         let length = frame.len() as u64;
-        let mut queue = locked(&self.door.queue);
+        let mut queue = locked(&self.shared.queue);
         if queue.room == 0 {
-            return Injected::NoPath;
+            return InjectOutcome::NoPath;
         }
         queue.offered.blocks += 1;
         queue.offered.bytes += length;
         if queue.bytes + length > queue.room || frame.len() > BLOCK_MAX {
             queue.refused += 1;
-            return Injected::Dropped;
+            return InjectOutcome::Dropped;
         }
         queue.bytes += length;
-        queue.frames.push_back(Waiting { bytes: frame.to_vec(), link, time });
+        queue.frames.push_back(QueuedFrame { bytes: frame.to_vec(), link, time });
         let first = queue.frames.len() == 1;
         drop(queue);
         if first {
-            self.door.event.notify();
+            self.shared.event.notify();
         }
-        Injected::Taken
+        InjectOutcome::Queued
     }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
         locked(&INJECTORS).remove(&self.name);
-        locked(&self.door.queue).ended = true;
-        self.door.event.notify();
+        locked(&self.shared.queue).ended = true;
+        self.shared.event.notify();
     }
 }
 
@@ -148,38 +151,38 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 struct Inject {
-    door: Arc<Door>,
+    shared: Arc<SharedQueue>,
     origin: u16,
     given: Amount,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
-    let Some(door) = locked(&INJECTORS).get(name).cloned() else {
+    let Some(shared) = locked(&INJECTORS).get(name).cloned() else {
         let why = "nobody in this program hands frames in under this name";
         return Err(Failure::new("open", format!("injector {name}"), why)
             .hint("make the `Injector` before the path is built"));
     };
-    let mut queue = locked(&door.queue);
+    let mut queue = locked(&shared.queue);
     if queue.room > 0 {
         let why = "another path has it as its source";
         return Err(Failure::new("open", format!("injector {name}"), why));
     }
     queue.room = opening.arguments.number("queue").unwrap_or_default();
     drop(queue);
-    Ok(Box::new(Inject { door, origin: opening.origin, given: Amount::default() }))
+    Ok(Box::new(Inject { shared, origin: opening.origin, given: Amount::default() }))
 }
 
 impl Source for Inject {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
-        self.door.event.clear();
-        let mut queue = locked(&self.door.queue);
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        self.shared.event.clear();
+        let mut queue = locked(&self.shared.queue);
         let before = self.given.blocks;
         while intake.room() > 0
             && let Some(waiting) = queue.frames.front()
         {
             let Some(entry) = self.entry(intake, waiting)? else {
-                return Ok(Given::Wait { until: Some(intake.now), readable: false });
+                return Ok(SourceStatus::retry_at(intake.now));
             };
             intake.put(entry);
             self.given.add(entry.pointer.length());
@@ -187,32 +190,32 @@ impl Source for Inject {
             queue.frames.pop_front();
         }
         Ok(match (self.given.blocks > before, queue.ended && queue.frames.is_empty()) {
-            (_, true) => Given::End,
-            (true, false) => Given::Blocks,
-            (false, false) => Given::Wait { until: None, readable: true },
+            (_, true) => SourceStatus::End,
+            (true, false) => SourceStatus::Blocks,
+            (false, false) => SourceStatus::AWAITS_INPUT,
         })
     }
 
-    fn seen(&self) -> Seen {
-        let queue = locked(&self.door.queue);
+    fn counters(&self) -> SourceCounters {
+        let queue = locked(&self.shared.queue);
         let unread = (queue.room == 0).then_some(queue.frames.len() as u64);
         let mut dropped = vec![("queue".into(), Some(queue.refused))];
         dropped.extend(unread.map(|unread| (crate::DropReason::Unread, Some(unread))));
-        Seen { dropped, seen: Some(queue.offered), ..Seen::all(self.given) }
+        SourceCounters { dropped, observed: Some(queue.offered), ..SourceCounters::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.door.event.as_fd())
+        Some(self.shared.event.as_fd())
     }
 
     fn close(&mut self) {
-        locked(&self.door.queue).room = 0;
+        locked(&self.shared.queue).room = 0;
     }
 }
 
 impl Inject {
-    /// Copies a frame into the pool; none if there is no room before the next turn.
-    fn entry(&self, intake: &Intake<'_>, frame: &Waiting) -> Result<Option<Entry>, Failure> {
+    /// Copies a frame into the pool; `None` if it has no memory before the next pass.
+    fn entry(&self, intake: &Intake<'_>, frame: &QueuedFrame) -> Result<Option<Entry>, Failure> {
         let pool = intake.pool;
         let bytes = &frame.bytes;
         if bytes.len() > pool.block_max() {
@@ -225,10 +228,8 @@ impl Inject {
         });
         let Some((place, _)) = copied else { return Ok(None) };
         let length = place.length();
-        let (time, origin, flags) = (frame.time, self.origin, Flags::NONE);
-        let context = BlockMetadata { time, session: 0, origin, flags };
         let marks = Marks::frame(frame.link.0, length, length);
-        Ok(Some(Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks)))
+        Ok(Some(intake.entry(place, (frame.time, self.origin), marks)))
     }
 }
 
@@ -243,52 +244,55 @@ mod tests {
     }
 
     #[test]
-    fn g5_frames_come_out_as_they_were_handed_in() {
+    fn g5_injected_frames_are_emitted_unchanged_in_order() {
         let injector = Injector::new("order").unwrap();
-        assert_eq!(injector.inject(b"too early"), Injected::NoPath);
+        assert_eq!(injector.inject(b"too early"), InjectOutcome::NoPath);
         let mut source = source("order").unwrap();
         let mut pool = pool(1 << 16);
-        let wait = Given::Wait { until: None, readable: true };
+        let wait = SourceStatus::AWAITS_INPUT;
         assert_eq!(ask(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
-        assert_eq!(injector.inject_as(b"one", LinkType::RAW, 7), Injected::Taken);
-        assert_eq!(injector.inject(b"two"), Injected::Taken);
+        assert_eq!(injector.inject_as(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
+        assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
         assert_eq!(sys::poll::readable(&[event], None), [true]);
-        let (given, gifts) = ask(&mut *source, &mut pool, 8, 5).unwrap();
-        assert_eq!((given, gifts.len()), (Given::Blocks, 2));
-        assert_eq!((&gifts[0].bytes[..], &gifts[1].bytes[..]), (&b"one"[..], &b"two"[..]));
-        assert_eq!((gifts[0].entry.context.time, gifts[0].entry.marks.link), (7, 101));
+        let (given, emitted) = ask(&mut *source, &mut pool, 8, 5).unwrap();
+        assert_eq!((given, emitted.len()), (SourceStatus::Blocks, 2));
+        assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));
+        assert_eq!((emitted[0].entry.context.time, emitted[0].entry.marks.link), (7, 101));
         injector.inject(b"last");
         drop(injector);
-        let (given, gifts) = ask(&mut *source, &mut pool, 8, 5).unwrap();
-        assert_eq!((given, gifts.len()), (Given::End, 1));
-        let seen = source.seen();
-        assert_eq!((seen.seen, seen.given.blocks), (Some(Amount { blocks: 3, bytes: 10 }), 3));
+        let (given, emitted) = ask(&mut *source, &mut pool, 8, 5).unwrap();
+        assert_eq!((given, emitted.len()), (SourceStatus::End, 1));
+        let counters = source.counters();
+        assert_eq!(
+            (counters.observed, counters.given.blocks),
+            (Some(Amount { blocks: 3, bytes: 10 }), 3)
+        );
         assert!(Injector::new("order").is_ok(), "the name is free again");
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn frames_beyond_queue_limit_are_counted() {
         let injector = Injector::new("full").unwrap();
         let mut source = source("full").unwrap();
         let frame = [0; 1 << 10];
-        let taken = (0..70).filter(|_| injector.inject(&frame) == Injected::Taken).count();
+        let taken = (0..70).filter(|_| injector.inject(&frame) == InjectOutcome::Queued).count();
         assert_eq!(taken, 64);
         let mut pool = pool(1 << 16);
-        let (_, gifts) = ask(&mut *source, &mut pool, 10, 5).unwrap();
-        assert_eq!(gifts.len(), 10);
+        let (_, emitted) = ask(&mut *source, &mut pool, 10, 5).unwrap();
+        assert_eq!(emitted.len(), 10);
         source.close();
-        assert_eq!(injector.inject(&frame), Injected::NoPath);
-        let seen = source.seen();
+        assert_eq!(injector.inject(&frame), InjectOutcome::NoPath);
+        let counters = source.counters();
         assert_eq!(
-            seen.dropped,
+            counters.dropped,
             [("queue".into(), Some(6)), (crate::DropReason::Unread, Some(54))]
         );
-        assert_eq!((seen.seen.unwrap().blocks, seen.given.blocks), (70, 10));
+        assert_eq!((counters.observed.unwrap().blocks, counters.given.blocks), (70, 10));
     }
 
     #[test]
-    fn a_name_means_one_injector_and_one_path() {
+    fn injector_name_is_unique_and_used_by_one_path() {
         let failure = refused(source("nobody"));
         assert_eq!(
             failure.to_string(),

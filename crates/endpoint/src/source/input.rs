@@ -1,13 +1,12 @@
-//! The input of a source: a file or standard input, read without blocking.
+//! Non-blocking reads from a file or standard input.
 //!
-//! Regular files are read at once. Pipes, terminals and sockets are asked with poll first whether a
-//! read would wait, so that the space stays awake; a FIFO is opened without waiting for its writer.
-//! Regular files are locked for reading as far as that is possible, so that no sink of ours
-//! overwrites them.
+//! Regular files are read directly. Pipes, terminals and sockets are polled first, so that a read
+//! never blocks the space; a FIFO is opened without waiting for its writer. A regular file is
+//! locked for reading if possible, so that no sink of Streamline overwrites it.
 
-use crate::fail::failed;
+use crate::failure::failed;
 use crate::{Failure, Position};
-use filter::{EndpointFacts, Observed};
+use filter::{EndpointFacts, ObservedSource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
@@ -15,28 +14,28 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// The facts about a source that reads a file: what it observes.
+/// Facts about a source that reads a file: the plan observes that file.
 pub(super) const FACTS: EndpointFacts = EndpointFacts {
     observes: Some(|arguments| {
-        Observed::File(arguments.text("file").unwrap_or_default().to_owned())
+        ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
     }),
     ..EndpointFacts::NONE
 };
 
-/// A file or standard input.
+/// An open file or standard input.
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
     target: String,
-    /// True if a read may have to wait.
+    /// True if a read may block, that is, for everything but regular files.
     waits: bool,
-    /// True if the lock is ours; a shell's lock on standard input is not.
+    /// True if this input holds the lock. A shell's lock on standard input is not released here.
     locked: bool,
 }
 
 impl Drop for Input {
-    /// Unlocks by hand: a child that is being started still has a copy of the descriptor for a
-    /// moment.
+    /// Unlocks explicitly: a child process between fork and exec still has a copy of the
+    /// descriptor, which would hold the lock.
     fn drop(&mut self) {
         if self.locked {
             let _ = self.file.unlock();
@@ -44,19 +43,19 @@ impl Drop for Input {
     }
 }
 
-/// The result of a read.
+/// Result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Got {
-    /// So many bytes.
+pub(crate) enum ReadOutcome {
+    /// The number of bytes read, never 0.
     Bytes(usize),
-    /// Nothing yet: wait for the descriptor.
+    /// No input yet; poll the descriptor.
     Nothing,
-    /// Nothing will come any more.
+    /// End of input.
     End,
 }
 
 impl Input {
-    /// The file with this name; `-` is standard input.
+    /// Opens the file with this path; `-` is standard input.
     pub(crate) fn open(path: &str) -> Result<Self, Failure> {
         if path == "-" {
             let target = "standard input".to_owned();
@@ -68,12 +67,12 @@ impl Input {
         let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(path);
         let file = opened.map_err(|error| failed("open", path, &error))?;
         let mut input = Self::over(file, path.to_owned())?;
-        // Who writes it already may go on: reading a growing file is a thing that people do.
+        // A failed lock is ignored: following a file that is still being written is common.
         input.locked = !input.waits && input.file.try_lock_shared().is_ok();
         Ok(input)
     }
 
-    /// Wraps an open descriptor.
+    /// Wraps an open descriptor. Fails if it is a directory.
     pub(crate) fn over(file: File, target: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|error| failed("read", &target, &error))?;
         if meta.is_dir() {
@@ -83,17 +82,17 @@ impl Input {
         Ok(Self { file, target, waits: !meta.is_file(), locked: false })
     }
 
-    /// Returns the target, for messages.
+    /// Returns the name of the input for messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
 
-    /// Returns true if bytes may come later, unlike those of a regular file.
+    /// Returns true if a read may block; false for a regular file.
     pub(crate) const fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Returns the position in a regular file.
+    /// Returns the position in a regular file, `None` for other inputs.
     pub(crate) fn position(&self) -> Option<Position> {
         let mut file = &self.file;
         let read = file.stream_position().ok().filter(|_| !self.waits)?;
@@ -101,12 +100,13 @@ impl Input {
         Some(Position { read, size })
     }
 
-    /// Returns the descriptor to wait for.
+    /// Returns the descriptor to poll; `None` for a regular file.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.waits.then(|| self.file.as_fd())
     }
 
-    /// The first bytes of a regular file, without reading them; nothing where that is impossible.
+    /// Copies the first bytes of a regular file without moving the read position. Returns the
+    /// number of bytes, 0 for other inputs.
     pub(crate) fn peek(&self, room: &mut [u8]) -> Result<usize, Failure> {
         if self.waits {
             return Ok(0);
@@ -114,26 +114,26 @@ impl Input {
         self.file.read_at(room, 0).map_err(|error| failed("read", &self.target, &error))
     }
 
-    /// Reads what is there.
-    pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<Got, Failure> {
+    /// Reads available bytes without blocking.
+    pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<ReadOutcome, Failure> {
         loop {
             if self.waits && !self.is_ready() {
-                return Ok(Got::Nothing);
+                return Ok(ReadOutcome::Nothing);
             }
             match self.file.read(room) {
-                Ok(0) => return Ok(Got::End),
-                Ok(count) => return Ok(Got::Bytes(count)),
+                Ok(0) => return Ok(ReadOutcome::End),
+                Ok(count) => return Ok(ReadOutcome::Bytes(count)),
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock => return Ok(Got::Nothing),
+                    ErrorKind::WouldBlock => return Ok(ReadOutcome::Nothing),
                     _ => return Err(failed("read", &self.target, &error)),
                 },
             }
         }
     }
 
-    /// Returns true if a read would not block: there are bytes, the writer has gone, or there is an
-    /// error to report.
+    /// Returns true if a read would not block: bytes are available, the writer has closed, or an
+    /// error is pending.
     fn is_ready(&self) -> bool {
         let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -148,37 +148,37 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_pipe_is_never_waited_for() {
+    fn pipe_read_never_blocks() {
         let (reader, mut writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(reader));
         let mut input = Input::over(file, "a pipe".to_owned()).unwrap();
         let mut room = [0; 16];
         assert!(input.descriptor().is_some());
-        assert_eq!(input.read(&mut room).unwrap(), Got::Nothing);
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Nothing);
         writer.write_all(b"hello").unwrap();
-        assert_eq!(input.read(&mut room).unwrap(), Got::Bytes(5));
-        assert_eq!(input.read(&mut room).unwrap(), Got::Nothing);
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Bytes(5));
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Nothing);
         drop(writer);
         testkit::closed(input.descriptor().unwrap());
-        assert_eq!(input.read(&mut room).unwrap(), Got::End);
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::End);
     }
 
     #[test]
-    fn a_fifo_without_a_writer_is_opened_and_then_read() {
+    fn fifo_opens_without_writer_and_reads_later() {
         let dir = TempDir::new();
         let path = dir.path("fifo");
         let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let mut input = Input::open(&path).unwrap();
         let mut room = [0; 16];
-        assert_eq!(input.read(&mut room).unwrap(), Got::Nothing);
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Nothing);
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
         writer.write_all(b"late").unwrap();
-        assert_eq!(input.read(&mut room).unwrap(), Got::Bytes(4));
+        assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Bytes(4));
     }
 
     #[test]
-    fn refusals_name_the_file_and_the_reason() {
+    fn failures_name_file_and_reason() {
         let dir = TempDir::new();
         let missing = refused(Input::open(&dir.path("none"))).to_string();
         assert!(missing.ends_with("none: no such file or directory"), "{missing}");

@@ -1,7 +1,7 @@
-//! The sources: where bytes come from.
+//! The sources.
 //!
-//! Each file has the same order: what it gives, its `Description`, its state, `impl Source`, tests.
-//! A source never waits: what is not there yet is answered as `Given::Wait`.
+//! Each file has the same order: output, `Description`, state, `impl Source`, tests. A source never
+//! waits for input; it returns `SourceStatus::Wait`.
 
 pub mod generate;
 pub mod inject;

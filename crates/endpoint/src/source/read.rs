@@ -1,14 +1,16 @@
-//! `read`: gives the bytes of any file, in blocks of one size or line by line.
+//! `read`: reads any file in blocks of a fixed size or line by line.
 //!
-//! In: a file or standard input, read in pieces straight into the pool. Out: blocks that lie in no
-//! frame, with the time at which they were read. A line longer than a block travels as fragments
-//! with the first and last flags (CONTRACT 6).
+//! In: a file or standard input, read in pieces directly into the pool. Out: blocks without a
+//! frame, stamped with the time of reading. A line longer than a block is split into fragments,
+//! marked by the first and last flags (CONTRACT 6).
 
-use super::feed::{Feed, Filled};
+use super::feed::{Feed, FillOutcome};
 use super::input::Input;
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry};
+use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
-use filter::{Amount, Arguments, Description, Effect, Form, Forms, Gives, Kind, Parameter, Type};
+use filter::{
+    Amount, Arguments, Description, Effect, FilterKind, Form, Forms, OutputForm, Parameter, Type,
+};
 use std::os::fd::BorrowedFd;
 
 /// The description of `read`.
@@ -21,9 +23,9 @@ what is left); from a pipe or terminal a block is given as soon as anything came
 one record per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
 in no frame: filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Bytes),
+    gives: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
@@ -33,19 +35,20 @@ in no frame: filters that read headers refuse them.",
     ..Description::EMPTY
 };
 
-/// A block is as long as a rich pointer can say.
+/// Type of the block size in bytes; the upper limit is the longest block that a rich pointer can
+/// describe.
 const BLOCK: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
-/// The line in the catalogue.
+/// The catalog entry of `read`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::FACTS);
 
-/// Lines are records, blocks are bytes.
+/// Returns the effect of `read` with these arguments: lines are records, fixed blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("lines") { Form::Record } else { Form::Bytes };
-    Effect { gives: Gives::Form(form), kind: READ.kind, reads: READ.reads }
+    Effect { gives: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
 }
 
-/// Reads an input; also what a program writes.
+/// A source over an input; also used for the output of child programs.
 #[derive(Debug)]
 pub(crate) struct Read {
     feed: Feed,
@@ -53,14 +56,14 @@ pub(crate) struct Read {
     lines: bool,
     origin: u16,
     given: Amount,
-    /// True if the next bytes begin a line.
+    /// True if the next byte is the first of a line.
     line_begins: bool,
 }
 
-/// The next block in front of the bytes that are there.
-struct Next {
+/// Boundaries of the next block, at the start of the unread bytes.
+struct BlockBounds {
     length: u32,
-    /// Bytes consumed with it: the block, and its line end.
+    /// Bytes to consume: the block and its line terminator.
     consumed: usize,
     flags: Flags,
 }
@@ -74,40 +77,42 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Read {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
-        let again = Given::Wait { until: Some(intake.now), readable: false };
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        let again = SourceStatus::retry_at(intake.now);
         let before = self.given.blocks;
         let mut ended = false;
         loop {
             self.give_from_piece(intake, ended);
             if intake.room() == 0 {
-                return Ok(Given::Blocks);
+                return Ok(SourceStatus::Blocks);
             }
-            let left = self.feed.let_go(intake.pool);
+            let left = self.feed.release_piece(intake.pool);
             if ended {
-                return Ok(Given::End);
+                return Ok(SourceStatus::End);
             }
             if self.given.blocks > before {
-                // The next piece can lie where this one lay once the turn is over.
-                return Ok(Given::Blocks);
+                // The next piece may reuse this memory after the pass.
+                return Ok(SourceStatus::Blocks);
             }
             let at_once = self.lines || self.feed.input().waits();
             let wanted = if at_once { left + 1 } else { self.block };
             match self.feed.fill(intake.pool, wanted.min(intake.pool.block_max()))? {
-                Filled::Ready => {}
-                Filled::Nothing => return Ok(Given::Wait { until: None, readable: true }),
-                Filled::Full => return Ok(again),
-                Filled::End(0) => return Ok(Given::End),
-                Filled::End(_) => match self.feed.rest(intake.pool)? {
-                    Filled::Ready => ended = true,
+                FillOutcome::Ready => {}
+                FillOutcome::Nothing => {
+                    return Ok(SourceStatus::AWAITS_INPUT);
+                }
+                FillOutcome::Full => return Ok(again),
+                FillOutcome::End(0) => return Ok(SourceStatus::End),
+                FillOutcome::End(_) => match self.feed.rest(intake.pool)? {
+                    FillOutcome::Ready => ended = true,
                     _ => return Ok(again),
                 },
             }
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen { position: self.feed.input().position(), ..Seen::all(self.given) }
+    fn counters(&self) -> SourceCounters {
+        SourceCounters { position: self.feed.input().position(), ..SourceCounters::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -127,7 +132,7 @@ impl Read {
         }
     }
 
-    /// Gives blocks until the batch is full or the piece holds no further one.
+    /// Emits blocks until the batch is full or the piece has no further complete block.
     fn give_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
         let pool = intake.pool;
         let mut rest = self.feed.bytes(pool);
@@ -143,8 +148,8 @@ impl Read {
         self.feed.settle(pool);
     }
 
-    /// The block in front of these bytes; nothing if more bytes must come before that can be said.
-    fn next(&self, bytes: &[u8], most: usize, ended: bool) -> Option<Next> {
+    /// Returns the block at the start of `bytes`, or `None` if its end is not known yet.
+    fn next(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
         if bytes.is_empty() {
             return None;
         }
@@ -153,22 +158,22 @@ impl Read {
         }
         let length = self.block.min(most).min(bytes.len());
         let whole = length == self.block.min(most) || ended || self.feed.input().waits();
-        whole.then(|| Next::new(length, length, Flags::FIRST.with(Flags::LAST)))
+        whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
     }
 
-    fn line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<Next> {
+    fn line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
         let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
-        // One byte more tells whether a line end follows.
+        // One more byte decides whether a line terminator follows.
         let limit = self.block.min(most - 1);
         let window = bytes.get(..=limit).unwrap_or(bytes);
         if let Some(end) = memchr::memchr(b'\n', window) {
             let length = if bytes.get(..end)?.ends_with(b"\r") { end - 1 } else { end };
-            return Some(Next::new(length, end + 1, first.with(Flags::LAST)));
+            return Some(BlockBounds::new(length, end + 1, first.with(Flags::LAST)));
         }
         if bytes.len() > limit {
-            return Some(Next::new(limit, limit, first));
+            return Some(BlockBounds::new(limit, limit, first));
         }
-        ended.then(|| Next::new(bytes.len(), bytes.len(), first.with(Flags::LAST)))
+        ended.then(|| BlockBounds::new(bytes.len(), bytes.len(), first.with(Flags::LAST)))
     }
 
     fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: Flags) -> Entry {
@@ -179,8 +184,8 @@ impl Read {
     }
 }
 
-impl Next {
-    /// Blocks are at most as long as a rich pointer can say, so the length fits.
+impl BlockBounds {
+    /// Creates the boundaries; a block is at most `BLOCK_MAX` bytes long, so the length fits.
     fn new(length: usize, consumed: usize, flags: Flags) -> Self {
         Self { length: u32::try_from(length).unwrap_or(u32::MAX), consumed, flags }
     }

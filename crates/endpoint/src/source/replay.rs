@@ -1,18 +1,19 @@
-//! `replay`: gives the packets of a capture file, as fast as they can be taken or at the capture's
-//! pace.
+//! `replay`: reads the packets of a capture file, at full speed or with the timing of the capture.
 //!
-//! In: pcap or pcapng, from a file or standard input, read in pieces straight into the pool. Out:
-//! one block per packet, named where it lies (no copy), with the capture's time, link type and
-//! length on the wire. What is wrong with a capture is told after every packet before it was given,
-//! with the number of the record and the offset of the byte. [Th §5.3.2 "Source"]
+//! In: pcap or pcapng, from a file or standard input, read in pieces directly into the pool. Out:
+//! one block per packet, in place (no copy), with the capture's timestamp, link type and length on
+//! the wire. A fault in a capture is reported after all preceding packets have been emitted, with
+//! record number and byte offset. [Th §5.3.2 "Source"]
 
 mod links;
 
-use super::feed::{Feed, Filled};
+use super::feed::{Feed, FillOutcome};
 use super::input::Input;
-use crate::{Failure, Given, Intake, Opening, Seen, Source, SourceEntry, SourceProperties};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
-use filter::{Amount, Description, Form, Forms, Gives, Kind, Parameter, Time, Type};
+use crate::{
+    Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
+};
+use abi::{Entry, Marks};
+use filter::{Amount, Description, FilterKind, Form, Forms, OutputForm, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
 use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 
@@ -32,9 +33,9 @@ A capture that ends within a record or is broken gives every packet before that 
 error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - |
 count'`.",
     example: "replay web.pcap speed=1 | print",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Frame),
+    gives: OutputForm::Form(Form::Frame),
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
         Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),
@@ -44,7 +45,7 @@ count'`.",
 
 const SPEED: Type = Type::Factor { or: "max" };
 
-/// The line in the catalogue.
+/// The catalog entry of `replay`.
 pub const ENTRY: SourceEntry =
     SourceEntry::new(&REPLAY, open).linked(links::links).with(super::input::FACTS);
 
@@ -52,27 +53,27 @@ pub const ENTRY: SourceEntry =
 struct Replay {
     feed: Feed,
     reader: Reader,
-    pace: Pace,
+    schedule: ReplaySchedule,
     origin: u16,
     given: Amount,
-    /// A packet that was read before its time came.
+    /// The next packet, already parsed but not due yet.
     early: Option<Packet>,
-    /// The fault of the capture, reported when the packets before it are gone.
+    /// A fault of the capture, reported by the next `give`.
     broken: Option<Failure>,
-    /// Bytes that the reader needs, if the current piece has no room for them.
+    /// Bytes that the reader needs for the next record if the current piece ends within it.
     wanted: Option<usize>,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
-    let pace = Pace::new(opening.arguments.number("speed"));
+    let schedule = ReplaySchedule::new(opening.arguments.number("speed"));
     let input = Input::open(path)?;
     check_beginning(&input)?;
-    Ok(Box::new(Replay::new(input, pace, opening.origin)))
+    Ok(Box::new(Replay::new(input, schedule, opening.origin)))
 }
 
 impl Source for Replay {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
         }
@@ -82,15 +83,15 @@ impl Source for Replay {
         match outcome {
             Err(failure) if gave => {
                 self.broken = Some(failure);
-                Ok(Given::Blocks)
+                Ok(SourceStatus::Blocks)
             }
-            Ok(Given::Wait { .. }) if gave => Ok(Given::Blocks),
+            Ok(SourceStatus::Wait { .. }) if gave => Ok(SourceStatus::Blocks),
             outcome => outcome,
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen { position: self.feed.input().position(), ..Seen::all(self.given) }
+    fn counters(&self) -> SourceCounters {
+        SourceCounters { position: self.feed.input().position(), ..SourceCounters::all(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -98,16 +99,19 @@ impl Source for Replay {
     }
 
     fn properties(&self) -> SourceProperties {
-        SourceProperties { tells_time: self.pace.factor.is_none(), ..SourceProperties::default() }
+        SourceProperties {
+            drives_clock: self.schedule.factor.is_none(),
+            ..SourceProperties::default()
+        }
     }
 }
 
 impl Replay {
-    const fn new(input: Input, pace: Pace, origin: u16) -> Self {
+    const fn new(input: Input, schedule: ReplaySchedule, origin: u16) -> Self {
         Self {
             feed: Feed::new(input),
             reader: Reader::new(),
-            pace,
+            schedule,
             origin,
             given: Amount { blocks: 0, bytes: 0 },
             early: None,
@@ -116,7 +120,7 @@ impl Replay {
         }
     }
 
-    fn give_packets(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give_packets(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             if let Some(wanted) = self.wanted
                 && let Some(given) = self.refill(intake, wanted)?
@@ -129,21 +133,21 @@ impl Replay {
                 continue;
             }
             if self.wanted.is_some() {
-                // The next piece can lie where this one lay once the turn is over.
-                self.feed.let_go(intake.pool);
+                // The next piece may reuse this memory after the pass.
+                self.feed.release_piece(intake.pool);
             }
             return Ok(match &self.early {
                 Some(packet) if self.wanted.is_none() && intake.room() > 0 => {
-                    let until = Some(self.pace.due(packet.time_ns, intake.now));
-                    Given::Wait { until, readable: false }
+                    let until = Some(self.schedule.due(packet.time_ns, intake.now));
+                    SourceStatus::Wait { until, readable: false }
                 }
-                _ => Given::Blocks,
+                _ => SourceStatus::Blocks,
             });
         }
     }
 
-    /// Gives packets until the batch is full or the time of the next has not come. Answers how many
-    /// bytes the reader wants if it stopped because the piece has no whole packet.
+    /// Emits packets until the batch is full or the next one is not due. Returns the bytes needed
+    /// for the next record if the piece ends within it.
     fn give_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let pool = intake.pool;
         let mut rest = self.feed.bytes(pool);
@@ -160,7 +164,7 @@ impl Replay {
                     Step::Error(fault) => return Err(failure(self.feed.input().target(), &fault)),
                 },
             };
-            if !self.pace.is_due(packet.time_ns, intake.now) {
+            if !self.schedule.is_due(packet.time_ns, intake.now) {
                 self.early = Some(packet);
                 break;
             }
@@ -173,47 +177,46 @@ impl Replay {
     }
 
     fn entry(&mut self, intake: &Intake<'_>, packet: &Packet) -> Entry {
-        // A piece is at most as long as a rich pointer can say, so these offsets fit.
+        // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
         let from = u32::try_from(packet.data.start).unwrap_or(u32::MAX);
         let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
         self.given.add(length);
         let place = self.feed.place(from, length);
-        let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-        let context = BlockMetadata {
-            time: packet.time_ns,
-            session: 0,
-            origin: self.origin,
-            flags: Flags::NONE,
-        };
-        Entry::new(pointer, context, Marks::frame(packet.link.0, length, packet.wire_length))
+        let marks = Marks::frame(packet.link.0, length, packet.wire_length);
+        intake.entry(place, (packet.time_ns, self.origin), marks)
     }
 
-    /// Gets more bytes for the reader; answers what to say if there are none.
-    fn refill(&mut self, intake: &Intake<'_>, wanted: usize) -> Result<Option<Given>, Failure> {
+    /// Reads at least `wanted` bytes for the reader; returns `None` on success, else the result of
+    /// this `give`.
+    fn refill(
+        &mut self,
+        intake: &Intake<'_>,
+        wanted: usize,
+    ) -> Result<Option<SourceStatus>, Failure> {
         Ok(match self.feed.fill(intake.pool, wanted)? {
-            Filled::Ready => None,
-            Filled::Nothing => Some(Given::Wait { until: None, readable: true }),
-            Filled::Full => Some(Given::Wait { until: Some(intake.now), readable: false }),
-            Filled::End(rest) => match self.reader.finish(rest) {
-                Ok(()) => Some(Given::End),
+            FillOutcome::Ready => None,
+            FillOutcome::Nothing => Some(SourceStatus::AWAITS_INPUT),
+            FillOutcome::Full => Some(SourceStatus::retry_at(intake.now)),
+            FillOutcome::End(rest) => match self.reader.finish(rest) {
+                Ok(()) => Some(SourceStatus::End),
                 Err(fault) => return Err(failure(self.feed.input().target(), &fault)),
             },
         })
     }
 }
 
-/// The times at which packets are due.
+/// Schedule of packets relative to the first one.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// Millionths of the capture's own speed; nothing: at once.
+struct ReplaySchedule {
+    /// Speed in millionths of the capture's own; `None` means no delay.
     factor: Option<u64>,
-    /// The time of the first packet, and the path's clock when it was given.
+    /// Timestamp of the first packet and the path's clock at its emission.
     began: Option<(Time, Time)>,
 }
 
 const MILLION: u64 = 1_000_000;
 
-impl Pace {
+impl ReplaySchedule {
     const fn new(factor: Option<u64>) -> Self {
         Self { factor, began: None }
     }
@@ -226,7 +229,7 @@ impl Pace {
         self.due(time, now) <= now
     }
 
-    /// Returns the time on the path's clock at which a packet of this time is due.
+    /// Returns the time on the path's clock at which the packet with timestamp `time` is due.
     fn due(&self, time: Time, now: Time) -> Time {
         let (Some(factor), Some((first, began))) = (self.factor, self.began) else { return now };
         let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
@@ -234,7 +237,7 @@ impl Pace {
     }
 }
 
-/// Refuses a file that is no capture before anything else has happened.
+/// Rejects a file that is not a capture before the source is created.
 fn check_beginning(input: &Input) -> Result<(), Failure> {
     let mut first = [0; 4096];
     let count = input.peek(&mut first)?;
@@ -268,7 +271,7 @@ fn failure(target: &str, fault: &CaptureFault) -> Failure {
     failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
 }
 
-/// Recognizes a file that is no capture by its first bytes.
+/// Returns the kind of a file that is not a capture, guessed from its first bytes.
 fn looks_like(first: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),

@@ -1,18 +1,17 @@
-//! `files`: writes the viewed bytes into files, one per session, message or block, with an index.
+//! `files`: writes viewed bytes to files, one per session, message or block, with an index.
 //!
-//! Out: in the directory, `000001-10.0.0.1.1234-10.0.0.2.80` and so on, and `index.jsonl`, which
-//! has one JSON object per finished file (`shelf`).
+//! Out: in the directory, `000001-10.0.0.1.1234-10.0.0.2.80` and so on, and `index.jsonl` with one
+//! JSON object per finished file (`file_set`).
 //!
-//! Bytes that were lost on the way become zeros, as in tcpflow and Zeek, so that what stands behind
-//! them stands where its sender put it; `holes=skip` leaves them out. Either way the index says how
-//! many there are.
+//! Lost bytes become zeros, as in tcpflow and Zeek, so that later data stays at its offset in the
+//! stream; `holes=skip` omits them. The index counts them in either case.
 
-use super::shelf::{FILL_MAX, Habits, Key, OPEN, SESSIONS, Shelf, Volume};
+use super::file_set::{FILL_MAX, FilePolicy, FileSet, Key, OPEN, OutputFile, SESSIONS};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several,
-    StateFacts, Time, Type,
+    Amount, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report,
+    StateFacts, Time, Type, WorkerRule,
 };
 
 /// The description of `files`.
@@ -41,10 +40,10 @@ Lost bytes stand in the file as zeros (at most 16 MiB of them; unfilled says how
 are left out with `holes=skip`. At most `open` files are open at one time, and at most `sessions`
 sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::ANY,
-    gives: Gives::Nothing,
-    state: StateFacts::NONE.several(|_| Several::Folder("dir")),
+    gives: OutputForm::Nothing,
+    state: StateFacts::NONE.several(|_| WorkerRule::Folder("dir")),
     parameters: &[
         Parameter::needed("dir", Type::Path, "the directory to write into"),
         Parameter::named(
@@ -67,10 +66,10 @@ sessions are remembered; a session that was forgotten goes on in another file.",
 
 const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
 
-/// The line in the catalogue.
+/// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
 
-/// The unit that gets a file of its own.
+/// The unit of data that gets a file of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Per {
     Session,
@@ -81,10 +80,10 @@ enum Per {
 
 #[derive(Debug)]
 struct Files {
-    shelf: Shelf,
+    file_set: FileSet,
     per: Per,
     written: Amount,
-    /// Descriptions, bytes that came, bytes that did not, and lines without a file.
+    /// Counts of descriptions, received bytes and missing bytes.
     messages: u64,
     bytes: u64,
     missing: u64,
@@ -107,18 +106,15 @@ impl Sink for Files {
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
-        self.shelf.flush()
+        self.file_set.flush()
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.shelf.end_all()?;
-        let always = [("files", self.shelf.made()), ("blocks", self.written.blocks)];
-        let mut rows = Vec::from(always);
-        rows.push(("bytes", self.bytes));
+        self.file_set.end_all()?;
+        let always = [("files", self.file_set.made()), ("blocks", self.written.blocks)];
+        let rows = Report::of_rows(always.into_iter().chain([("bytes", self.bytes)]));
         let others = [("messages", self.messages), ("missing bytes", self.missing)];
-        rows.extend(others.into_iter().filter(|(_, value)| *value > 0));
-        let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Ok(self.shelf.report(rows))
+        Ok(self.file_set.report(rows.and_rows(others)))
     }
 
     fn written(&self) -> Option<Amount> {
@@ -136,15 +132,15 @@ impl Files {
             (Some("message"), _) | (_, Form::Message) => Per::Message,
             _ => Per::Session,
         };
-        let habits = Habits {
-            ending: "",
+        let policy = FilePolicy {
+            suffix: "",
             digests: true,
             single: per == Per::Message,
             begun: per == Per::Message || per != Per::Block && opening.form == Form::Stream,
             fills: text("holes") != Some("skip"),
         };
         Ok(Self {
-            shelf: Shelf::open(text("dir").unwrap_or("."), habits, opening)?,
+            file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
             per,
             written: Amount::default(),
             messages: 0,
@@ -153,7 +149,7 @@ impl Files {
         })
     }
 
-    /// Returns the key of a block's file; `None` if it gets a file of its own.
+    /// Returns the key of a block's file; `None` if the block gets a file of its own.
     fn key(&self, block: &Block<'_>) -> Option<Key> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
@@ -166,60 +162,60 @@ impl Files {
         }
     }
 
-    /// Gives a block a file of its own.
+    /// Writes a block to a file of its own.
     fn single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        if says_nothing(block) || self.per != Per::Message && block.marks.is_description() {
+        if is_end_marker(block) || self.per != Per::Message && block.marks.is_description() {
             return Ok(());
         }
-        let mut volume = Volume::new(block, true);
-        self.write(&mut volume, block)?;
-        volume.end(block);
-        self.shelf.tell(&volume)
+        let mut file = OutputFile::new(block, true);
+        self.write(&mut file, block)?;
+        file.end(block);
+        self.file_set.finish_file(&file)
     }
 
-    /// Adds a block to the file of its session or message.
+    /// Appends a block to the file of its session or message.
     fn append(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
-        let mut known = self.shelf.take_out(key);
+        let mut file_of = self.file_set.take_out(key);
         if self.per == Per::Message && flags.has(Flags::FIRST) {
-            // What follows a description may be the first block of its stream, and say so.
-            let awaits = |volume: &Volume| volume.is_only_described();
-            if block.marks.is_description() || !known.as_ref().is_some_and(awaits) {
-                let before = known.take();
-                before.map_or(Ok(()), |volume| self.shelf.tell(&volume))?;
+            // The first fragment after a description may also be the first block of its stream.
+            let awaits = |file: &OutputFile| file.is_only_described();
+            if block.marks.is_description() || !file_of.as_ref().is_some_and(awaits) {
+                let before = file_of.take();
+                before.map_or(Ok(()), |file| self.file_set.finish_file(&file))?;
             }
         }
-        let mut volume = match known {
-            Some(volume) => volume,
-            None if says_nothing(block) => return Ok(()),
+        let mut file = match file_of {
+            Some(file) => file,
+            None if is_end_marker(block) => return Ok(()),
             None => {
-                self.shelf.make_room()?;
-                Volume::new(block, self.per != Per::Connection)
+                self.file_set.make_room()?;
+                OutputFile::new(block, self.per != Per::Connection)
             }
         };
-        let outcome = self.write(&mut volume, block);
+        let outcome = self.write(&mut file, block);
         let (ended, is_over) = match self.per {
-            // Where the stream ends without the end of the message, there will be none.
+            // The end of a stream also ends an unfinished message.
             Per::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
             _ => (flags.has(Flags::END), false),
         };
         if outcome.is_ok() && ended {
-            volume.end(block);
+            file.end(block);
         }
         let one_way = self.per != Per::Connection;
-        let is_over = is_over || volume.has_ended() || ended && one_way;
-        self.shelf.put_back(key, volume);
+        let is_over = is_over || file.has_ended() || ended && one_way;
+        self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.shelf.end(key) } else { Ok(()) }
+        if is_over { self.file_set.end(key) } else { Ok(()) }
     }
 
-    fn write(&mut self, volume: &mut Volume, block: &Block<'_>) -> Result<(), Failure> {
+    fn write(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
-        volume.meet(block);
-        self.shelf.write(volume, bytes)?;
-        self.shelf.skip(volume, missing)?;
-        volume.note(block);
+        file.take_addresses(block);
+        self.file_set.write(file, bytes)?;
+        self.file_set.skip(file, missing)?;
+        file.note(block);
         Ok(())
     }
 
@@ -232,13 +228,13 @@ impl Files {
     }
 }
 
-/// Returns true if a block is a whole message; blocks of the same time are later parts.
+/// Returns true if a description block is a complete message without fragments.
 fn is_whole_message(block: &Block<'_>) -> bool {
     block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
 }
 
-/// Returns true if a block has no bytes and stands for none: the end of a direction without data.
-fn says_nothing(block: &Block<'_>) -> bool {
+/// Returns true if a block only marks the end of a direction without data.
+fn is_end_marker(block: &Block<'_>) -> bool {
     block.length() == 0 && block.pointer.is_hole()
 }
 

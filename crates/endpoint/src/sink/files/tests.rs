@@ -1,7 +1,7 @@
-//! Blocks in, files and index lines out.
+//! Files and index lines written for given blocks.
 
 use super::*;
-use crate::sink::shelf::INDEX;
+use crate::sink::file_set::INDEX;
 use crate::testing::{
     TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     refused,
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use std::fs;
 use wire::record::{self, Field};
 
-/// A sink on `dir` with these arguments, for blocks of this form.
+/// Returns a sink on `dir` with these arguments, for blocks of this form.
 fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
     let given: Vec<_> = [("dir", dir)].iter().chain(given).copied().collect();
     let given = arguments(&FILES, &given);
     Files::new(&Opening { form, ..opening(&given, &[]) }).unwrap()
 }
 
-/// A block of a session: its number, flags and bytes.
+/// Returns a block of a session with these flags and bytes.
 fn block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
     let mut block = bare(bytes);
     block.context.session = session;
@@ -31,7 +31,7 @@ const LAST: u16 = Flags::LAST.0;
 const BACK: u16 = Flags::BACKWARD.0;
 const END: u16 = Flags::END.0;
 
-/// The files of a directory and what is in them, without the index.
+/// Returns names and contents of the files in a directory, without the index.
 fn contents(dir: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = fs::read_dir(dir)
         .unwrap()
@@ -49,7 +49,7 @@ fn index(dir: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the contents of the files, in the order of their numbers.
+/// Returns the contents of the files, without their names, in the order of their numbers.
 fn texts(dir: &str) -> Vec<String> {
     contents(dir).into_iter().map(|(_, text)| text).collect()
 }
@@ -59,7 +59,7 @@ fn column(dir: &str, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn h10_a_session_gets_a_file_for_each_direction() {
+fn h10_each_direction_of_a_session_has_its_own_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Stream);
@@ -94,7 +94,7 @@ fn h10_a_session_gets_a_file_for_each_direction() {
 }
 
 #[test]
-fn what_gets_a_file_is_a_choice() {
+fn per_parameter_selects_unit_of_files() {
     let blocks = [
         block(1, FIRST, b"a"),
         block(1, BACK | FIRST | LAST, b"b"),
@@ -121,7 +121,7 @@ fn what_gets_a_file_is_a_choice() {
 }
 
 #[test]
-fn a_message_without_its_beginning_is_not_complete() {
+fn message_without_beginning_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
@@ -133,7 +133,7 @@ fn a_message_without_its_beginning_is_not_complete() {
 }
 
 #[test]
-fn names_and_index_say_who_spoke_to_whom() {
+fn file_names_and_index_contain_addresses() {
     let dir = TempDir::new();
     let out = dir.path("out/");
     let bytes = hex("020000000002 020000000001 86dd 60000000 000a 11 40
@@ -149,7 +149,7 @@ fn names_and_index_say_who_spoke_to_whom() {
     assert_eq!((&line["proto"], &line["dst_port"]), (&json!("udp"), &json!(1024)));
 }
 
-/// The description of a request in session 1.
+/// Returns the description record of an HTTP request.
 fn request() -> Vec<u8> {
     described(record::RecordKind::HttpRequest, |writer| {
         writer.number(Field::Time, TIME - 1);
@@ -163,7 +163,7 @@ fn request() -> Vec<u8> {
     })
 }
 
-/// A block of session 1 with these flags.
+/// Returns the block with session 1 and these flags.
 fn flagged(block: Block<'_>, flags: u16) -> Block<'_> {
     let mut block = block;
     (block.context.session, block.context.flags) = (1, Flags(flags));
@@ -171,7 +171,7 @@ fn flagged(block: Block<'_>, flags: u16) -> Block<'_> {
 }
 
 #[test]
-fn the_index_tells_what_describes_a_message() {
+fn index_contains_message_descriptions() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
@@ -208,7 +208,7 @@ fn the_index_tells_what_describes_a_message() {
 }
 
 #[test]
-fn a_message_that_was_cut_is_not_complete() {
+fn message_described_as_incomplete_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
@@ -222,14 +222,14 @@ fn a_message_that_was_cut_is_not_complete() {
 }
 
 #[test]
-fn a_message_whose_stream_ends_before_it_is_told_and_not_complete() {
+fn message_cut_by_end_of_stream_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
     let request = request();
     let first = flagged(description(&request), FIRST);
     files.take(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
-    assert_eq!(files.shelf.kept(), (0, 0));
+    assert_eq!(files.file_set.kept(), (0, 0));
     files.take(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(texts(&out), ["half", "whole"]);
@@ -237,7 +237,7 @@ fn a_message_whose_stream_ends_before_it_is_told_and_not_complete() {
 }
 
 #[test]
-fn lost_bytes_are_zeros_or_left_out_and_always_told() {
+fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
     let large = || (0..20).map(|_| hole(0xf_ffff));
     for (holes, expected, unfilled) in
         [("zero", "\0\0\0a\0\0b", 20 * 0xf_ffff - 15 * 0xf_ffff), ("skip", "ab", 0)]
@@ -264,19 +264,19 @@ fn lost_bytes_are_zeros_or_left_out_and_always_told() {
         assert_eq!(column(&out, "missing"), [json!(9), json!(5), json!(20 * 0xf_ffff)]);
         assert_eq!(column(&out, "file"), [Value::Null, json!("000001"), json!("000002")]);
         assert_eq!(column(&out, "complete"), [false; 3]);
-        let told = index(&out)[2]["unfilled"].as_u64().unwrap_or(0);
+        let reported = index(&out)[2]["unfilled"].as_u64().unwrap_or(0);
         let size = fs::metadata(format!("{out}/000002")).unwrap().len();
         if holes == "zero" {
-            assert_eq!((told, size), (4 * 0xf_ffff, 16 * 0xf_ffff + 2), "16 MiB at most");
+            assert_eq!((reported, size), (4 * 0xf_ffff, 16 * 0xf_ffff + 2), "16 MiB at most");
         } else {
-            assert_eq!((told, size), (unfilled, 2));
+            assert_eq!((reported, size), (unfilled, 2));
         }
         let digest = sha256(&fs::read(format!("{out}/000002")).unwrap());
         assert_eq!(index(&out)[2]["sha256"], json!(digest));
     }
 }
 
-/// The digest by the word of another program.
+/// Computes the digest with `sha256sum`, independently of our code.
 fn sha256(bytes: &[u8]) -> String {
     use std::io::Write;
     let mut judge = std::process::Command::new("sha256sum")
@@ -285,12 +285,12 @@ fn sha256(bytes: &[u8]) -> String {
         .spawn()
         .unwrap();
     judge.stdin.take().unwrap().write_all(bytes).unwrap();
-    let told = String::from_utf8(judge.wait_with_output().unwrap().stdout).unwrap();
-    told.split(' ').next().unwrap().to_owned()
+    let reported = String::from_utf8(judge.wait_with_output().unwrap().stdout).unwrap();
+    reported.split(' ').next().unwrap().to_owned()
 }
 
 #[test]
-fn a_connection_ends_when_both_directions_have() {
+fn connection_file_ends_with_both_directions() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[("per", "connection")], Form::Stream);
@@ -302,7 +302,7 @@ fn a_connection_ends_when_both_directions_have() {
         flagged(hole(0), END),
     ];
     files.take(&batch(&blocks), 0).unwrap();
-    assert_eq!(files.shelf.kept(), (0, 0));
+    assert_eq!(files.file_set.kept(), (0, 0));
     files.take(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
     let mut alone = block(4, FIRST | END, b"one way");
     alone.marks = Marks::bare(7);
@@ -314,7 +314,7 @@ fn a_connection_ends_when_both_directions_have() {
 }
 
 #[test]
-fn a_session_says_how_many_messages_it_has() {
+fn session_file_counts_its_messages() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[("per", "session")], Form::Message);
@@ -331,7 +331,7 @@ fn a_session_says_how_many_messages_it_has() {
 }
 
 #[test]
-fn ten_thousand_short_messages_are_cheap() {
+fn finished_messages_hold_no_file_or_state() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
@@ -340,7 +340,7 @@ fn ten_thousand_short_messages_are_cheap() {
         let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
         files.take(&batch(&blocks), 0).unwrap();
-        assert_eq!(files.shelf.kept(), (0, 0), "a message that has ended needs nothing");
+        assert_eq!(files.file_set.kept(), (0, 0), "a message that has ended needs nothing");
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
     assert_eq!(index(&out).len(), 10_000);
@@ -357,7 +357,7 @@ fn few_open_files_serve_many_sessions() {
             let text = format!("{round}:{session} ");
             files.take(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
             expected[session as usize] += &text;
-            let (_, open) = files.shelf.kept();
+            let (_, open) = files.file_set.kept();
             assert!(open <= 3, "{open} files are open");
         }
     }
@@ -367,13 +367,13 @@ fn few_open_files_serve_many_sessions() {
 }
 
 #[test]
-fn forgotten_sessions_go_on_in_another_file() {
+fn evicted_session_continues_in_a_new_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[("sessions", "2")], Form::Stream);
     let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
     files.take(&batch(&blocks), 0).unwrap();
-    assert_eq!(files.shelf.kept().0, 2);
+    assert_eq!(files.file_set.kept().0, 2);
     files.take(&batch(&[block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(texts(&out), ["11", "2", "3", "more"]);
@@ -381,7 +381,7 @@ fn forgotten_sessions_go_on_in_another_file() {
 }
 
 #[test]
-fn long_descriptions_of_strangers_do_not_pile_up() {
+fn memory_for_long_descriptions_is_bounded() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[], Form::Message);
@@ -393,14 +393,14 @@ fn long_descriptions_of_strangers_do_not_pile_up() {
         first.context.session = session;
         files.take(&batch(&[first]), 0).unwrap();
     }
-    let (kept, _) = files.shelf.kept();
+    let (kept, _) = files.file_set.kept();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
     files.finish().unwrap();
     assert_eq!(index(&out).len(), 200);
 }
 
 #[test]
-fn a_second_run_goes_on_and_overwrites_nothing() {
+fn second_run_appends_files_and_overwrites_nothing() {
     let dir = TempDir::new();
     let out = dir.path("out");
     for text in ["first", "second"] {
@@ -413,7 +413,7 @@ fn a_second_run_goes_on_and_overwrites_nothing() {
 }
 
 #[test]
-fn a_file_that_was_replaced_is_not_written() {
+fn replaced_file_is_not_written() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = on(&out, &[("open", "1")], Form::Stream);
@@ -428,7 +428,7 @@ fn a_file_that_was_replaced_is_not_written() {
     assert_eq!(index(&out).len(), 2, "the index tells what there is, even after a failure");
 }
 
-/// A file system of 64 KB on a directory, taken away at the end.
+/// A mounted file system of 64 KB, unmounted on drop.
 struct SmallDisk(String);
 
 impl SmallDisk {
@@ -452,7 +452,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_with_the_file() {
+fn full_disk_failure_names_the_file() {
     let dir = TempDir::new();
     let Some(disk) = SmallDisk::on(dir.path("small")) else { return };
     let mut files = on(&disk.0, &[], Form::Stream);

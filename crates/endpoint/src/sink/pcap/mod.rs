@@ -1,20 +1,20 @@
-//! `pcap`: writes the frames around the blocks as a capture file, or as one for each connection.
+//! `pcap`: writes the frames of blocks to a capture file, or to one file per connection.
 //!
-//! Out: the classic format with nanoseconds, little-endian, which tcpdump, tshark and Wireshark
-//! read. What is written is always the whole frame, found through the marks, whatever the view
-//! (CONTRACT 4), and once, however many blocks of a stream view it. A file of this format has one
-//! link type, that of the first frame; another one later is a failure that says so, because nothing
-//! may get lost in silence.
+//! Out: classic pcap with nanoseconds, little-endian, as read by tcpdump, tshark and Wireshark. The
+//! whole frame is written, independent of the view (CONTRACT 4), and only once if several blocks of
+//! a stream view it. A file has the link type of its first frame; a frame of another link type is a
+//! failure, because nothing may be lost silently.
 
 mod split;
 
+use super::file_set::{OPEN, SESSIONS};
 use super::out::Out;
-use super::shelf::{OPEN, SESSIONS};
+use crate::history::{self, FrameHeader};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Class, RichPointer};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, Parameter, Report, Several,
-    StateFacts, Time, Type,
+    Amount, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report,
+    StateFacts, Time, Type, WorkerRule,
 };
 use split::Split;
 use wire::capture::write;
@@ -40,12 +40,12 @@ what has the same addresses, ports and protocol, so that captures keep the frame
 that `tcp` takes out. What is no IP goes to one file. At most `open` files are open at one time, and
 at most `sessions` are remembered; what was forgotten goes on in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: FRAMED,
-    gives: Gives::Nothing,
+    gives: OutputForm::Nothing,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
-        Some("connection" | "session") => Several::Folder("file"),
-        _ => Several::Not(
+        Some("connection" | "session") => WorkerRule::Folder("file"),
+        _ => WorkerRule::Not(
             "a capture has one beginning, and the frames of all in order",
             "write `per=connection`, so that each has files of its own, or leave `--engines` out",
         ),
@@ -68,17 +68,17 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
     ..Description::EMPTY
 };
 
-/// Forms whose blocks lie in frames. Most of a message does.
+/// Forms whose blocks lie in frames; for messages this holds for most blocks.
 const FRAMED: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
-/// The line in the catalogue.
+/// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open).writing_files();
 
 #[derive(Debug)]
 struct Pcap {
     out: Out,
-    /// The link type of the file, once its header is in the buffer.
+    /// Link type of the file; `None` until its header is in the buffer.
     link: Option<LinkType>,
     frames: Frames,
 }
@@ -116,7 +116,7 @@ impl Sink for Pcap {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         if self.link.is_none() && !self.out.keeps_old() {
-            // A capture without packets is still a capture.
+            // A capture without packets is still valid.
             self.begin(LinkType::ETHERNET);
         }
         self.out.flush()?;
@@ -139,7 +139,7 @@ impl Pcap {
             }
             Some(first) if first == link => Ok(()),
             Some(first) => {
-                // What came before is good and must not be lost with the rest.
+                // Frames in front of this one are written before the failure.
                 self.out.flush()?;
                 Err(another(self.out.target(), first, link))
             }
@@ -152,38 +152,38 @@ impl Pcap {
     }
 }
 
-/// The failure where a frame of another link type comes.
+/// Creates the failure for a frame of another link type.
 fn another(target: &str, first: LinkType, second: LinkType) -> Failure {
     let problem = format!("it holds frames of link type {first}, and one of {second} came");
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
-/// Frames remembered: views of one frame come close together, but not always one behind the other.
+/// Number of recent frames compared; views of a frame are close together, but not always adjacent.
 const RECENT: usize = 16;
 
-/// The frames seen lately, and their counts.
+/// Deduplication of frames, with counters.
 #[derive(Debug)]
 struct Frames {
-    /// The frames that came last, where several blocks may view one.
+    /// Ring of the most recent frames; `None` if the form has one block per frame.
     recent: Option<[RichPointer; RECENT]>,
     next: usize,
     written: u64,
     cut: u64,
     repeated: u64,
-    /// Blocks that lie in no frame, and how many of them have bytes.
+    /// Blocks without a frame, and those of them with bytes.
     bare: u64,
     made: u64,
 }
 
 impl Frames {
-    /// Nothing yet, of blocks of this form.
+    /// Creates an empty state for blocks of this form.
     fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
         let recent = shared.then_some([RichPointer::default(); RECENT]);
         Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
     }
 
-    /// Returns true if a block lies in a frame that is to be written; counts the others.
+    /// Returns true if the block has a frame that has not been written; counts the other blocks.
     fn is_new(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.bare += 1;
@@ -203,19 +203,16 @@ impl Frames {
         true
     }
 
-    /// Appends the frame of a block as a record.
+    /// Appends the frame of a block as a pcap record.
     fn add(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
-        let most = write::SNAP_LENGTH as usize;
-        let bytes = block.frame.get(..most).unwrap_or(block.frame);
+        let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
         self.written += 1;
-        self.cut += u64::from(bytes.len() < block.marks.captured as usize);
-        let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
-        to.extend_from_slice(&write::record(block.context.time, captured, block.marks.wire_length));
-        to.extend_from_slice(bytes);
+        self.cut += u64::from(captured < block.marks.captured as usize);
+        history::record(&FrameHeader::of(block), block.frame, to);
     }
 
-    /// Returns the counts; a failure if no block lay in a frame.
-    fn rows(&self, target: &str) -> Result<Vec<(String, u64)>, Failure> {
+    /// Returns the report rows. Fails if blocks with bytes came but none had a frame.
+    fn rows(&self, target: &str) -> Result<Report, Failure> {
         if self.written == 0 && self.made > 0 {
             let why = "none of the blocks that came lies in a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
@@ -224,9 +221,7 @@ impl Frames {
         }
         let always = [("frames", self.written), ("cut", self.cut)];
         let others = [("repeated", self.repeated), ("not frames", self.bare)];
-        let others = others.into_iter().filter(|(_, value)| *value > 0);
-        let rows = always.into_iter().chain(others);
-        Ok(rows.map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(Report::of_rows(always).and_rows(others))
     }
 }
 
@@ -247,7 +242,7 @@ pub(crate) mod tests {
         open(&Opening { form, ..opening(&given, &[]) })
     }
 
-    /// A frame at this position of its dbuf.
+    /// Returns a frame at this position of its dbuf.
     fn at(position: u64, bytes: &[u8]) -> Block<'_> {
         let frame = frame(bytes);
         let place = Extent::new(position, frame.length());
@@ -265,7 +260,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whole_frames_whatever_the_view() {
+    fn whole_frames_are_written_whatever_the_view() {
         let dir = TempDir::new();
         let path = dir.path("a.pcap");
         let mut sink = on(&path).unwrap();
@@ -279,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_path_without_blocks_still_gives_a_capture() {
+    fn empty_path_writes_a_capture_header() {
         let dir = TempDir::new();
         let path = dir.path("empty.pcap");
         on(&path).unwrap().finish().unwrap();
@@ -288,7 +283,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn old_capture_stays_while_no_frame_comes() {
+    fn old_capture_stays_until_first_frame() {
         let dir = TempDir::new();
         let path = dir.path("old.pcap");
         std::fs::write(&path, "yesterday").unwrap();
@@ -307,7 +302,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_frame_that_no_reader_would_accept_is_cut_and_counted() {
+    fn frame_beyond_snap_length_is_cut_and_counted() {
         let dir = TempDir::new();
         let path = dir.path("long.pcap");
         let mut sink = on(&path).unwrap();
@@ -319,7 +314,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_link_type_ends_the_path_and_keeps_what_came() {
+    fn second_link_type_fails_and_keeps_earlier_frames() {
         let dir = TempDir::new();
         let path = dir.path("two.pcap");
         let mut sink = on(&path).unwrap();
@@ -333,7 +328,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_frame_that_several_blocks_view_is_written_once() {
+    fn frame_viewed_by_several_blocks_is_written_once() {
         let dir = TempDir::new();
         let path = dir.path("stream.pcap");
         let (one, two) = (at(4096, b"0123456789"), at(8192, b"0123456789"));
@@ -361,7 +356,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn where_nothing_lies_in_a_frame_the_fix_is_named() {
+    fn capture_without_frames_fails_with_remedy() {
         let dir = TempDir::new();
         for blocks in [vec![bare(b"a line")], vec![description(b"\x03"), hole(3)]] {
             let mut sink = of(&dir.path("x.pcap"), Form::Message).unwrap();
@@ -375,7 +370,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn refusals_of_the_machine() {
+    fn unwritable_targets_fail() {
         let dir = TempDir::new();
         let failure = refused(on(&dir.path("no/such/dir.pcap")));
         assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");

@@ -1,23 +1,23 @@
-//! One capture for each connection, in a directory.
+//! `pcap per=connection`: one capture file per connection in a directory.
 
 use super::{Frames, another};
+use crate::sink::file_set::{FilePolicy, FileSet, Key, OutputFile};
 use crate::sink::headers::Headers;
-use crate::sink::shelf::{Habits, Key, Shelf, Volume};
 use crate::{Failure, Opening, Sink};
 use abi::{Direction, Flags};
 use filter::{Amount, Batch, Block, Form, Report, Time};
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// Captures in a directory.
+/// A sink that writes captures into a directory.
 #[derive(Debug)]
 pub(super) struct Split {
-    shelf: Shelf,
+    file_set: FileSet,
     /// True if each direction gets a file of its own.
     one_way: bool,
     frames: Frames,
     written: Amount,
-    /// The record being written, behind the header of the file if it is the first.
+    /// Buffer for the next pcap record, with the file header in front of the first.
     record: Vec<u8>,
 }
 
@@ -34,15 +34,15 @@ impl Split {
             let hint = "name a directory";
             return Err(Failure::new("write", "standard output", why).hint(hint));
         }
-        let habits = Habits {
-            ending: ".pcap",
+        let policy = FilePolicy {
+            suffix: ".pcap",
             digests: false,
             single: false,
             begun: opening.form == Form::Stream,
             fills: false,
         };
-        let shelf = Shelf::open(path, habits, opening)?;
-        Ok(Self { shelf, one_way, frames, written: Amount::default(), record: Vec::new() })
+        let file_set = FileSet::open(path, policy, opening)?;
+        Ok(Self { file_set, one_way, frames, written: Amount::default(), record: Vec::new() })
     }
 
     fn key(&self, block: &Block<'_>) -> Key {
@@ -58,45 +58,45 @@ impl Split {
         }
     }
 
-    /// Writes the frame of a block, if it has one that is new, and notes what the block says.
+    /// Writes the block's frame unless it has been written, and updates the state of its file.
     fn append(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let is_new = self.frames.is_new(block);
         let key = self.key(block);
-        let mut volume = match self.shelf.take_out(key) {
-            Some(volume) => volume,
+        let mut file = match self.file_set.take_out(key) {
+            Some(file) => file,
             None if !is_new => return Ok(()),
             None => {
-                self.shelf.make_room()?;
-                Volume::new(block, self.one_way)
+                self.file_set.make_room()?;
+                OutputFile::new(block, self.one_way)
             }
         };
-        let outcome = if is_new { self.frame(&mut volume, block) } else { Ok(()) };
+        let outcome = if is_new { self.frame(&mut file, block) } else { Ok(()) };
         let ended = block.context.flags.has(Flags::END);
         if outcome.is_ok() {
-            volume.note(block);
+            file.note(block);
             if ended {
-                volume.end(block);
+                file.end(block);
             }
         }
-        let is_over = volume.has_ended() || ended && self.one_way;
-        self.shelf.put_back(key, volume);
+        let is_over = file.has_ended() || ended && self.one_way;
+        self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.shelf.end(key) } else { Ok(()) }
+        if is_over { self.file_set.end(key) } else { Ok(()) }
     }
 
-    fn frame(&mut self, volume: &mut Volume, block: &Block<'_>) -> Result<(), Failure> {
+    fn frame(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let link = LinkType(block.marks.link);
         self.record.clear();
-        match volume.link.replace(link) {
+        match file.link.replace(link) {
             None => self.record.extend_from_slice(&write::header(link)),
             Some(first) if first != link => {
-                return Err(another(&self.shelf.target(), first, link));
+                return Err(another(&self.file_set.target(), first, link));
             }
             Some(_) => {}
         }
-        volume.meet(block);
+        file.take_addresses(block);
         self.frames.add(block, &mut self.record);
-        self.shelf.write(volume, &self.record)
+        self.file_set.write(file, &self.record)
     }
 }
 
@@ -110,14 +110,14 @@ impl Sink for Split {
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
-        self.shelf.flush()
+        self.file_set.flush()
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.shelf.end_all()?;
-        let mut rows = self.frames.rows(&self.shelf.target())?;
-        rows.insert(0, ("files".to_owned(), self.shelf.made()));
-        Ok(self.shelf.report(rows))
+        self.file_set.end_all()?;
+        let mut rows = self.frames.rows(&self.file_set.target())?;
+        rows.rows.insert(0, ("files".to_owned(), self.file_set.made()));
+        Ok(self.file_set.report(rows))
     }
 
     fn written(&self) -> Option<Amount> {

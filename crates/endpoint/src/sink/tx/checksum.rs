@@ -1,7 +1,7 @@
-//! Checksums that the sender left to its device (CONTRACT 3), computed before the frame leaves.
+//! Completion of TCP and UDP checksums that the sender has left to its device (CONTRACT 3).
 //!
-//! In: a whole frame. What stands in the field is the sum over the pseudo header, or anything else:
-//! it is not read.
+//! In: a whole frame. The old value of the field, usually the sum over the pseudo header, is
+//! ignored.
 
 use wire::checksum;
 use wire::flow::Flow;
@@ -9,8 +9,8 @@ use wire::ip::{Fragment, protocol};
 use wire::link::LinkType;
 use wire::{dissect, tcp, udp};
 
-/// Fills in the checksum of TCP or UDP. `None`: there is none to fill in, and nothing was changed.
-/// That of a packet inside a tunnel stays as it is.
+/// Computes and stores the TCP or UDP checksum. Returns `None`, without a change, if the frame has
+/// none or is malformed. Packets inside a tunnel are not modified.
 pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let layers = dissect::layers(link, frame);
     if layers.fragment != Fragment::Whole || layers.faults != dissect::Faults::default() {
@@ -26,7 +26,7 @@ pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let length = u32::try_from(segment.len()).ok()?;
     segment.get_mut(offset..offset + 2)?.fill(0);
     let sum = checksum::pseudo(source, target, protocol, length)?.with(segment).checksum();
-    // 0 would say that there is no checksum (RFC 768); TCP takes both forms of zero.
+    // 0 would mean that there is no checksum (RFC 768); TCP accepts both forms of zero.
     let sum = if sum == 0 && protocol == protocol::UDP { 0xffff } else { sum };
     segment.get_mut(offset..offset + 2)?.copy_from_slice(&sum.to_be_bytes());
     Some(())
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receiver_finds_it_right() {
+    fn completed_checksum_verifies() {
         for (packet, addresses, at) in [(hex(FOUR), 12..20, 20), (hex(SIX), 8..40, 40)] {
             let mut sent = packet.clone();
             complete(LinkType::RAW, &mut sent).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_checksum_stays() {
+    fn packet_without_checksum_is_unchanged() {
         let fragment = hex("4500001f 00012000 40110000 0a000001 0a000002 04d20035000b1234abcdef");
         let icmp = hex("4500001f 00010000 40010000 0a000001 0a000002 04d20035000b1234abcdef");
         for packet in [fragment, icmp, hex(FOUR)[..27].to_vec(), vec![0; 60], vec![]] {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_bytes_do_no_harm() {
+    fn mutated_packets_do_not_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut packet = hex(if random.one_in(2) { FOUR } else { SIX });

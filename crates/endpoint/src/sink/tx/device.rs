@@ -1,8 +1,8 @@
-//! The interface that frames leave through, and the way into it.
+//! The output interface, and the socket used to send.
 //!
-//! There are two ways past the queue of what the host sends (`qdisc=no`), which mean the same: a
-//! socket of AF_XDP, whose ring the kernel reads, and a packet socket. Through the queue there is
-//! the packet socket alone. Which one it became is told at the end.
+//! Without the host's queueing discipline (`qdisc=no`), frames are sent by an AF_XDP ring or by a
+//! packet socket, with the same effect. Through the queueing discipline only the packet socket
+//! works. The final report names the one in use.
 
 use super::ring::Ring;
 use crate::{Failure, Opening, interface};
@@ -14,28 +14,28 @@ use sys::packet::{PacketSender, Qdisc, SendReport};
 use sys::steps::Resource;
 use wire::link::LinkType;
 
-/// An interface with the way into it.
+/// An output interface with its transmitter.
 #[derive(Debug)]
-pub(super) struct Device {
-    pub(super) way: Way,
-    /// The name in the request.
+pub(super) struct TxDevice {
+    pub(super) transmitter: Transmitter,
+    /// Name in the request.
     pub(super) name: String,
-    /// The link type of its frames.
+    /// Link type of its frames.
     pub(super) link: LinkType,
 }
 
-/// The path of frames into the device.
+/// The transmitter of a device.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Transmitter {
     /// A packet socket.
     Socket(PacketSender),
-    /// A ring of AF_XDP.
+    /// An AF_XDP ring.
     Ring(Box<Ring>),
 }
 
-impl Device {
-    /// Opens the way into the interface that the request names: through its queue or not, and by
-    /// what.
+impl TxDevice {
+    /// Opens the requested interface: `queued` selects the queueing discipline, `by` the kind of
+    /// socket.
     pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
@@ -55,48 +55,51 @@ impl Device {
                 (_, "xdp") => Some(ring(&found, link, opening.lent).map_err(failed)?),
                 _ => ring(&found, link, opening.lent).ok(),
             };
-            let way = match ring {
-                Some(ring) => Way::Ring(Box::new(ring)),
-                None => Way::Socket(PacketSender::open(found.index, qdisc).map_err(failed)?),
+            let transmitter = match ring {
+                Some(ring) => Transmitter::Ring(Box::new(ring)),
+                None => {
+                    Transmitter::Socket(PacketSender::open(found.index, qdisc).map_err(failed)?)
+                }
             };
-            Ok(Self { way, name: name.to_owned(), link })
+            Ok(Self { transmitter, name: name.to_owned(), link })
         })
     }
 
-    /// Sends frames in their order until one does not go.
+    /// Sends frames in order until one is not accepted.
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
-        match &mut self.way {
-            Way::Socket(sender) => sender.send(frames),
-            Way::Ring(ring) => ring.send(frames),
+        match &mut self.transmitter {
+            Transmitter::Socket(sender) => sender.send(frames),
+            Transmitter::Ring(ring) => ring.send(frames),
         }
     }
 
-    /// The frame that did not go is dropped; those behind it are to be sent again.
+    /// Drops the frame that was not accepted; the caller sends later ones again.
     pub(super) fn skip(&mut self) {
-        if let Way::Ring(ring) = &mut self.way {
-            // A ring that makes no sense says so when the next frame is sent.
+        if let Transmitter::Ring(ring) = &mut self.transmitter {
+            // A broken ring fails at the next send.
             let _ = ring.skip();
         }
     }
 
-    /// Waits until there may be room, or for so long; answers whether it looks so.
-    pub(super) fn is_writable(&self, limit: Duration) -> bool {
-        match &self.way {
-            Way::Socket(sender) => sys::poll::writable(sender, limit),
-            // To wait for such a socket makes the kernel send, and nobody hears what it refused.
-            Way::Ring(_) => true,
+    /// Waits for up to `limit` until the socket has room; returns false on a timeout. Returns true
+    /// at once for an AF_XDP ring, which is not polled.
+    pub(super) fn wait_writable(&self, limit: Duration) -> bool {
+        match &self.transmitter {
+            Transmitter::Socket(sender) => sys::poll::writable(sender, limit),
+            // Polling an AF_XDP socket triggers transmission, and its errors would be lost.
+            Transmitter::Ring(_) => true,
         }
     }
 
-    /// Returns true if frames of this link type can be sent through it.
-    pub(super) fn takes(&self, link: LinkType) -> bool {
+    /// Returns true if frames of this link type can be sent.
+    pub(super) fn accepts(&self, link: LinkType) -> bool {
         let raw = [LinkType::RAW, LinkType::IPV4, LinkType::IPV6];
         link == self.link || self.link == LinkType::RAW && raw.contains(&link)
     }
 }
 
-/// A ring into an interface: over memory that a source lends, if it can be shared, so that what
-/// lies there need not be copied; else over memory of its own.
+/// Opens a ring on an interface: over memory lent by a source if it can be shared, which avoids
+/// copies, else over memory of its own.
 fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);
@@ -108,10 +111,10 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
             return Ok(ring);
         }
     }
-    Ring::own(found, RouteSocket::open()?)
+    Ring::with_own_memory(found, RouteSocket::open()?)
 }
 
-/// The call, for failures.
+/// Name of the call in failures.
 const CALL: &str = "send through";
 /// EOPNOTSUPP.
 const NOT_SUPPORTED: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

@@ -1,16 +1,16 @@
-//! `tx` at the end of a line: sends frames into an interface. [SL §4.2; CONTRACT 1]
+//! `tx` at the end of a request: sends frames through an interface. [SL §4.2; CONTRACT 1]
 //!
-//! In: frames, or packets where the device has no header of layer 2. They leave from where they
-//! lie, up to 64 with one call; only a frame whose checksum was left to a device is copied, because
-//! the checksum must be computed (CONTRACT 3). A full queue is waited for. What cannot leave is
-//! counted by the reason, and the rest goes on.
+//! In: frames, or packets if the device has no link layer header. Up to 64 are sent per call, in
+//! place; only a frame with checksum offload is copied, because its checksum must be computed
+//! (CONTRACT 3). The sink waits while the queue is full. Frames that cannot be sent are counted by
+//! reason and skipped.
 //!
-//! - [`device`]: the interface, and which way leads into it;
-//! - [`ring`]: the way by AF_XDP.
+//! - [`device`]: the interface and its socket;
+//! - [`ring`]: transmission by AF_XDP.
 //!
-//! Deviation: the sources' `tx` is the driver's own ring; on a stock kernel the nearest place that
-//! every interface has is the packet socket, and the nearest to the driver AF_XDP, which knows no
-//! queue of what the host sends.
+//! Deviation: the `tx` of the papers is the driver's own ring; on a stock kernel the closest point
+//! that every interface has is the packet socket, and the closest to the driver is AF_XDP, which
+//! bypasses the queueing discipline.
 
 mod checksum;
 mod device;
@@ -18,17 +18,17 @@ mod ring;
 
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use abi::Flags;
-use device::{Device, Way};
+use device::{Transmitter, TxDevice};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Gives, Kind, LANES, Parameter, Report, Time,
-    Type,
+    Amount, Batch, Block, Description, FilterKind, Form, Forms, LANES, OutputForm, Parameter,
+    Report, Time, Type,
 };
 use std::ops::Range;
 use std::time::Duration;
 use sys::packet::{SendReport, SendStop};
 use wire::link::LinkType;
 
-/// The description of `tx` at the end of a line.
+/// The description of `tx` at the end of a request.
 pub const TX: Description = Description {
     name: "tx",
     summary: "send the frames through an interface",
@@ -49,9 +49,9 @@ network that others use must know what they do there.
 
 Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
     example: "replay requests.pcap | tx eth0",
-    kind: Kind::Sink,
+    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: Gives::Nothing,
+    gives: OutputForm::Nothing,
     parameters: &[
         Parameter::needed("interface", Type::Text, "where they leave"),
         Parameter::named(
@@ -71,13 +71,13 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
     ..Description::EMPTY
 };
 
-/// The line in the catalogue.
+/// The catalog entry of `tx`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
-/// The longest wait of one frame for room in the queue.
+/// Maximum wait of one frame for room in the queue.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The first pause and the longest. A queue that drops says nothing when it has room again; at
-/// 1 Gbit/s the first is the time of two frames of 1,500 bytes.
+/// First and longest pause between attempts. A full queue does not signal free room; at 1 Gbit/s
+/// the first pause is the time of two frames of 1,500 bytes.
 const PAUSE: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
@@ -87,7 +87,7 @@ const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 
-/// A reason why a frame was not sent.
+/// Reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reason {
     LinkType,
@@ -99,7 +99,7 @@ enum Reason {
     QueueFull,
 }
 
-/// The reasons as they are printed, in the order of [`Reason`].
+/// Texts of the reasons in the order of [`Reason`].
 const REASONS: [&str; 7] = [
     "another link type",
     "cut short when captured",
@@ -112,28 +112,28 @@ const REASONS: [&str; 7] = [
 
 #[derive(Debug)]
 struct Tx {
-    device: Device,
-    /// True if the blocks are frames; otherwise packets.
+    device: TxDevice,
+    /// True for frames, false for packets.
     frames: bool,
     sent: Amount,
     sent_bytes: u64,
     completed: u64,
     dropped: [Amount; REASONS.len()],
-    /// Frames that had to be changed, until they have left.
+    /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// The last frame waited in vain: the next ones do not wait.
+    /// True if the last frame timed out: later ones do not wait until a send succeeds.
     stuck: bool,
-    /// The longest wait of one frame.
+    /// Maximum wait of one frame for room in the queue.
     patience: Duration,
-    /// Frames that waited in vain.
-    vain: u64,
+    /// Number of timeouts.
+    timeouts: u64,
 }
 
-/// The frames of a batch that are to leave.
-struct Leaving<'a> {
-    /// The bytes of the frames.
+/// The frames of a batch to be sent.
+struct TxBatch<'a> {
+    /// Bytes of the frames.
     bytes: [&'a [u8]; LANES],
-    /// Their bytes in view, which the ledger counts.
+    /// Their viewed bytes, for the ledger.
     views: [u32; LANES],
     count: usize,
 }
@@ -144,15 +144,15 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     begin(opening, way, opening.form != Form::Packet)
 }
 
-/// Opens the interface of the arguments: through its queue or past it, and by what; for frames, or
-/// for packets.
+/// Opens the sink on the interface of the arguments; `way` selects queueing discipline and socket,
+/// `frames` is false for packets.
 pub(super) fn begin(
     opening: &Opening<'_>,
     way: (bool, &str),
     frames: bool,
 ) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.text("interface").unwrap_or_default();
-    let device = Device::open(opening, way)?;
+    let device = TxDevice::open(opening, way)?;
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, and what comes is packets without a link layer";
         let hint = "take out the filter that looks into the frames, or send into a tunnel";
@@ -163,11 +163,11 @@ pub(super) fn begin(
 
 impl Sink for Tx {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        // Moved out, so that the frames in it can be borrowed beside the rest.
+        // Moved out, so that frames in it can be borrowed next to `self`.
         let mut copies = std::mem::take(&mut self.copies);
         copies.clear();
         let mut places: [Range<usize>; LANES] = std::array::from_fn(|_| 0..0);
-        let mut leaving = Leaving { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
+        let mut leaving = TxBatch { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
         for (_, block) in batch.blocks() {
             let copied = copies.len();
             match self.prepare(&block, &mut copies) {
@@ -189,22 +189,16 @@ impl Sink for Tx {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        let row = |name: &str, value| (name.to_owned(), value);
-        let mut rows = vec![row("frames", self.sent.blocks), row("bytes", self.sent_bytes)];
-        if self.completed > 0 {
-            rows.push(row("checksums computed", self.completed));
-        }
-        if let Way::Ring(ring) = &mut self.device.way {
+        let always = [("frames", self.sent.blocks), ("bytes", self.sent_bytes)];
+        let mut rows = Report::of_rows(always).and_rows([("checksums computed", self.completed)]);
+        if let Transmitter::Ring(ring) = &mut self.device.transmitter {
             let left = ring.finish() as u64;
-            rows.push(row("moved by AF_XDP", ring.moved));
-            rows.push(row("copied to AF_XDP", ring.copied));
-            rows.push(row("sent again", ring.again));
-            if left > 0 {
-                rows.push(row("on their way", left));
-            }
+            let moved = ("moved by AF_XDP", ring.sent_in_place);
+            let others = [moved, ("copied to AF_XDP", ring.copied), ("sent again", ring.retries)];
+            rows.rows.extend(Report::of_rows(others).and_rows([("on their way", left)]).rows);
         }
         let sent = format!("sent through {}", self.device.name);
-        Ok(Report::of_rows(rows).put(self.sent.blocks, "frame", sent))
+        Ok(rows.put(self.sent.blocks, "frame", sent))
     }
 
     fn written(&self) -> Option<Amount> {
@@ -217,7 +211,7 @@ impl Sink for Tx {
     }
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> TxBatch<'a> {
     fn push(&mut self, bytes: &'a [u8], view: u32) {
         if let (Some(place), Some(length)) =
             (self.bytes.get_mut(self.count), self.views.get_mut(self.count))
@@ -229,7 +223,7 @@ impl<'a> Leaving<'a> {
 }
 
 impl Tx {
-    fn new(device: Device, frames: bool) -> Self {
+    fn new(device: TxDevice, frames: bool) -> Self {
         Self {
             device,
             frames,
@@ -240,12 +234,12 @@ impl Tx {
             copies: Vec::new(),
             stuck: false,
             patience: PATIENCE,
-            vain: 0,
+            timeouts: 0,
         }
     }
 
-    /// The bytes that are to leave for this block, where they lie; what had to be copied is
-    /// appended to `copies`.
+    /// Returns the bytes to send for this block, in place. If the checksum must be completed, the
+    /// modified copy is appended to `copies` and replaces them.
     fn prepare<'a>(&mut self, block: &Block<'a>, copies: &mut Vec<u8>) -> Result<&'a [u8], Reason> {
         let bytes = if self.frames { self.frame(block)? } else { packet(block)? };
         if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
@@ -264,7 +258,7 @@ impl Tx {
 
     fn frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], Reason> {
         let marks = &block.marks;
-        if !marks.is_frame() || !self.device.takes(LinkType(marks.link)) {
+        if !marks.is_frame() || !self.device.accepts(LinkType(marks.link)) {
             return Err(Reason::LinkType);
         }
         let whole = marks.captured >= marks.wire_length
@@ -272,11 +266,12 @@ impl Tx {
         if whole { Ok(block.frame) } else { Err(Reason::CutShort) }
     }
 
-    /// Sends them all, or counts why not. Fails when the interface is gone.
-    fn send(&mut self, leaving: &Leaving<'_>) -> Result<(), Failure> {
+    /// Sends the frames of a batch in order; counts and skips those that cannot be sent. Blocks
+    /// while the queue is full. Fails if the interface is gone.
+    fn send(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
         let mut next = 0;
-        let mut wait = Wait::default();
+        let mut wait = Backoff::default();
         while let Some(rest) = frames.get(next..).filter(|rest| !rest.is_empty()) {
             let SendReport { frames: went, stopped } = self.device.send(rest);
             for (bytes, view) in rest.iter().zip(leaving.views.iter().skip(next)).take(went) {
@@ -285,7 +280,7 @@ impl Tx {
             }
             if went > 0 {
                 self.stuck = false;
-                wait = Wait::default();
+                wait = Backoff::default();
             }
             next += went;
             let why = match stopped {
@@ -296,7 +291,7 @@ impl Tx {
                     continue;
                 }
                 Some(SendStop::Full(_)) => {
-                    self.vain += u64::from(!self.stuck);
+                    self.timeouts += u64::from(!self.stuck);
                     self.stuck = true;
                     Reason::QueueFull
                 }
@@ -325,7 +320,7 @@ impl Tx {
     }
 }
 
-/// A packet: the view, whole.
+/// Returns the view as a packet. Fails if part of it is missing.
 fn packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
     if block.is_whole() && !block.pointer.is_hole() {
         Ok(block.bytes())
@@ -334,23 +329,24 @@ fn packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
     }
 }
 
-/// Waiting for room: pauses that become longer, until patience is over.
+/// A wait with increasing pauses.
 #[derive(Default)]
-struct Wait {
+struct Backoff {
     waited: Duration,
     pause: Duration,
 }
 
-impl Wait {
-    /// Waits a little. Answers false, and does not wait, when there was enough waiting.
-    fn pause(&mut self, device: &Device, patience: Duration) -> bool {
+impl Backoff {
+    /// Sleeps for the next pause; returns false, without sleeping, if `patience` is exhausted.
+    fn pause(&mut self, device: &TxDevice, patience: Duration) -> bool {
         if self.waited >= patience {
             return false;
         }
         self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
         self.waited += self.pause;
-        // Ready at once means that the socket has room and the device has none: nothing tells when.
-        if device.is_writable(self.pause) {
+        // Ready at once means that the socket has room but the device has none, which is not
+        // signalled.
+        if device.wait_writable(self.pause) {
             std::thread::sleep(self.pause);
         }
         true

@@ -1,10 +1,9 @@
-//! Frames into a ring of AF_XDP: those that lie in its memory as descriptors, all others by a copy
-//! into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
+//! Transmission through an AF_XDP ring: frames inside its memory are sent in place, all others are
+//! copied into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
 //!
-//! In: frames of a batch. Out: how many the kernel took, and why the next one stopped it, as a
-//! packet socket says it ([`SendReport`]): who sends need not know by which way. A frame that lies
-//! in the memory of the source before is kept there until it has left, and nothing of it is copied
-//! here.
+//! In: frames of a batch. Out: the number of frames accepted by the kernel and the reason for a
+//! stop, in the same form as from a packet socket ([`SendReport`]), so that the sender is
+//! independent of the method. A frame sent in place stays pinned until transmission has completed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +12,18 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{SendReport, SendStop};
 use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
-/// Entries of the rings; enough for the retries of a second.
+/// Number of entries of the transmit and completion rings.
 const ENTRIES: u32 = 4096;
-/// Frames of memory where nobody lends any.
+/// Number of frame buffers if no source lends memory.
 const FRAMES: u32 = 1024;
-/// The interval at which the interface's abilities are queried.
-const LOOK: Duration = Duration::from_millis(100);
-/// Between two looks whether it has come back.
-const PAUSE: Duration = Duration::from_micros(50);
-/// The longest wait, at the end, for frames that the kernel has taken.
-const LAST: Duration = Duration::from_secs(10);
+/// Interval between updates of the interface's MTU.
+const MTU_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between checks for completed transmissions.
+const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
+/// Maximum wait for outstanding transmissions when the sink finishes.
+const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of an Ethernet header, and of a tag.
+/// Lengths of an Ethernet header and a VLAN tag in bytes.
 const HEADER: usize = 14;
 const TAG: usize = 4;
 
@@ -33,67 +32,63 @@ const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
 const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
-/// The way into an interface by AF_XDP.
+/// An AF_XDP transmitter on one interface.
 #[derive(Debug)]
 pub(super) struct Ring {
     sender: XdpSender,
     links: RouteSocket,
     index: u32,
     mtu: usize,
-    looked: Instant,
-    /// Frames that stayed where they were, and those that were copied into the memory.
-    pub(super) moved: u64,
+    mtu_read_at: Instant,
+    /// Number of frames sent in place, and number of frames copied before they were sent.
+    pub(super) sent_in_place: u64,
     pub(super) copied: u64,
-    /// Number of frames sent again because the device had no room.
-    pub(super) again: u64,
-    /// Frames of this call; those not taken yet stay in the ring between two tries.
-    given: usize,
-    /// For each of them, true if it stayed in place.
-    stayed: VecDeque<bool>,
+    /// Number of sends repeated because the device had no room.
+    pub(super) retries: u64,
+    /// Frames of the current call queued in the ring; unsent ones stay queued between calls.
+    queued: usize,
+    /// For each queued frame, true if it is sent in place.
+    in_place: VecDeque<bool>,
 }
 
 impl Ring {
-    /// Over memory that others use too.
+    /// Opens a transmitter over memory shared with a source.
     pub(super) fn open(
         frames: &Arc<Frames>,
         found: &Interface,
         links: RouteSocket,
     ) -> sys::Result<Self> {
-        Self::over(frames, found, links)
-    }
-
-    /// Over memory of its own.
-    pub(super) fn own(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
-        Self::over(&Frames::create("streamline-send", FRAMES)?, found, links)
-    }
-
-    fn over(frames: &Arc<Frames>, found: &Interface, links: RouteSocket) -> sys::Result<Self> {
-        // Linux 6.6: also what shows how far the kernel has read.
+        // Linux 6.6 or later; such kernels also publish their read position.
         let settings =
             SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, ENTRIES) };
         let sender = XdpSender::open(frames, settings)?;
         let (index, mtu) = (found.index, found.mtu as usize);
-        let looked = Instant::now();
+        let mtu_read_at = Instant::now();
         Ok(Self {
             sender,
             links,
             index,
             mtu,
-            looked,
-            moved: 0,
+            mtu_read_at,
+            sent_in_place: 0,
             copied: 0,
-            again: 0,
-            given: 0,
-            stayed: VecDeque::new(),
+            retries: 0,
+            queued: 0,
+            in_place: VecDeque::new(),
         })
     }
 
-    /// Sends frames, in order, as far as they are taken now. What was not taken is to be sent
-    /// again, or [dropped](Ring::skip).
+    /// Opens a transmitter with memory of its own.
+    pub(super) fn with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
+        Self::open(&Frames::create("streamline-send", FRAMES)?, found, links)
+    }
+
+    /// Sends frames in order until one is not accepted. The caller sends that one again, or drops
+    /// it by [`Ring::skip`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
-        self.look();
+        self.refresh_mtu();
         let mut stopped = None;
-        while let Some(frame) = frames.get(self.given) {
+        while let Some(frame) = frames.get(self.queued) {
             if frame.len() > self.longest(frame) {
                 stopped = Some(SendStop::Refused(EMSGSIZE));
                 break;
@@ -103,7 +98,7 @@ impl Ring {
                 break;
             }
             match self.give(frame) {
-                Ok(true) => self.given += 1,
+                Ok(true) => self.queued += 1,
                 Ok(false) => {
                     stopped = Some(SendStop::Full(EAGAIN));
                     break;
@@ -118,9 +113,9 @@ impl Ring {
                 Err(error) => return self.taken(all, Some(SendStop::Refused(error.errno))),
             };
             all += pushed.taken;
-            self.again += u64::from(pushed.refused && pushed.lost == 0);
+            self.retries += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
-                // The frame is gone, and so is its place in the ring: it counts as dropped.
+                // The frame is lost together with its ring entry: it counts as dropped.
                 let outcome = self.taken(all, Some(SendStop::Refused(ENOBUFS)));
                 self.skip().ok();
                 return outcome;
@@ -134,43 +129,48 @@ impl Ring {
         }
     }
 
-    /// The frame that stopped the last call is dropped: it is not in the ring any more, nor are
-    /// those behind it, which are to be sent again.
+    /// Drops the frame that stopped the last call. Frames queued after it are removed too and must
+    /// be sent again.
     pub(super) fn skip(&mut self) -> sys::Result<()> {
-        self.given = 0;
-        self.stayed.clear();
-        self.sender.take_back().map(drop)
+        self.queued = 0;
+        self.in_place.clear();
+        self.sender.withdraw().map(drop)
     }
 
-    /// Waits until all that the kernel has taken has left. Answers how many frames have not.
+    /// Blocks until the kernel has transmitted all accepted frames, for at most [`FINISH_MAX`].
+    /// Returns the number still in transmission.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
-        while self.sender.away() > 0 && begin.elapsed() < LAST && self.sender.push().is_ok() {
-            // Nothing tells when: to wait for the socket would send, unheard.
-            std::thread::sleep(PAUSE);
+        while self.sender.in_flight() > 0
+            && begin.elapsed() < FINISH_MAX
+            && self.sender.push().is_ok()
+        {
+            // Polling the socket would trigger transmission without reporting its errors.
+            std::thread::sleep(COMPLETION_INTERVAL);
         }
-        self.sender.away()
+        self.sender.in_flight()
     }
 
     fn taken(&mut self, frames: usize, stopped: Option<SendStop>) -> SendReport {
-        self.given = self.given.saturating_sub(frames);
-        for stayed in self.stayed.drain(..frames.min(self.stayed.len())) {
-            self.moved += u64::from(stayed);
-            self.copied += u64::from(!stayed);
+        self.queued = self.queued.saturating_sub(frames);
+        for in_place in self.in_place.drain(..frames.min(self.in_place.len())) {
+            self.sent_in_place += u64::from(in_place);
+            self.copied += u64::from(!in_place);
         }
         SendReport { frames, stopped }
     }
 
     fn give(&mut self, frame: &[u8]) -> sys::Result<bool> {
         let here = self.sender.frames().find(frame);
-        let given = self.sender.give(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
+        let given = self.sender.enqueue(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
         if given {
-            self.stayed.push_back(here.is_some());
+            self.in_place.push_back(here.is_some());
         }
         Ok(given)
     }
 
-    /// The longest frame that the interface takes; a tag comes in addition (as packet(7) has it).
+    /// Returns the maximum length of this frame on the interface; a VLAN tag is not counted in the
+    /// MTU (as in packet(7)).
     fn longest(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
@@ -178,12 +178,12 @@ impl Ring {
         most.min(self.sender.longest())
     }
 
-    /// Asks now and then what the interface takes.
-    fn look(&mut self) {
-        if self.looked.elapsed() < LOOK {
+    /// Updates the MTU of the interface at intervals of [`MTU_INTERVAL`].
+    fn refresh_mtu(&mut self) {
+        if self.mtu_read_at.elapsed() < MTU_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.mtu_read_at = Instant::now();
         if let Ok(interface) = self.links.indexed(self.index) {
             self.mtu = interface.mtu as usize;
         }

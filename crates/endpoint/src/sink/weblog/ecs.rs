@@ -1,28 +1,28 @@
-//! An exchange as an object of the Elastic Common Schema.
+//! An HTTP exchange as an object of the Elastic Common Schema.
 //!
-//! The names come from the table of fields (`Field::ecs`); what the schema wants beside them
-//! (category, duration, outcome) is added here.
+//! Field names come from the field table (`Field::ecs`); category, duration, outcome and other
+//! derived fields are added here.
 
 use crate::clock::Rfc3339;
-use crate::sink::told::Told;
+use crate::sink::message::MessageRecord;
 use filter::Time;
 use serde_json::{Map, Value, json};
 use wire::record::{self, Field, FieldType};
 
-/// The version of the schema whose names these are.
+/// Version of the schema.
 const VERSION: &str = "8.11.0";
 
-/// The object of an exchange whose block has this time.
-pub(super) fn object(told: &Told<'_>, time: Time) -> Value {
+/// Returns the object of an exchange; `time` is that of its block, used if the record has none.
+pub(super) fn object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
-    for (field, value) in told.all() {
-        if let (Some(path), Some(value)) = (field.ecs(), shown(told, field, value)) {
+    for (field, value) in record.all() {
+        if let (Some(path), Some(value)) = (field.ecs(), value_of(record, field, value)) {
             put(&mut object, path, value);
         }
     }
-    let start = told.time().unwrap_or(time);
-    let end = told.end().unwrap_or(time);
-    let outcome = match told.number(Field::Status) {
+    let start = record.time().unwrap_or(time);
+    let end = record.end().unwrap_or(time);
+    let outcome = match record.number(Field::Status) {
         None => "unknown",
         Some(status) if status >= 400 => "failure",
         Some(_) => "success",
@@ -43,31 +43,31 @@ pub(super) fn object(told: &Told<'_>, time: Time) -> Value {
     for (path, value) in about {
         put(&mut object, path, value);
     }
-    if let Some(address) = told.address(Field::Client) {
+    if let Some(address) = record.address(Field::Client) {
         let name = if address.is_ipv4() { "ipv4" } else { "ipv6" };
         put(&mut object, "network.type", json!(name));
     }
-    host(&mut object, told);
-    url(&mut object, told);
-    bytes(&mut object, told);
+    host(&mut object, record);
+    url(&mut object, record);
+    bytes(&mut object, record);
     Value::Object(object)
 }
 
-/// The value of a field; nothing if it cannot be read.
-fn shown(told: &Told<'_>, field: Field, value: &[u8]) -> Option<Value> {
+/// Converts the value of a field; `None` if it is malformed.
+fn value_of(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),
         FieldType::List => json!([String::from_utf8_lossy(value)]),
         FieldType::Number => json!(record::number(value)?),
         FieldType::Flag => json!(record::number(value)? != 0),
         FieldType::Time => json!(Rfc3339(record::number(value)?)),
-        FieldType::Address => json!(told.address(field)?),
+        FieldType::Address => json!(record.address(field)?),
     })
 }
 
-/// `url.domain` is the host without its port.
-fn host(object: &mut Map<String, Value>, told: &Told<'_>) {
-    let Some(host) = told.text(Field::Host).map(String::from_utf8_lossy) else { return };
+/// Adds `url.domain`, the host without its port, and `url.port`.
+fn host(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
+    let Some(host) = record.text(Field::Host).map(String::from_utf8_lossy) else { return };
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
             (name, port.parse::<u16>().ok())
@@ -80,9 +80,9 @@ fn host(object: &mut Map<String, Value>, told: &Told<'_>) {
     }
 }
 
-/// `url.path` and `url.query`, where the request names a path.
-fn url(object: &mut Map<String, Value>, told: &Told<'_>) {
-    let Some(target) = told.text(Field::Url).filter(|target| target.starts_with(b"/")) else {
+/// Adds `url.path` and `url.query` if the request target is a path.
+fn url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
+    let Some(target) = record.text(Field::Url).filter(|target| target.starts_with(b"/")) else {
         return;
     };
     let target = String::from_utf8_lossy(target);
@@ -95,20 +95,20 @@ fn url(object: &mut Map<String, Value>, told: &Told<'_>) {
     }
 }
 
-/// Adds the total bytes of each message.
-fn bytes(object: &mut Map<String, Value>, told: &Told<'_>) {
+/// Adds the total size of each message in bytes.
+fn bytes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),
         ("http.response.bytes", Field::ResponseHead, Field::ResponseBody),
     ] {
-        if let Some(head) = told.number(head) {
-            let body = told.number(body).unwrap_or(0);
+        if let Some(head) = record.number(head) {
+            let body = record.number(body).unwrap_or(0);
             put(object, path, json!(head.saturating_add(body)));
         }
     }
 }
 
-/// Puts a value where a dotted path says.
+/// Inserts a value at a dotted path.
 fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         None => {

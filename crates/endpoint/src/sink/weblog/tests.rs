@@ -1,4 +1,4 @@
-//! Exchanges in, lines out.
+//! Log lines written for given exchanges.
 
 use super::*;
 use crate::testing::{TIME, TempDir, arguments, batch, described, description, opening, refused};
@@ -40,7 +40,7 @@ fn line(change: impl FnOnce(&mut Writer<'_>)) -> String {
 }
 
 #[test]
-fn lines_are_those_of_nginx() {
+fn lines_match_those_of_nginx() {
     let full = line(|writer| {
         writer.text(Field::Url, b"/a?b=\"c\\d\xe2\x82\xac e~\x7f");
         writer.text(Field::Version, b"1.1");
@@ -74,7 +74,7 @@ fn lines_are_those_of_nginx() {
 }
 
 #[test]
-fn times_are_those_of_the_zone() {
+fn times_have_the_offset_of_the_zone() {
     let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
     let mut stamp = Stamp { zone, second: None, text: Vec::new() };
     let mut at =
@@ -83,10 +83,13 @@ fn times_are_those_of_the_zone() {
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200");
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200", "the same second");
     assert_eq!(at(u64::MAX / 1_000_000_000), "22/Jul/2554:01:34:33 +0200", "the last one");
+    let zone = TimeZone::posix("NST3:30").unwrap();
+    let mut stamp = Stamp { zone, second: None, text: Vec::new() };
+    assert_eq!(stamp.of(1_234_567_890_999_999_999), b"13/Feb/2009:20:01:30 -0330");
 }
 
 #[test]
-fn objects_are_those_of_the_schema() {
+fn objects_match_the_ecs_schema() {
     let bytes = exchange(|writer| {
         writer.text(Field::Url, b"/a/b?c=d?e");
         writer.text(Field::Host, b"example.com:8080");
@@ -125,7 +128,7 @@ fn objects_are_those_of_the_schema() {
 }
 
 #[test]
-fn hosts_have_ports_and_brackets() {
+fn host_is_split_into_domain_and_port() {
     for (host, domain, port) in [
         ("example.com", "example.com", Value::Null),
         ("[::1]:81", "::1", json!(81)),
@@ -141,7 +144,7 @@ fn hosts_have_ports_and_brackets() {
 }
 
 #[test]
-fn what_is_no_exchange_is_counted_and_the_way_out_is_told() {
+fn non_exchange_blocks_are_counted_with_remedy() {
     let request = described(RecordKind::HttpRequest, |_| {});
     let given = exchange(|_| {});
     let (text, rows) = written(&[], &[description(&request), crate::testing::bare(b"body")]);
@@ -157,7 +160,7 @@ fn row(name: &str, value: u64) -> (String, u64) {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn full_disk_fails_the_sink() {
     let given = arguments(&WEBLOG, &[("file", "/dev/full")]);
     let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
     let bytes = exchange(|_| {});

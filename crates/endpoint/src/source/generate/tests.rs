@@ -1,7 +1,9 @@
-//! Frames judged by the code of `wire` that reads them, and by the numbers in them.
+//! Generated frames, checked by the parser of `wire` and by their sequence numbers.
 
 use super::*;
-use crate::testing::{Gift, all, arguments, ask, opening, pool};
+use crate::testing::{EmittedBlock, all, arguments, ask, opening, pool};
+use wire::checksum;
+use wire::ip::protocol;
 use wire::{Flow, layers};
 
 fn on(given: &[(&str, &str)]) -> Box<dyn Source> {
@@ -9,8 +11,8 @@ fn on(given: &[(&str, &str)]) -> Box<dyn Source> {
     open(&opening(&given, &[])).unwrap()
 }
 
-fn flow_and_number(gift: &Gift) -> (u16, u64) {
-    let frame = &gift.bytes;
+fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
+    let frame = &block.bytes;
     let layers = layers(LinkType::ETHERNET, frame);
     assert_eq!(layers.faults, Default::default());
     let packet = layers.packet(frame).unwrap();
@@ -27,24 +29,24 @@ fn flow_and_number(gift: &Gift) -> (u16, u64) {
 }
 
 #[test]
-fn numbered_frames_are_right_and_complete() {
+fn numbered_frames_are_valid_and_complete() {
     for size in ["60", "61", "64", "1514", "65549"] {
         let mut source = on(&[("count", "1000"), ("size", size), ("seq", "yes"), ("flows", "3")]);
-        let (gifts, end) = all(&mut *source, &mut pool(1 << 17));
+        let (emitted, end) = all(&mut *source, &mut pool(1 << 17));
         end.unwrap();
-        assert_eq!(gifts.len(), 1000);
-        for (number, gift) in gifts.iter().enumerate() {
-            assert_eq!(gift.bytes.len().to_string(), size);
+        assert_eq!(emitted.len(), 1000);
+        for (number, block) in emitted.iter().enumerate() {
+            assert_eq!(block.bytes.len().to_string(), size);
             let port = FIRST_PORT + number as u16 % 3;
-            assert_eq!(flow_and_number(gift), (port, number as u64));
+            assert_eq!(flow_and_number(block), (port, number as u64));
         }
-        assert_eq!(source.seen().given.blocks, 1000);
+        assert_eq!(source.counters().given.blocks, 1000);
     }
 }
 
 #[test]
-fn a_checksum_of_zero_is_never_sent() {
-    // Some sequence number below 2^16 makes the sum all ones, whatever the rest is.
+fn zero_checksum_is_written_as_all_ones() {
+    // Exactly one sequence number below 2^16 makes the sum all ones.
     let template = Template::new(60, 9);
     let mut room = [0; 64];
     let mut full = 0;
@@ -57,62 +59,62 @@ fn a_checksum_of_zero_is_never_sent() {
 }
 
 #[test]
-fn identical_frames_are_named_again_and_again() {
+fn unnumbered_frames_are_stored_once_per_flow() {
     let mut source = on(&[("count", "200"), ("flows", "3")]);
     let mut pool = pool(1 << 16);
-    let (gifts, end) = all(&mut *source, &mut pool);
+    let (emitted, end) = all(&mut *source, &mut pool);
     end.unwrap();
-    assert_eq!(gifts.len(), 200);
-    for (number, gift) in gifts.iter().enumerate() {
-        assert_eq!(flow_and_number(gift), (FIRST_PORT + number as u16 % 3, 0));
-        assert_eq!(gift.entry, gifts[number % 3].entry, "one place for each flow");
+    assert_eq!(emitted.len(), 200);
+    for (number, block) in emitted.iter().enumerate() {
+        assert_eq!(flow_and_number(block), (FIRST_PORT + number as u16 % 3, 0));
+        assert_eq!(block.entry, emitted[number % 3].entry, "one place for each flow");
     }
     assert_eq!(pool.usage().pinned, 1);
 }
 
 #[test]
-fn flows_that_do_not_fit_are_written_anew() {
+fn flows_beyond_one_block_are_written_each_time() {
     let mut source = on(&[("count", "300"), ("flows", "200"), ("size", "100")]);
-    let (gifts, end) = all(&mut *source, &mut pool(1 << 12));
+    let (emitted, end) = all(&mut *source, &mut pool(1 << 12));
     end.unwrap();
-    let ports: Vec<u16> = gifts.iter().map(|gift| flow_and_number(gift).0).collect();
+    let ports: Vec<u16> = emitted.iter().map(|block| flow_and_number(block).0).collect();
     let expected: Vec<u16> = (0..300).map(|number| FIRST_PORT + number % 200).collect();
     assert_eq!(ports, expected);
 }
 
 #[test]
-fn a_rate_is_kept_and_caught_up() {
+fn rate_is_kept_and_late_frames_are_caught_up() {
     let mut source = on(&[("rate", "1000"), ("count", "10")]);
     let mut pool = pool(1 << 16);
     let mut at = |us: u64, room| {
-        let (given, gifts) = ask(&mut *source, &mut pool, room, us * 1000).unwrap();
-        (given, gifts.len())
+        let (given, emitted) = ask(&mut *source, &mut pool, room, us * 1000).unwrap();
+        (given, emitted.len())
     };
-    let until = |us: u64| Given::Wait { until: Some(us * 1000), readable: false };
-    assert_eq!(at(7, 64), (Given::Blocks, 1));
+    let until = |us: u64| SourceStatus::retry_at(us * 1000);
+    assert_eq!(at(7, 64), (SourceStatus::Blocks, 1));
     assert_eq!(at(8, 64), (until(1007), 0));
     assert_eq!(at(1006, 64), (until(1007), 0));
-    assert_eq!(at(1007, 64), (Given::Blocks, 1));
-    assert_eq!(at(4500, 2), (Given::Blocks, 2));
-    assert_eq!(at(4500, 64), (Given::Blocks, 1));
+    assert_eq!(at(1007, 64), (SourceStatus::Blocks, 1));
+    assert_eq!(at(4500, 2), (SourceStatus::Blocks, 2));
+    assert_eq!(at(4500, 64), (SourceStatus::Blocks, 1));
     assert_eq!(at(4500, 64), (until(5007), 0));
-    assert_eq!(at(99_000, 64), (Given::End, 5));
-    assert_eq!(at(99_000, 64), (Given::End, 0));
+    assert_eq!(at(99_000, 64), (SourceStatus::End, 5));
+    assert_eq!(at(99_000, 64), (SourceStatus::End, 0));
 }
 
 #[test]
-fn a_full_pool_is_waited_for() {
+fn full_pool_delays_the_source() {
     let mut pool = pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
     for seq in ["yes", "no"] {
         let mut source = on(&[("seq", seq), ("count", "1")]);
-        let wait = Given::Wait { until: Some(5), readable: false };
+        let wait = SourceStatus::retry_at(5);
         let mut columns = filter::Columns::default();
         let given = source.give(&mut Intake::new(&pool, &mut columns, 64, 5)).unwrap();
         assert_eq!((given, columns.len()), (wait, 0));
     }
-    pool.turn();
-    let (gifts, end) = all(&mut *on(&[("count", "1")]), &mut pool);
+    pool.end_pass();
+    let (emitted, end) = all(&mut *on(&[("count", "1")]), &mut pool);
     end.unwrap();
-    assert_eq!(gifts.len(), 1);
+    assert_eq!(emitted.len(), 1);
 }

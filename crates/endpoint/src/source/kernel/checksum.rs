@@ -1,5 +1,5 @@
-//! Recognizes checksums that a stack has left to its card: their field holds the sum over the
-//! pseudo header, which a stack puts there for the card.
+//! Detection of checksum offload: the checksum field contains only the sum over the pseudo header,
+//! which a network stack leaves for the device to complete.
 
 use wire::checksum;
 use wire::dissect::Layers;
@@ -7,7 +7,8 @@ use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
 use wire::{tcp, udp};
 
-/// Returns true if the TCP or UDP checksum was left to the device, in a frame with these layers.
+/// Returns true if the TCP or UDP checksum of the frame has been left to the device. False for
+/// fragments and truncated headers.
 pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
     let unset = || {
         let offset = match layers.protocol? {
@@ -35,11 +36,11 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_unset_where_the_pseudo_header_is_all_that_was_summed() {
+    fn checksum_of_pseudo_header_only_is_unset() {
         let whole = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1000, 53, b"who");
         assert!(!is_unset(&whole));
         let mut left = whole.clone();
-        // Addresses, protocol and length, in one's complement.
+        // One's complement sum of addresses, protocol and length.
         let words = left[26..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
         let sum: u32 = words.sum::<u32>() + 17 + (8 + 3);
         let folded = (sum & 0xffff) + (sum >> 16);

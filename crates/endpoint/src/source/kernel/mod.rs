@@ -1,168 +1,155 @@
-//! The process's end of a program in the kernel: what was handed over becomes blocks.
-//! [SL §5.3, §6.2; CONTRACT 3, 16, 29]
+//! The source over rings written by kernel programs: exported frames become blocks. [SL §5.3, §6.2;
+//! CONTRACT 3, 16, 29]
 //!
-//! In: the rings that programs of one interface write ([`reader`]), and where that is ([`place`]).
-//! Out: one block per frame and edge, in the order of time; frames are copied into the pool of the
-//! space once, however many edges lead out. What beside the frame belongs to it comes along: a VLAN
-//! tag goes back to its place, the time becomes that of day, and a checksum that was left to the
-//! device is marked. To see that, one must find the headers: where they begin is marked, too, so
-//! that no filter behind has to find them. Who asks is told over which edge the blocks went, one
-//! edge at a time.
+//! In: the per-processor rings of the programs of one interface ([`reader`]) and their attachment
+//! point ([`attach_point`]). Out: one block per frame and edge, in order of time; a frame is copied
+//! into the pool of the space once, no matter how many edges it takes. Metadata is restored: a VLAN
+//! tag is reinserted, the timestamp is converted to the time of day, and a frame with checksum
+//! offload is flagged. Since that requires parsing the headers, their offsets are stored in the
+//! marks for downstream filters. A `give` emits blocks of one edge only.
 //!
-//! Sleeping: a program rings when it has handed over something and the last bell was a time T_t
-//! ago, so who finds nothing sleeps until then at most, and for good once nobody has rung for that
-//! long.
+//! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
+//! at least T_t old. A reader that finds nothing sleeps for at most that long, and without limit if
+//! no program has notified in that time.
 //!
-//! Deviation: whether a checksum is filled in is not told to programs. A frame that is yet to be
-//! cut has none; of the others those have none in which the field holds the sum over the pseudo
-//! header, which is what a stack leaves there for the card.
+//! Deviation: programs cannot see checksum offload. A frame that is yet to be segmented has no
+//! checksum; for others, the checksum is considered unset if its field contains the sum over the
+//! pseudo header.
 
+pub mod attach_point;
 mod checksum;
-pub mod place;
+mod clock_offset;
 pub mod reader;
-mod time;
 
-use crate::{Failure, Given, Intake, Seen, Source, SourceProperties};
+pub use crate::contract::ArcCounts;
+use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use attach_point::AttachPoint;
 use buffer::pool::Pool;
+use clock_offset::ClockOffset;
 use filter::{Amount, Time};
-use place::Place;
-use reader::{AT_ONCE, Handed, Missing, Reader};
+use reader::{AT_ONCE, ExitLosses, ExportedFrame, Reader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
-use time::TimeOfDay;
 use wire::ethernet;
 
-/// An edge that leaves the kernel.
+/// An edge from a kernel program to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// True if the view begins behind a tag, which may lie beside the frame.
+    /// True if the view begins after a VLAN tag, which the kernel may store outside the frame.
     pub behind_tag: bool,
-    /// The sink of the rings to which it leads.
+    /// Index of the edge's sink within each ring.
     pub sink: u32,
 }
 
-/// Counts of frames handed over by one edge.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Arrived {
-    /// It was put into the space.
-    pub taken: Amount,
-    /// The program came round before it was copied.
-    pub lapped: u64,
-    /// It was there when the path ended.
-    pub unread: u64,
-    /// The lapped ones: positions on the way, per processor.
-    pub missing: crate::Missing,
-}
-
-/// An attachment at an interface that hands frames over until the path stops.
-pub trait Standing: fmt::Debug + Send + Sync {
-    /// Nothing is handed over any more when it returns.
+/// An attached program set that exports frames until the path stops.
+pub trait Attachment: fmt::Debug + Send + Sync {
+    /// Detaches the programs. No frame is exported after it returns.
     fn leave(&self);
 
-    /// Returns the number of frames given to the programs, including those that ended there; `None`
-    /// where that is unknown. Called once nothing is handed over any more.
+    /// Returns the number of frames received by the programs, including those not exported; `None`
+    /// if unknown. Valid only after [`Attachment::leave`].
     fn frames(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the reason why frames are no longer handed over without being asked to stop: the
-    /// process that did it has ended, or has removed the line.
+    /// Returns the failure if the export has ended by itself: the exporting process has exited or
+    /// has removed the request.
     fn lost(&self) -> Option<Failure> {
         None
     }
 }
 
-/// The parts of a source of handed-over frames.
+/// Components of a [`KernelSource`].
 #[derive(Debug)]
 pub struct Parts {
-    /// The rings that the programs write.
+    /// The rings written by the programs.
     pub rings: Arc<Rings>,
-    /// On which they ring.
-    pub bell: RingBuffer,
-    /// The attachment that hands frames over.
-    pub standing: Arc<dyn Standing>,
-    /// To where.
-    pub place: Place,
-    /// The edges, by way.
+    /// Doorbell notified by the programs.
+    pub doorbell: RingBuffer,
+    /// The attached programs.
+    pub attachment: Arc<dyn Attachment>,
+    /// Attachment point of the programs.
+    pub place: AttachPoint,
+    /// The edges by exit number.
     pub edges: Vec<Edge>,
-    /// The number of the source among those of its path.
+    /// Index of the source among those of its path.
     pub origin: u16,
-    /// After how many ns a program rings in any case (T_t).
+    /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
-    /// True if an uncounted frame is lost, which the ledger must find.
+    /// True to lose one frame without counting it, a fault that tests inject to check the ledger.
     pub loses: bool,
 }
 
-/// The frames that programs at one place hand over.
+/// A source over the frames exported by kernel programs.
 #[derive(Debug)]
 pub struct KernelSource {
     parts: Parts,
     reader: Reader,
-    time: TimeOfDay,
-    arrived: Vec<Arrived>,
-    /// Over which edge the blocks went that were put last.
+    time: ClockOffset,
+    arrived: Vec<ArcCounts>,
+    /// Edge of the blocks emitted last.
     edge: usize,
-    /// The last copy, and its place.
-    copied: Option<(u32, u64, Copied)>,
-    /// Frames copied and not yet put; empty between two batches.
+    /// The last copied frame: processor, position in its ring, and copy.
+    copied: Option<(u32, u64, FrameCopy)>,
+    /// Frames copied but not yet verified. Empty between calls of `give`.
     staged: Vec<Staged>,
-    /// True if nothing was left when blocks were last put.
+    /// True if the rings were empty after the last emission.
     drained: bool,
-    /// Time of the last look at the interface.
+    /// Time of the last check of the interface.
     looked: Time,
-    ending: Option<Ending>,
+    end: Option<ExportEnd>,
     closed: bool,
 }
 
-/// The end of the input, with its cause.
+/// Reason for the end of the input.
 #[derive(Debug)]
-enum Ending {
+enum ExportEnd {
     /// The path is stopped.
     Stopped,
-    /// The interface is gone.
+    /// The interface has been removed.
     Gone,
-    /// The handover has stopped by itself.
+    /// The export has ended by itself.
     Lost(Failure),
 }
 
-/// The interval at which the interface is checked while nothing comes, in ns.
+/// Interval between checks of the interface while no frame arrives, in nanoseconds.
 const LOOK_NS: Time = 200_000_000;
-/// Time until the next try for memory, in ns.
+/// Delay before retrying an allocation, in nanoseconds.
 const MEMORY_NS: Time = 1_000_000;
-/// Bytes of a VLAN tag, and where it stands.
+/// Length and offset of a VLAN tag in bytes.
 const TAG: usize = 4;
 const TAG_AT: usize = ethernet::ETHERTYPE;
 
-/// A frame in the memory of the space.
+/// A frame in the pool of the space.
 #[derive(Clone, Copy, Debug)]
-struct Copied {
+struct FrameCopy {
     place: abi::Extent,
-    /// True if its checksum was left to the device.
+    /// True if its checksum has been left to the device.
     unset: bool,
     /// Its length, and the offsets of its headers.
     marks: Marks,
 }
 
-/// A block of which it is not known yet whether the frame was copied before the program came round.
+/// A copied block not yet validated: the writer may have overwritten the frame during the copy.
 #[derive(Debug)]
 struct Staged {
-    handed: Handed,
+    handed: ExportedFrame,
     entry: Entry,
-    /// The copy was looked at before, when the frame went over another edge.
+    /// True if an earlier block has already verified this copy.
     known: bool,
 }
 
 impl KernelSource {
-    /// Makes a source over these programs, from the first frame on.
+    /// Creates a source that reads the rings from their first frame on.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let arrived = vec![Arrived::default(); parts.edges.len()];
+        let arrived = vec![ArcCounts::default(); parts.edges.len()];
         let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
-        let time = TimeOfDay::new();
+        let time = ClockOffset::new();
         Self {
             parts,
             reader,
@@ -173,12 +160,12 @@ impl KernelSource {
             staged: Vec::with_capacity(AT_ONCE),
             drained: false,
             looked: 0,
-            ending: None,
+            end: None,
             closed: false,
         }
     }
 
-    /// Puts what is there, as far as it goes over the same edge.
+    /// Emits available blocks as long as they take the same edge; returns their number.
     fn put(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         self.drained = false;
@@ -191,8 +178,8 @@ impl KernelSource {
         }
     }
 
-    /// Copies some frames that go over one edge, which is given if some were put before. Answers
-    /// whether there may be more of them.
+    /// Copies frames of one edge, at most [`AT_ONCE`]. If `given`, the edge is that of the blocks
+    /// already emitted. Returns true if more frames of that edge may be available.
     fn copy_some(&mut self, intake: &Intake<'_>, given: bool) -> bool {
         let room = intake.room();
         while self.staged.len() < room.min(AT_ONCE) {
@@ -203,7 +190,7 @@ impl KernelSource {
             let edge = handed.way as usize;
             let begun = !self.staged.is_empty();
             if (given || begun) && edge != self.edge {
-                // If nothing of what was copied turns out to be whole, that edge is the next.
+                // If none of the copies is intact, the next round starts with that edge.
                 return begun;
             }
             if !std::mem::take(&mut self.parts.loses) {
@@ -216,7 +203,8 @@ impl KernelSource {
         self.staged.len() < room
     }
 
-    /// Puts those that were whole behind the last copy; answers how many.
+    /// Emits the copies that the writer has not overwritten and counts the others as lost. Returns
+    /// the number emitted.
     fn put_whole(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         let mut looked = None;
@@ -233,20 +221,20 @@ impl KernelSource {
                 count += usize::from(intake.put(entry));
             } else {
                 self.reader.lose(&handed);
-                // Over another edge nobody gets what is not whole.
+                // A damaged copy must not be emitted over another edge either.
                 self.copied = None;
             }
         }
         count
     }
 
-    /// The block that a frame becomes; the frame is copied if it was not the last one that was.
-    /// None if there is no room for it.
-    fn staged(&mut self, pool: &Pool, handed: Handed) -> Option<Staged> {
+    /// Returns the block for an exported frame, copying the frame unless it is the last one copied.
+    /// `None` if the pool has no memory.
+    fn staged(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<Staged> {
         let name = (handed.cpu, handed.pointer.position);
         let before = self.copied.filter(|(cpu, position, _)| (*cpu, *position) == name);
         let before = before.filter(|(.., copied)| pool.bytes(copied.place).is_some());
-        // What was staged in the same turn is looked at together.
+        // Blocks of the current round share one verification.
         let together =
             |last: &Staged| !last.known && (last.handed.cpu, last.handed.pointer.position) == name;
         let known = before.is_some() && !self.staged.last().is_some_and(together);
@@ -255,7 +243,7 @@ impl KernelSource {
             None => self.copy(pool, &handed)?,
         };
         self.copied = Some((name.0, name.1, copied));
-        let Copied { place, unset, mut marks } = copied;
+        let FrameCopy { place, unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG as u32 } else { 0 };
         let behind = self.parts.edges.get(handed.way as usize).is_some_and(|e| e.behind_tag);
@@ -274,12 +262,12 @@ impl KernelSource {
         Some(Staged { handed, entry: Entry::new(pointer, context, marks), known })
     }
 
-    /// Copies a frame, its tag in its place, and looks where its headers begin. None if there is no
-    /// room for it.
-    fn copy(&self, pool: &Pool, handed: &Handed) -> Option<Copied> {
+    /// Copies a frame with its tag reinserted and parses its headers. `None` if the pool has no
+    /// memory.
+    fn copy(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
         let header = &handed.header;
-        let tag = header.tag.filter(|_| header.kept as usize >= TAG_AT);
-        let length = header.kept as usize + if tag.is_some() { TAG } else { 0 };
+        let tag = header.tag.filter(|_| header.captured as usize >= TAG_AT);
+        let length = header.captured as usize + if tag.is_some() { TAG } else { 0 };
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
         match tag {
@@ -302,16 +290,18 @@ impl KernelSource {
         let whole = header.length.saturating_add(beside);
         let mut marks = Marks::frame(layers.link.0, place.length(), whole);
         filter::layers::remember(&mut marks, &layers);
-        Some(Copied { place, unset, marks })
+        Some(FrameCopy { place, unset, marks })
     }
 
-    /// Returns the answer when nothing was put.
-    fn nothing(&mut self, now: Time) -> Result<Given, Failure> {
-        if let Some(ending) = &self.ending {
-            return match ending {
-                Ending::Stopped => self.parts.standing.lost().map_or(Ok(Given::End), Err),
-                Ending::Gone => Err(self.parts.place.gone(self.parts.standing.frames())),
-                Ending::Lost(failure) => Err(failure.clone()),
+    /// Returns the result of a `give` that emitted nothing.
+    fn nothing(&mut self, now: Time) -> Result<SourceStatus, Failure> {
+        if let Some(end) = &self.end {
+            return match end {
+                ExportEnd::Stopped => {
+                    self.parts.attachment.lost().map_or(Ok(SourceStatus::End), Err)
+                }
+                ExportEnd::Gone => Err(self.parts.place.gone(self.parts.attachment.frames())),
+                ExportEnd::Lost(failure) => Err(failure.clone()),
             };
         }
         let looks = now.saturating_sub(self.looked) >= LOOK_NS;
@@ -319,20 +309,20 @@ impl KernelSource {
             self.looked = now;
         }
         if looks && self.parts.place.is_gone() {
-            // What was handed over before is still there.
+            // Frames exported before the removal are still in the rings.
             self.detach();
-            self.ending = Some(Ending::Gone);
-            return Ok(Given::Wait { until: Some(now), readable: false });
+            self.end = Some(ExportEnd::Gone);
+            return Ok(SourceStatus::retry_at(now));
         }
-        if looks && let Some(failure) = self.parts.standing.lost() {
-            self.ending = Some(Ending::Lost(failure));
-            return Ok(Given::Wait { until: Some(now), readable: false });
+        if looks && let Some(failure) = self.parts.attachment.lost() {
+            self.end = Some(ExportEnd::Lost(failure));
+            return Ok(SourceStatus::retry_at(now));
         }
-        // Silent since then, so whatever comes rings.
-        let due = self.reader.rang().saturating_add(self.parts.wait_ns);
+        // The last notification was before that time, so the next frame triggers another.
+        let due = self.reader.notified_at().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic());
         let until = now + if left > 0 { left.min(LOOK_NS) } else { LOOK_NS };
-        Ok(Given::Wait { until: Some(until), readable: true })
+        Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }
 
     fn taken(&self) -> Amount {
@@ -342,30 +332,30 @@ impl KernelSource {
         })
     }
 
-    /// Nothing is handed over any more when it returns.
+    /// Detaches the programs. No frame is exported after it returns.
     fn detach(&self) {
-        self.parts.standing.leave();
+        self.parts.attachment.leave();
     }
 }
 
 impl Source for KernelSource {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
-        self.parts.bell.drain(|_| {});
-        self.time.keep_up();
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        self.parts.doorbell.drain(|_| {});
+        self.time.update();
         self.reader.look();
         let put = self.put(intake);
         (intake.arc, intake.drained) = (Some(self.edge), self.drained);
         if put > 0 {
-            return Ok(Given::Blocks);
+            return Ok(SourceStatus::Blocks);
         }
         if self.reader.front().is_some() {
-            // There is something, and no memory for it.
-            return Ok(Given::Wait { until: Some(intake.now + MEMORY_NS), readable: false });
+            // A frame is available, but no memory.
+            return Ok(SourceStatus::retry_at(intake.now + MEMORY_NS));
         }
         self.nothing(intake.now)
     }
 
-    fn seen(&self) -> Seen {
+    fn counters(&self) -> SourceCounters {
         let given = self.taken();
         let missing = self.reader.missing();
         let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
@@ -373,34 +363,34 @@ impl Source for KernelSource {
         let blocks = given.blocks + lapped + unread;
         let dropped = [("lapped".into(), lapped), (crate::DropReason::Unread, unread)];
         let dropped = dropped.into_iter().filter(|(_, n)| *n > 0);
-        Seen {
-            seen: Some(Amount { blocks, bytes: given.bytes }),
+        SourceCounters {
+            observed: Some(Amount { blocks, bytes: given.bytes }),
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
             arrived: self.arrived(),
-            ..Seen::default()
+            ..SourceCounters::default()
         }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.parts.bell.as_fd())
+        Some(self.parts.doorbell.as_fd())
     }
 
     fn properties(&self) -> SourceProperties {
         SourceProperties {
             block_max: self.parts.rings.shape().record_max as usize + TAG,
-            // Programs write into memory of their own. Without memory to copy to, `give` returns
-            // the time of the next attempt.
-            heeds_memory: false,
+            // Programs write into memory of their own; returned memory does not unblock them.
+            // `give` returns the time of the next allocation attempt.
+            wakes_on_memory: false,
             chooses_arc: true,
             ..SourceProperties::default()
         }
     }
 
     fn stop(&mut self) -> bool {
-        if self.ending.is_none() {
+        if self.end.is_none() {
             self.detach();
-            self.ending = Some(Ending::Stopped);
+            self.end = Some(ExportEnd::Stopped);
         }
         true
     }
@@ -412,12 +402,12 @@ impl Source for KernelSource {
 }
 
 impl KernelSource {
-    /// Returns what became of the blocks of each edge.
-    fn arrived(&self) -> Vec<Arrived> {
+    /// Returns the block counts of each edge.
+    fn arrived(&self) -> Vec<ArcCounts> {
         let both = self.arrived.iter().zip(self.reader.missing()).zip(self.reader.gaps());
         both.map(|((arrived, missing), gaps)| {
-            let Missing { lost: lapped, unread } = missing;
-            Arrived { lapped, unread, missing: gaps.clone(), ..arrived.clone() }
+            let ExitLosses { lost: lapped, unread } = missing;
+            ArcCounts { lapped, unread, missing: gaps.clone(), ..arrived.clone() }
         })
         .collect()
     }

@@ -1,112 +1,112 @@
-//! Reads the frames that programs handed over, in order of time, copied so that the writer may come
-//! round at any moment. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
+//! Reads exported frames in order of time, by copies that tolerate a concurrent overwriting writer.
+//! [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
-//! In: the rings of all processors. Out: one frame after the other, or how many were lost for each
-//! edge, exactly. Nothing here waits, and no reference to the ring is ever made. A copy is good if
-//! the writer has reserved no further than one round behind its beginning when the copy is done; a
-//! pointer is good if fewer than one round of pointers were written behind it. What says so, the
-//! writer changes with every frame, and each look fetches it from his processor: so several are
-//! copied, and then it is looked once.
+//! In: the rings of all processors. Out: frames in sequence, and the exact number lost per edge.
+//! The reader never waits and never creates a reference into a ring. A copy is valid if, after it,
+//! the writer has reserved at most one lap beyond its start; a pointer is valid if less than one
+//! lap of pointers has been written after it. The words that tell are modified by the writer for
+//! every frame, so each check costs a cache miss; therefore several frames are copied per check.
 //!
-//! Ways of which a frame takes at most one share a sink. There each frame says which way it took
-//! and how many took that way before it, so a gap is counted for the way that it is a gap of.
+//! Exits of which a frame takes at most one share a sink. There, each pointer has its exit and the
+//! number of earlier frames on that exit, so that a gap is counted for the right exit.
 //!
-//! On one processor the order is that in which the program ran. Between processors it is that of
-//! time among what is there when somebody looks; what another one shows later is given later.
+//! Within a processor, order is the order of execution. Between processors, it is the order of time
+//! among the frames available at a [`Reader::look`]; frames published later are emitted later.
 
-use crate::missing::Missing as Gaps;
+use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
-/// The part of all pointers skipped beyond those already lost, so that the writer does not come
-/// round again at once.
+/// Fraction (1/n) of the pointer ring that is skipped in addition to lost pointers, so that the
+/// writer does not lap the reader again at once.
 const MARGIN: u64 = 8;
 
-/// Frames copied before checking if the writer has come round meanwhile.
+/// Maximum number of frames copied per check of the writer's position.
 pub const AT_ONCE: usize = 16;
 
-/// Bytes of a record before its frame.
+/// Bytes of a record in front of its frame.
 const HEADER: usize = region_offset::HEADER as usize;
 
-/// A frame that was handed over and is still there, as far as one can know before it is copied.
+/// An exported frame that had not been overwritten at the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Handed {
-    /// On which processor.
+pub struct ExportedFrame {
+    /// Index of the processor.
     pub cpu: u32,
-    /// To which sink of the ring.
+    /// Index of the sink within the ring.
     pub sink: u32,
-    /// The exit it took.
+    /// Number of the exit that the frame took.
     pub way: u32,
-    /// The number of frames on this exit and processor before it.
+    /// Number of earlier frames on this exit and processor.
     pub number: u64,
-    /// The program's pointer.
+    /// The pointer written by the program.
     pub pointer: FramePointer,
-    /// The rest of what it says.
-    pub header: Header,
+    /// The record's header.
+    pub header: RecordHeader,
 }
 
 /// Frames of an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Missing {
-    /// The writer came round before it was copied.
+pub struct ExitLosses {
+    /// Frames overwritten before they were copied.
     pub lost: u64,
-    /// It is there.
+    /// Frames still in the ring.
     pub unread: u64,
 }
 
-/// The words before a frame.
+/// Header of a record, in front of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
-    /// The length of the frame.
+pub struct RecordHeader {
+    /// Length of the frame on the wire in bytes.
     pub length: u32,
-    /// Bytes of it that are present.
-    pub kept: u32,
-    /// The program's time, in ns of the monotonic clock.
+    /// Number of captured bytes.
+    pub captured: u32,
+    /// Time of the program run, in nanoseconds of the monotonic clock.
     pub time: u64,
-    /// The tag beside the frame and its protocol, if there is one.
+    /// VLAN tag stored outside the frame, as control word and protocol.
     pub tag: Option<(u16, u16)>,
-    /// Into pieces of how many bytes it is yet to be cut; 0 if it is not.
+    /// Segment size in bytes if the frame is yet to be segmented, else 0.
     pub segment: u16,
-    /// True if the host sends it.
+    /// True if the host sends the frame.
     pub sent: bool,
 }
 
-/// One reader of the rings of all processors.
+/// A reader of the rings of all processors.
 #[derive(Debug)]
 pub struct Reader {
     rings: Arc<Rings>,
-    sinks: Vec<Sink>,
-    /// The numbers of those on which something is left of what was there when somebody looked.
+    sinks: Vec<PointerRing>,
+    /// Indices of sinks with unread pointers as of the last look.
     filled: Vec<usize>,
-    /// To which sink each way leads, by number.
+    /// Sink index by exit.
     ways: Vec<u32>,
-    /// Lost frames by exit, as far as the gap between two frames has shown.
+    /// Lost frames by exit, as detected so far.
     lost: Vec<u64>,
-    /// Their positions, by exit.
-    gaps: Vec<Gaps>,
-    /// Frames passed so far, per processor and exit: of exits that share a sink.
+    /// Positions of lost frames by exit.
+    gaps: Vec<LossRanges>,
+    /// Frames passed so far, by processor and exit; maintained only for exits that share a sink.
     gone_by: Vec<u64>,
 }
 
-/// The pointers of one processor for one sink.
+/// The pointer ring of one processor and sink.
 #[derive(Debug)]
-struct Sink {
+struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The way that leads there, if there is only one.
+    /// The exit that leads here, if there is exactly one.
     only: Option<u32>,
-    /// The number of the pointer that is looked at next.
+    /// Number of the next pointer to read.
     next: u64,
-    /// The head at the last look.
+    /// Number of published pointers at the last look.
     head: u64,
-    /// The targets of the next pointers, as far as they were read; `None` where they are gone.
-    ahead: VecDeque<Option<Handed>>,
+    /// Prefetched targets of the next pointers; `None` for overwritten ones.
+    ahead: VecDeque<Option<ExportedFrame>>,
 }
 
 impl Reader {
-    /// Begins with the first that was ever handed over; `ways` says to which sink each way leads.
+    /// Creates a reader that starts at the first exported frame. `ways` is the sink index of each
+    /// exit.
     #[must_use]
     pub fn new(rings: Arc<Rings>, ways: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
@@ -115,7 +115,7 @@ impl Reader {
             let (way, _) = ours.next()?;
             ours.next().is_none().then_some(way)
         };
-        let sink = |cpu, sink| Sink {
+        let sink = |cpu, sink| PointerRing {
             cpu,
             sink,
             only: only(sink),
@@ -126,16 +126,17 @@ impl Reader {
         let all = (0..cpus).flat_map(|cpu| (0..sinks).map(move |number| (cpu, number)));
         let sinks = all.map(|(cpu, number)| sink(cpu, number)).collect();
         let (lost, gone_by) = (vec![0; ways.len()], vec![0; ways.len() * cpus as usize]);
-        let gaps = vec![Gaps::default(); ways.len()];
+        let gaps = vec![LossRanges::default(); ways.len()];
         Self { rings, sinks, filled: Vec::new(), ways, lost, gaps, gone_by }
     }
 
-    /// Looks once for what has come to all processors.
+    /// Loads the positions of all writers; frames published later are invisible until the next
+    /// look.
     pub fn look(&mut self) {
         self.filled.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
             if let Some(region) = self.rings.region(sink.cpu) {
-                // Never back, whatever the writer does.
+                // Monotone even if the writer's memory is corrupted.
                 sink.head = region.head(sink.sink).max(sink.head);
             }
             if sink.next < sink.head {
@@ -144,14 +145,15 @@ impl Reader {
         }
     }
 
-    /// The oldest of what was there when somebody looked. It stays until [`Reader::pass`].
-    pub fn front(&mut self) -> Option<Handed> {
-        let order = |one: &Handed| (one.header.time, one.cpu, one.pointer.position, one.way);
-        let mut first: Option<Handed> = None;
+    /// Returns the oldest frame as of the last look, `None` if there is none. The frame stays the
+    /// first until [`Reader::pass`].
+    pub fn front(&mut self) -> Option<ExportedFrame> {
+        let order = |one: &ExportedFrame| (one.header.time, one.cpu, one.pointer.position, one.way);
+        let mut first: Option<ExportedFrame> = None;
         let mut at = 0;
         while let Some(number) = self.filled.get(at).copied() {
             match self.front_of(number) {
-                // Nothing more until somebody looks.
+                // Exhausted until the next look.
                 None => {
                     self.filled.swap_remove(at);
                     continue;
@@ -166,7 +168,7 @@ impl Reader {
         first
     }
 
-    fn front_of(&mut self, number: usize) -> Option<Handed> {
+    fn front_of(&mut self, number: usize) -> Option<ExportedFrame> {
         let sink = self.sinks.get_mut(number)?;
         if let Some(Some(front)) = sink.ahead.front() {
             return Some(*front);
@@ -174,7 +176,7 @@ impl Reader {
         let region = self.rings.region(sink.cpu)?;
         let before = sink.next;
         let skipped = sink.advance(&region, self.rings.shape(), &self.ways);
-        // Which ways the others took, the next ones say.
+        // With several exits, the next pointer of each exit reveals its gap.
         if let Some(way) = sink.only {
             let cpu = sink.cpu;
             self.miss(way, (before, skipped), cpu);
@@ -183,9 +185,9 @@ impl Reader {
         sink.ahead.front().copied().flatten()
     }
 
-    /// Goes on behind this one, which [`Reader::front`] has answered.
-    pub fn pass(&mut self, handed: &Handed) {
-        let Handed { cpu, sink, way, pointer, .. } = *handed;
+    /// Moves past the frame returned by [`Reader::front`].
+    pub fn pass(&mut self, handed: &ExportedFrame) {
+        let ExportedFrame { cpu, sink, way, pointer, .. } = *handed;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
         sink.pass(1);
@@ -198,7 +200,7 @@ impl Reader {
         self.miss(way, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
-    /// Counts so many as lost that took a way, from this one on.
+    /// Counts `count` frames of an exit as lost, from number `from` on.
     fn miss(&mut self, way: u32, (from, count): (u64, u64), cpu: u32) {
         let way = way as usize;
         if let Some((lost, gaps)) = self.lost.get_mut(way).zip(self.gaps.get_mut(way)) {
@@ -207,15 +209,16 @@ impl Reader {
         }
     }
 
-    /// Returns the lost frames of each exit, as far as one behind them has shown: positions on the
-    /// exit, per processor.
+    /// Returns the lost frames of each exit as numbers on that exit, per processor. A gap is
+    /// detected when a later frame is read.
     #[must_use]
-    pub fn gaps(&self) -> &[Gaps] {
+    pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps
     }
 
-    /// Copies bytes of the frame, from `from` on. Whether they are good says [`Reader::is_whole`].
-    pub fn copy(&self, handed: &Handed, from: u32, to: &mut [u8]) -> bool {
+    /// Copies bytes of the frame, starting at `from`. Returns false if they lie outside the ring;
+    /// [`Reader::is_whole`] decides whether the copy is intact.
+    pub fn copy(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
             region.copy(handed.pointer.position, region_offset::HEADER.saturating_add(from), to)
@@ -223,29 +226,28 @@ impl Reader {
     }
 
     /// Returns the position up to which a processor's writer may be writing, for
-    /// [`Reader::is_whole`]. Call it after the last copy that it is to cover.
+    /// [`Reader::is_whole`]. Call it after the last copy to be verified.
     #[must_use]
     pub fn reserved(&self, cpu: u32) -> u64 {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
-    /// Returns true if a copy of this frame, made before `reserved` was read, is what was written.
+    /// Returns true if a copy of this frame, made before `reserved` was read, is intact.
     #[must_use]
-    pub fn is_whole(&self, handed: &Handed, reserved: u64) -> bool {
+    pub fn is_whole(&self, handed: &ExportedFrame, reserved: u64) -> bool {
         is_whole(handed, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts this one, which was passed, as lost.
-    pub fn lose(&mut self, handed: &Handed) {
+    /// Counts a passed frame as lost.
+    pub fn lose(&mut self, handed: &ExportedFrame) {
         self.miss(handed.way, (handed.number, 1), handed.cpu);
     }
 
-    /// Returns, for each exit, the frames lost, and those present that were neither passed nor
-    /// lost.
+    /// Returns, for each exit, the numbers of lost and unread frames.
     #[must_use]
-    pub fn missing(&self) -> Vec<Missing> {
-        let lost = self.lost.iter().map(|lost| Missing { lost: *lost, unread: 0 });
-        let mut missing: Vec<Missing> = lost.collect();
+    pub fn missing(&self) -> Vec<ExitLosses> {
+        let lost = self.lost.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
+        let mut missing: Vec<ExitLosses> = lost.collect();
         for sink in &self.sinks {
             let Some(region) = self.rings.region(sink.cpu) else { continue };
             match sink.only.and_then(|way| missing.get_mut(way as usize)) {
@@ -258,9 +260,9 @@ impl Reader {
         missing
     }
 
-    /// The same of one that several ways share: each counts what it gave, and what is not there any
-    /// more of that is lost.
-    fn missing_of(&self, sink: &Sink, region: &Region<'_>, missing: &mut [Missing]) {
+    /// Adds the lost and unread frames of a sink shared by several exits: the writer's count per
+    /// exit minus the frames passed, of which those no longer in the ring are lost.
+    fn missing_of(&self, sink: &PointerRing, region: &Region<'_>, missing: &mut [ExitLosses]) {
         let gone_by = self.gone_by.iter().skip(sink.cpu as usize * self.ways.len());
         let ours = (0..).zip(self.ways.iter().zip(gone_by));
         let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
@@ -271,7 +273,7 @@ impl Reader {
         let head = region.head(sink.sink).max(sink.next);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
         if all > head - sink.next {
-            // Some that are counted are gone: those that are there say which ways they take.
+            // Some pointers have been overwritten: the remaining ones name their exits.
             let most = u64::from(self.rings.shape().pointers);
             let there = sink.next.max(head.saturating_sub(most))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
@@ -293,9 +295,9 @@ impl Reader {
         }
     }
 
-    /// Returns the time of the last notification, in ns of the monotonic clock.
+    /// Returns the time of the last notification, in nanoseconds of the monotonic clock.
     #[must_use]
-    pub fn rang(&self) -> u64 {
+    pub fn notified_at(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
         let times =
             cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
@@ -303,8 +305,8 @@ impl Reader {
     }
 }
 
-impl Sink {
-    /// Goes on to the next one that is still there; answers how many are not.
+impl PointerRing {
+    /// Advances to the next pointer whose frame is intact; returns the number of pointers skipped.
     fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next < self.head {
@@ -325,20 +327,20 @@ impl Sink {
         skipped
     }
 
-    /// Goes on behind so many.
+    /// Moves past `count` pointers.
     fn pass(&mut self, count: u64) {
         self.next += count;
         let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.ahead.len());
         self.ahead.drain(..known);
     }
 
-    /// Looks at some of the next ones. Both words of the writer that say whether they are still
-    /// there are read behind what was copied, and only there.
+    /// Prefetches the next pointers and headers. Both words that validate them are read after the
+    /// copies, as the protocol demands.
     fn look_ahead(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) {
         let end = self.head.min(self.next + AT_ONCE as u64);
         let mut ahead = std::mem::take(&mut self.ahead);
         ahead.extend((self.next..end).map(|number| self.look_at(region, shape, ways, number)));
-        // `reserved` begins with a fence, and `head` is read behind it.
+        // `reserved` begins with a fence, and `head` is read after it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next..end).zip(&mut ahead) {
             let here = newest.wrapping_sub(number) < u64::from(shape.pointers);
@@ -347,32 +349,33 @@ impl Sink {
         self.ahead = ahead;
     }
 
-    /// Reads the target of a pointer, which may be gone meanwhile.
+    /// Reads a pointer and the header that it names; `None` if they are out of bounds. The caller
+    /// validates them.
     fn look_at(
         &self,
         region: &Region<'_>,
         shape: RingsLayout,
         ways: &[u32],
         number: u64,
-    ) -> Option<Handed> {
+    ) -> Option<ExportedFrame> {
         let pointer = region.pointer(self.sink, number)?;
         let mut bytes = [0; HEADER];
         let inside = region.copy(pointer.position, 0, &mut bytes);
-        let header = Header::read(&bytes, shape.record_max);
+        let header = RecordHeader::read(&bytes, shape.record_max);
         let way = self.only.unwrap_or(pointer.way);
         let leads_here = ways.get(way as usize) == Some(&self.sink);
-        // Alone at its sink a way counts as the sink does.
+        // The only exit of a sink counts pointers of the sink.
         let number = if self.only.is_some() { number } else { pointer.number };
-        let handed = Handed { cpu: self.cpu, sink: self.sink, way, number, pointer, header };
+        let handed = ExportedFrame { cpu: self.cpu, sink: self.sink, way, number, pointer, header };
         (inside && leads_here).then_some(handed)
     }
 }
 
-fn is_whole(handed: &Handed, reserved: u64, bytes: u32) -> bool {
+fn is_whole(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
     reserved.wrapping_sub(handed.pointer.position) <= u64::from(bytes)
 }
 
-impl Header {
+impl RecordHeader {
     fn read(bytes: &[u8; HEADER], most: u32) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
@@ -380,7 +383,7 @@ impl Header {
         let marks = two(30);
         Self {
             length: four(8),
-            kept: four(12).min(most),
+            captured: four(12).min(most),
             time: u64::from(four(16)) | u64::from(four(20)) << 32,
             tag: (marks & 1 != 0).then(|| (two(24), u16::from_be(two(26)))),
             segment: two(28),

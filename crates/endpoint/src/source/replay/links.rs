@@ -1,4 +1,4 @@
-//! The link types that a capture names at its beginning, before anything of it is given.
+//! The link types declared at the beginning of a capture, read during planning.
 
 use filter::Arguments;
 use std::fs::{self, File};
@@ -6,12 +6,12 @@ use std::io::Read;
 use wire::LinkType;
 use wire::capture::{Reader, Step};
 
-/// Bytes of a capture that are examined.
+/// Number of bytes examined.
 const LOOKED_AT: u64 = 1 << 20;
 
-/// The link types that the beginning of a capture names; of one in pcapng those of all interfaces
-/// that it describes there. Nothing but a regular file is opened: a pipe that is opened and closed
-/// again would end its writer.
+/// Returns the link types declared in the first mebibyte of a capture; for pcapng those of all
+/// interfaces described there. `None` for anything but a readable regular file: opening and closing
+/// a pipe would send SIGPIPE to its writer.
 pub(super) fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     let path = arguments.text("file").filter(|path| *path != "-")?;
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
@@ -47,7 +47,7 @@ mod tests {
         links(&arguments)
     }
 
-    /// A block of pcapng in little-endian order.
+    /// Returns a little-endian pcapng block.
     fn block(kind: u32, body: &[u8]) -> Vec<u8> {
         let length = u32::try_from(12 + body.len()).unwrap().to_le_bytes();
         [&kind.to_le_bytes(), &length[..], body, &length].concat()
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_name_their_link_types_before_they_are_read() {
+    fn link_types_are_known_before_replay() {
         let dir = TempDir::new();
         let of = |bytes: &[u8]| {
             let path = dir.path("x");
@@ -79,7 +79,7 @@ mod tests {
         };
         let wlan = LinkType(105);
         assert_eq!(of(&write::header(wlan)), Some(vec![wlan]));
-        // One that is described behind the first packet, and one in another section.
+        // One interface is described after the first packet, and two in another section.
         let several = [
             section(),
             interface(105),
@@ -98,9 +98,9 @@ mod tests {
         assert_eq!(named("-"), None);
     }
 
-    /// The writer of a pipe must not see a reader come and go.
+    /// A FIFO must not be opened, because its writer would see a reader come and go.
     #[test]
-    fn pipes_are_not_opened_ahead() {
+    fn link_type_lookup_does_not_open_pipes() {
         let dir = TempDir::new();
         let path = dir.path("fifo");
         let mode = rustix::fs::Mode::RWXU;

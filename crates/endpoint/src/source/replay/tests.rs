@@ -1,7 +1,8 @@
-//! Captures made here, replayed from files and pipes. `tests/captures.rs` replays those of others.
+//! Replays of generated captures from files and pipes. `tests/captures.rs` replays captures of
+//! other programs.
 
 use super::*;
-use crate::testing::{Gift, TempDir, all, arguments, ask, opening, pool, refused};
+use crate::testing::{EmittedBlock, TempDir, all, arguments, ask, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ fn on(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
     open(&Opening { origin: 3, ..opening(&given, &[]) })
 }
 
-/// A capture of these packets: milliseconds, bytes.
+/// Returns a capture of these packets, given as milliseconds and bytes.
 fn capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = write::header(LinkType::RAW).to_vec();
     for (time, data) in packets {
@@ -24,7 +25,7 @@ fn capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// A big-endian pcapng capture with one packet on each of two interfaces.
+/// Returns a big-endian pcapng capture with one packet on each of two interfaces.
 fn big_endian() -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
     let mut bytes = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 0x0001_0000, u32::MAX, u32::MAX, 28]);
@@ -37,29 +38,32 @@ fn big_endian() -> Vec<u8> {
     bytes
 }
 
-fn lengths(gifts: &[Gift]) -> Vec<usize> {
-    gifts.iter().map(|gift| gift.bytes.len()).collect()
+fn lengths(emitted: &[EmittedBlock]) -> Vec<usize> {
+    emitted.iter().map(|block| block.bytes.len()).collect()
 }
 
 #[test]
-fn packets_come_with_time_link_and_lengths() {
+fn packets_have_time_link_type_and_lengths() {
     let dir = TempDir::new();
     let path = dir.path("big.pcapng");
     std::fs::write(&path, big_endian()).unwrap();
     let mut source = on(&path, "max").unwrap();
-    assert!(source.properties().tells_time && source.descriptor().is_none());
-    let (gifts, end) = all(&mut *source, &mut pool(1 << 16));
+    assert!(source.properties().drives_clock && source.descriptor().is_none());
+    let (emitted, end) = all(&mut *source, &mut pool(1 << 16));
     end.unwrap();
-    let [first, second] = &gifts[..] else { panic!("{gifts:?}") };
+    let [first, second] = &emitted[..] else { panic!("{emitted:?}") };
     assert_eq!((&first.bytes[..], first.entry.marks), (&b"abc"[..], Marks::frame(1, 3, 1500)));
     assert_eq!((first.entry.context.time, first.entry.context.origin), (5000, 3));
     assert_eq!((&second.bytes[..], second.entry.marks), (&b""[..], Marks::frame(276, 0, 9)));
-    let seen = source.seen();
-    assert_eq!((seen.seen, seen.given), (Some(seen.given), Amount { blocks: 2, bytes: 3 }));
+    let counters = source.counters();
+    assert_eq!(
+        (counters.observed, counters.given),
+        (Some(counters.given), Amount { blocks: 2, bytes: 3 })
+    );
 }
 
 #[test]
-fn every_cut_gives_what_was_whole_and_says_where_it_ends() {
+fn truncated_capture_emits_whole_packets_then_fails() {
     let dir = TempDir::new();
     let mut pool = pool(1 << 16);
     let whole = capture(&[(1, b"one"), (2, b""), (3, b"three")]);
@@ -67,9 +71,9 @@ fn every_cut_gives_what_was_whole_and_says_where_it_ends() {
     for length in 1..=whole.len() {
         let path = dir.path(&length.to_string());
         std::fs::write(&path, &whole[..length]).unwrap();
-        let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
         let expected = ends[1..].iter().filter(|end| **end <= length).count();
-        assert_eq!(gifts.len(), expected, "cut at {length}");
+        assert_eq!(emitted.len(), expected, "cut at {length}");
         if ends.contains(&length) {
             end.unwrap();
             continue;
@@ -82,8 +86,8 @@ fn every_cut_gives_what_was_whole_and_says_where_it_ends() {
 }
 
 #[test]
-fn records_that_cross_pieces_come_whole() {
-    // Every segment ends within a record, and each record is longer than the rest of a piece.
+fn records_across_piece_boundaries_are_emitted_whole() {
+    // Every segment ends within a record, and each record is longer than the remainder of a piece.
     let dir = TempDir::new();
     let path = dir.path("many");
     let data: Vec<Vec<u8>> = (0..3000_usize).map(|n| vec![n as u8; n * 7 % 1500]).collect();
@@ -91,122 +95,124 @@ fn records_that_cross_pieces_come_whole() {
     std::fs::write(&path, capture(&packets)).unwrap();
     for segment in [1 << 12, 1 << 16, 1 << 20] {
         let mut pool = pool(segment);
-        let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
         end.unwrap();
-        assert_eq!(gifts.len(), data.len());
-        assert!(gifts.iter().zip(&data).all(|(gift, data)| gift.bytes == *data), "{segment}");
+        assert_eq!(emitted.len(), data.len());
+        assert!(emitted.iter().zip(&data).all(|(block, data)| block.bytes == *data), "{segment}");
         assert_eq!((pool.usage().pinned, pool.mistakes()), (0, 0));
     }
 }
 
 #[test]
-fn a_record_that_no_buffer_holds_is_named() {
+fn record_longer_than_segment_fails_with_its_length() {
     let dir = TempDir::new();
     let path = dir.path("large");
     std::fs::write(&path, capture(&[(1, b"small"), (1, &[7; 5000])])).unwrap();
-    let (gifts, end) = all(&mut *on(&path, "max").unwrap(), &mut pool(1 << 12));
-    assert_eq!(lengths(&gifts), [5]);
+    let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool(1 << 12));
+    assert_eq!(lengths(&emitted), [5]);
     let why = refused(end).to_string();
     assert!(why.contains("a record of 5016 bytes came"), "{why}");
     assert!(why.contains("hold 4096 bytes at most"), "{why}");
 }
 
 #[test]
-fn a_full_pool_is_waited_for() {
+fn full_pool_delays_the_source() {
     let dir = TempDir::new();
     let path = dir.path("c");
     std::fs::write(&path, capture(&[(1, b"one")])).unwrap();
     let mut pool = pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
     let mut source = on(&path, "max").unwrap();
-    let (given, gifts) = ask(&mut *source, &mut pool, 64, 17).unwrap();
-    assert_eq!(given, Given::Wait { until: Some(17), readable: false });
-    assert_eq!(gifts, []);
-    let (gifts, end) = all(&mut *source, &mut pool);
+    let (given, emitted) = ask(&mut *source, &mut pool, 64, 17).unwrap();
+    assert_eq!(given, SourceStatus::retry_at(17));
+    assert_eq!(emitted, []);
+    let (emitted, end) = all(&mut *source, &mut pool);
     end.unwrap();
-    assert_eq!(lengths(&gifts), [3]);
+    assert_eq!(lengths(&emitted), [3]);
 }
 
 #[test]
-fn a_pipe_is_read_as_it_comes() {
+fn piped_packets_are_emitted_once_complete() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let input = Input::over(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
-    let mut source = Replay::new(input, Pace::new(None), 0);
+    let mut source = Replay::new(input, ReplaySchedule::new(None), 0);
     let mut pool = pool(1 << 16);
-    let wait = Given::Wait { until: None, readable: true };
+    let wait = SourceStatus::AWAITS_INPUT;
     let bytes = capture(&[(1, b"one"), (2, b"second")]);
     let mut got = Vec::new();
     for (at, byte) in bytes.iter().enumerate() {
         writer.write_all(&[*byte]).unwrap();
-        let (given, gifts) = ask(&mut source, &mut pool, 64, 0).unwrap();
+        let (given, emitted) = ask(&mut source, &mut pool, 64, 0).unwrap();
         let ends = at + 1 == 24 + 19 || at + 1 == bytes.len();
-        assert_eq!(given, if ends { Given::Blocks } else { wait }, "byte {at}");
-        got.extend(gifts);
+        assert_eq!(given, if ends { SourceStatus::Blocks } else { wait }, "byte {at}");
+        got.extend(emitted);
     }
     assert_eq!(lengths(&got), [3, 6]);
     drop(writer);
     testkit::closed(source.descriptor().unwrap());
-    assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (Given::End, vec![]));
+    assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
 }
 
 #[test]
-fn the_pace_is_that_of_the_capture() {
+fn packets_are_paced_by_timestamps_and_speed() {
     let dir = TempDir::new();
     let path = dir.path("paced");
-    // The third is out of order: it is late, and not waited for.
+    // The third packet is out of order: it is late and emitted without delay.
     std::fs::write(&path, capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")])).unwrap();
     let mut source = on(&path, "2").unwrap();
-    assert!(!source.properties().tells_time);
+    assert!(!source.properties().drives_clock);
     let mut pool = pool(1 << 16);
     let mut at = |now, room| {
-        let (given, gifts) = ask(&mut *source, &mut pool, room, now).unwrap();
-        (given, lengths(&gifts))
+        let (given, emitted) = ask(&mut *source, &mut pool, room, now).unwrap();
+        (given, lengths(&emitted))
     };
-    let until = |ms: u64| Given::Wait { until: Some(ms * MILLION), readable: false };
+    let until = |ms: u64| SourceStatus::retry_at(ms * MILLION);
     let begin = 100 * MILLION;
-    assert_eq!(at(begin, 64), (Given::Blocks, vec![1]));
+    assert_eq!(at(begin, 64), (SourceStatus::Blocks, vec![1]));
     assert_eq!(at(begin, 64), (until(110), vec![]));
     assert_eq!(at(begin + 9 * MILLION, 64), (until(110), vec![]));
-    assert_eq!(at(begin + 10 * MILLION, 1), (Given::Blocks, vec![2]));
-    assert_eq!(at(begin + 10 * MILLION, 64), (Given::Blocks, vec![3]));
+    assert_eq!(at(begin + 10 * MILLION, 1), (SourceStatus::Blocks, vec![2]));
+    assert_eq!(at(begin + 10 * MILLION, 64), (SourceStatus::Blocks, vec![3]));
     assert_eq!(at(begin + 10 * MILLION, 64), (until(115), vec![]));
-    assert_eq!(at(begin + 99 * MILLION, 64), (Given::Blocks, vec![4]));
-    assert_eq!(at(begin + 99 * MILLION, 64), (Given::End, vec![]));
+    assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::Blocks, vec![4]));
+    assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::End, vec![]));
 }
 
 #[test]
-fn speeds_are_found_wrong_before_the_file_is_opened() {
+fn invalid_speeds_are_rejected_by_the_parser() {
     let speed = REPLAY.parameter("speed").unwrap();
     assert_eq!(speed.parse("0.5"), Ok(filter::Value::Number(MILLION / 2)));
     assert!(speed.parse("fast").is_err() && speed.parse("0").is_err());
 }
 
 #[test]
-fn what_is_no_capture_is_told_before_anything_happens() {
+fn non_captures_fail_at_open_with_reason() {
     let dir = TempDir::new();
-    let told = |bytes: &[u8]| {
+    let failure_of = |bytes: &[u8]| {
         let path = dir.path("x");
         std::fs::write(&path, bytes).unwrap();
         refused(on(&path, "max")).to_string().replace(&path, "x")
     };
-    assert_eq!(told(b""), "cannot read x: it is empty; a capture has at least a header");
+    assert_eq!(failure_of(b""), "cannot read x: it is empty; a capture has at least a header");
     assert_eq!(
-        told(b"GET / HTTP/1.1\r\n"),
+        failure_of(b"GET / HTTP/1.1\r\n"),
         "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor \
          pcapng; it looks like a text: `read` gives the bytes or lines of any file"
     );
-    assert!(told(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
-    assert!(told(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));
-    assert!(told(&[0; 30]).ends_with("begins with 00 00 00 00, which is neither pcap nor pcapng"));
+    assert!(failure_of(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
+    assert!(failure_of(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));
+    assert!(
+        failure_of(&[0; 30]).ends_with("begins with 00 00 00 00, which is neither pcap nor pcapng")
+    );
     let mut version = capture(&[]);
     version[6] = 5;
-    assert!(told(&version).ends_with("unsupported pcap savefile version 2.5"));
+    assert!(failure_of(&version).ends_with("unsupported pcap savefile version 2.5"));
     let mut reserved = capture(&[]);
     reserved[22] = 0x30;
     let why = "savefile linktype reserved field not zero (0x00300000)";
-    assert!(told(&reserved).ends_with(why));
+    assert!(failure_of(&reserved).ends_with(why));
     let mut pcapng = big_endian();
     pcapng[15] = 1;
-    assert!(told(&pcapng).contains("unsupported pcapng savefile version 1.1"));
+    assert!(failure_of(&pcapng).contains("unsupported pcapng savefile version 1.1"));
     assert!(refused(on(&dir.path(""), "max")).to_string().contains("it is a directory"));
 }

@@ -1,40 +1,39 @@
-//! Losses before a live source, by place. (CONTRACT 19) (CONTRACT 19)
+//! Losses in front of a live source, by place. (CONTRACT 19)
 //!
-//! A frame on its way to the ring can be lost in four places, each of which counts for itself:
-//! - **driver**: the device had no memory for it (`rx_missed_errors`, `rx_fifo_errors`,
-//!   `rx_over_errors` of the interface: drivers count the same loss in one or more of them, so the
-//!   largest is taken);
-//! - **backlog**: the queue between driver and stack was full (`net.core.netdev_max_backlog`). The
-//!   processors count it (`/proc/net/softnet_stat`), all interfaces and name spaces together; the
-//!   interface counts it in `rx_dropped`, together with frames that no protocol wanted and that we
-//!   have seen. The smaller of the two is what this interface can have lost;
-//! - **socket**: refused at the door of the socket;
+//! A frame on its way to the ring can be lost in four places, each with its own counters:
+//! - **driver**: the device had no memory (`rx_missed_errors`, `rx_fifo_errors`, `rx_over_errors`
+//!   of the interface: drivers count the same loss in one or more of them, so the largest is used);
+//! - **backlog**: the queue between driver and stack was full (`net.core.netdev_max_backlog`).
+//!   `/proc/net/softnet_stat` counts it for all interfaces and namespaces together; `rx_dropped` of
+//!   the interface counts it together with frames that no protocol accepted and that we have
+//!   received. The smaller of the two is an upper bound for this interface;
+//! - **socket**: rejected by the socket itself;
 //! - **ring**: no room in our ring.
 //!
-//! A counter that cannot be read is unknown, not 0.
+//! An unreadable counter is unknown, not 0.
 
-use crate::{DropReason, Seen};
+use crate::{DropReason, SourceCounters};
 use filter::Amount;
 use sys::net::{Backlog, Counters, RouteSocket};
 use sys::packet::PacketRing;
 
-/// The place of frames that found no room in our ring.
+/// Place of the frames dropped because our ring was full.
 pub(super) const RING: &str = "ring";
 
-/// The counters at the start of the source.
+/// Loss counters, relative to their values at the start of the source.
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: RouteSocket,
-    /// The interface; none: all of the name space.
+    /// Index of the interface; `None` for all in the namespace.
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
-    /// True if frames come from outside: frames that this host sends wait in no backlog.
+    /// True if frames come from outside: frames sent by this host pass no backlog.
     receives: bool,
 }
 
 impl Losses {
-    /// Begins to count for one interface, or for all.
+    /// Records the current counters as the baseline for one interface or all.
     pub(crate) fn begin(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses = Self { links, index, counters: None, backlog: None, receives };
         losses.counters = losses.counters();
@@ -42,13 +41,14 @@ impl Losses {
         losses
     }
 
-    /// Returns the frames received so far, by the kernel's count; with those not given, by reason.
-    pub(super) fn seen(
+    /// Returns the source's counters: frames received by the kernel's count, frames emitted, and
+    /// losses by place. `left` adds frames that reached the ring but were not emitted.
+    pub(super) fn source_counters(
         &self,
         ring: &PacketRing,
         given: Amount,
         left: &[(DropReason, u64)],
-    ) -> Seen {
+    ) -> SourceCounters {
         let statistics = ring.statistics().ok();
         let before = if self.receives { self.before() } else { Vec::new() };
         let before = before.into_iter();
@@ -59,9 +59,9 @@ impl Losses {
         dropped.push((DropReason::Ring, statistics.map(|all| all.drops)));
         let left = left.iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (*why, Some(*count))));
-        // Nobody counts the bytes of what did not come.
-        let seen = came.map(|blocks| Amount { blocks, bytes: given.bytes });
-        Seen { seen, given, dropped, ..Seen::default() }
+        // The kernel does not count the bytes of lost frames.
+        let observed = came.map(|blocks| Amount { blocks, bytes: given.bytes });
+        SourceCounters { observed, given, dropped, ..SourceCounters::default() }
     }
 
     fn counters(&self) -> Option<Counters> {
@@ -79,7 +79,7 @@ impl Losses {
         Some(all)
     }
 
-    /// Returns the losses on the way to the socket.
+    /// Returns the losses in front of the socket; a count is `None` if unknown.
     pub(crate) fn before(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());

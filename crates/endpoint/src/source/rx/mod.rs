@@ -1,18 +1,17 @@
-//! `rx` and `tx` at the head of a line: what this host receives and sends, as its network stack
-//! sees it. [SL §4.2, §5.5; CONTRACT 1 to 3]
+//! `rx` and `tx` at the head of a request: frames that this host receives and sends, as observed by
+//! its network stack. [SL §4.2, §5.5; CONTRACT 1 to 3]
 //!
-//! Out: one block per frame, named where the kernel put it: the ring of the packet socket is the
-//! memory of the blocks ([`buffer::pool::lent`]), and a segment of it goes back to the kernel when
-//! the last filter, sink or reader of a ring is done with it. Nothing is copied but a VLAN tag,
-//! which goes back to its place.
+//! Out: one block per frame, in place: the mapped ring of the packet socket is the memory of the
+//! blocks ([`buffer::pool::lent`]), and a segment returns to the kernel when its last holder
+//! releases it. Nothing is copied except that a VLAN tag is reinserted.
 //!
-//! - [`device`]: the socket, opened so that nothing unfiltered comes in;
+//! - [`device`]: the socket, configured so that no unfiltered frame enters the ring;
 //! - [`unpack`]: the frames of a segment;
-//! - [`losses`]: what was lost before, by place;
-//! - [`take`]: frames that the host does not get.
+//! - [`losses`]: losses in front of the ring, by place;
+//! - [`take`]: frames withheld from the host.
 //!
-//! Deviation: the sources' `rx` is the driver's own ring; on a stock kernel the nearest place that
-//! every interface has is the packet socket.
+//! Deviation: the `rx` of the papers is the driver's own ring; on a stock kernel, the packet socket
+//! is the closest point that every interface has.
 
 mod device;
 mod losses;
@@ -21,18 +20,18 @@ mod unpack;
 
 pub(crate) use losses::Losses;
 
-use crate::interface::{self, Counts, removed};
+use crate::interface::{self, FrameCount, interface_removed};
 use crate::{
-    DropReason, Failure, Given, Intake, Missing, Opening, Seen, Source, SourceEntry,
-    SourceProperties,
+    DropReason, Failure, Intake, LossRanges, Opening, Source, SourceCounters, SourceEntry,
+    SourceProperties, SourceStatus,
 };
 use abi::Entry;
-use buffer::pool::Pin;
-use device::{Asked, Device, State};
+use buffer::pool::SegmentPin;
+use device::{LinkState, RxDevice, RxParameters};
 use filter::general::bpf::Direction;
 use filter::{
-    Amount, Arguments, Attach, Description, EndpointFacts, Form, Forms, Gives, Kind, Observed,
-    Parameter, Side, Time, Type,
+    Amount, Arguments, Attach, Description, EndpointFacts, FilterKind, Form, Forms, ObservedSource,
+    OutputForm, Parameter, Right, Side, Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -66,10 +65,11 @@ The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets w
 drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
+    right: None,
     ..TX
 };
 
-/// The description of `tx` at the head of a line.
+/// The description of `tx` at the head of a request.
 pub const TX: Description = Description {
     name: "tx",
     summary: "give the frames that an interface sends",
@@ -80,10 +80,11 @@ have it yet, and larger ones than the link carries are cut by the device. `loopb
 the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
 itself. The rest is as for `rx`.",
     example: "tx eth0 | bpf \"udp port 53\" | print",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Frame),
+    gives: OutputForm::Form(Form::Frame),
     parameters: &[INTERFACE, LOOPBACK, NETNS, RING, PROMISCUOUS],
+    right: Some(Right::ObserveSent),
     ..Description::EMPTY
 };
 
@@ -112,7 +113,7 @@ const RING: Parameter = Parameter::optional(
 const PROMISCUOUS: Parameter =
     Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
 
-/// The line of `rx` in the catalogue.
+/// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
     given if given.flag("own") => Err(not_own(given)),
     given if given.text("how") == Some("take") => take::open(opening),
@@ -126,13 +127,13 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
     ..FACTS
 });
 
-/// The line of `tx` in the catalogue.
+/// The catalog entry of `tx` as a source.
 pub const SENT: SourceEntry =
     SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments)))
         .linked(links)
         .with(FACTS);
 
-/// The facts about `tx`.
+/// Facts about `tx` as a source.
 const FACTS: EndpointFacts = EndpointFacts {
     attaches: Some(|arguments| attach(arguments, Side::Sent)),
     observes: Some(|arguments| observed(arguments, Side::Sent)),
@@ -140,8 +141,8 @@ const FACTS: EndpointFacts = EndpointFacts {
     ..EndpointFacts::NONE
 };
 
-/// Returns the link types of an interface's frames; for all interfaces and for sockets, every
-/// possible one. `None` for kinds of devices that are not known here.
+/// Returns the link types of an interface's frames; for all interfaces or for sockets, every
+/// possible one. `None` for an unsupported device type.
 fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);
@@ -153,29 +154,30 @@ fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     found.ok().map(|(_, link)| vec![link])
 }
 
-/// The call, for failures.
+/// Name of the call in failures.
 const CALL: &str = "watch";
 
-/// Returns the frames that `tx` observes.
+/// Returns the direction observed by `tx` with these arguments.
 fn sent(arguments: &Arguments) -> Direction {
     if arguments.flag("loopback") { Direction::Sent } else { Direction::Elsewhere }
 }
 
-/// The text for programs, which cannot give the frames of one user's sockets.
+/// Reason why `own=yes` excludes an interface.
 const NO_INTERFACE: &str =
     "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
 const NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
 const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=yes` about yours";
 
-/// Explains why no socket of ours can give it.
+/// Creates the failure of `own=yes` without a kernel program: no packet socket can observe the
+/// sockets of one user.
 fn not_own(arguments: &Arguments) -> Failure {
     let why = attach(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
     Failure::new("give", "what your own sockets exchange", why)
 }
 
-/// Returns the attachment point at which a program gives the frames of the packet socket (traffic
-/// control) or of the AF_XDP sockets (XDP).
+/// Returns the attachment point at which a kernel program receives the same frames as the packet
+/// socket (traffic control) or the AF_XDP sockets (XDP). Fails with the reason if there is none.
 fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -200,11 +202,11 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     Ok(Attach { interface: interface.to_owned(), netns, side, takes, own: false })
 }
 
-/// Returns the input that a source with these arguments observes.
-fn observed(arguments: &Arguments, side: Side) -> Observed {
+/// Returns the input that a source with these arguments observes, for conflict checks.
+fn observed(arguments: &Arguments, side: Side) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");
-    Observed::Frames {
+    ObservedSource::Frames {
         interface: text("interface"),
         netns: text("netns"),
         received: all || side == Side::Received,
@@ -213,45 +215,45 @@ fn observed(arguments: &Arguments, side: Side) -> Observed {
     }
 }
 
-/// Time until the next look at a segment that is still held, in ns.
-const KEPT_NS: Time = 1_000_000;
-/// The interval at which an interface that is down is checked, in ns.
+/// Time until the next check of a segment that is still held, in nanoseconds.
+const HELD_NS: Time = 1_000_000;
+/// Interval between checks of an interface that is down, in nanoseconds.
 const DOWN_NS: Time = 100_000_000;
 
 struct Live {
-    device: Device,
+    device: RxDevice,
     origin: u16,
-    /// The frames of the segments that have arrived, as far as they were not given.
+    /// Frames of the current segment, in order of arrival.
     entries: Vec<Entry>,
     given_entries: usize,
-    /// Keeps their segment.
-    pin: Option<Pin>,
+    /// Holds the current segment.
+    pin: Option<SegmentPin>,
     given: Amount,
-    /// True if the kernel asks the first filter before a frame comes here.
+    /// True if the kernel applies the first filter of the path.
     filtered: bool,
-    strange: u64,
-    /// The number of segments taken, and the position of the first frame behind them among all that
-    /// the filter passed, dropped ones included.
+    unknown_link: u64,
+    /// The number of segments received, and the stream position of the next frame: all frames that
+    /// passed the kernel's filter count, dropped ones included.
     taken: u64,
     position: u64,
-    missing: Missing,
-    ending: Option<Ending>,
-    /// The interface was down when it was looked at.
+    missing: LossRanges,
+    end: Option<RxEnd>,
+    /// True if the interface was down at the last check.
     down: bool,
     closed: bool,
 }
 
-/// The end of the input, with its cause.
-enum Ending {
+/// Reason for the end of the input.
+enum RxEnd {
     /// The path is stopped.
     Stopped,
-    /// The interface is gone.
+    /// The interface has been removed.
     Gone,
 }
 
 fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, Failure> {
     let arguments = opening.arguments;
-    let device = Device::open(&Asked {
+    let device = RxDevice::open(&RxParameters {
         interface: arguments.text("interface"),
         direction,
         netns: arguments.text("netns"),
@@ -269,24 +271,24 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         pin: None,
         given: Amount::default(),
         filtered: opening.ahead.is_some(),
-        strange: 0,
+        unknown_link: 0,
         taken: 0,
         position: 0,
-        missing: Missing::default(),
-        ending: None,
+        missing: LossRanges::default(),
+        end: None,
         down: false,
         closed: false,
     }))
 }
 
 impl Source for Live {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             let rest = self.entries.get(self.given_entries..).unwrap_or_default();
             if !rest.is_empty() {
                 let put = intake.put_all(rest.iter().copied());
                 self.count(put);
-                return Ok(Given::Blocks);
+                return Ok(SourceStatus::Blocks);
             }
             if let Some(pin) = self.pin.take() {
                 intake.pool.unpin(pin);
@@ -297,13 +299,17 @@ impl Source for Live {
         }
     }
 
-    fn seen(&self) -> Seen {
+    fn counters(&self) -> SourceCounters {
         let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
-        let left = [("link type".into(), self.strange), (DropReason::Unread, unread)];
-        let seen = self.device.losses.seen(&self.device.ring, self.given, &left);
+        let left = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
+        let counters = self.device.losses.source_counters(&self.device.ring, self.given, &left);
         let missing = self.missing();
         let missing = (!missing.is_empty()).then_some((losses::RING, missing));
-        Seen { remark: self.device.remark(), missing: missing.into_iter().collect(), ..seen }
+        SourceCounters {
+            remark: self.device.remark(),
+            missing: missing.into_iter().collect(),
+            ..counters
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -315,16 +321,16 @@ impl Source for Live {
     }
 
     fn stop(&mut self) -> bool {
-        if self.ending.is_none() {
-            // A socket that cannot be closed goes on: what comes is not wanted.
+        if self.end.is_none() {
+            // A socket that cannot be closed stays open; its further frames are unwanted.
             let closed = self.device.ring.close().is_ok();
-            self.ending = closed.then_some(Ending::Stopped);
+            self.end = closed.then_some(RxEnd::Stopped);
         }
-        self.ending.is_some()
+        self.end.is_some()
     }
 
     fn close(&mut self) {
-        // What lies in the ring now stays there: nobody wants it any more, or nobody can take it.
+        // Frames still in the ring stay there and are counted as unread.
         self.closed = self.device.ring.close().is_ok();
     }
 }
@@ -338,7 +344,7 @@ impl Live {
         self.given_entries += put;
     }
 
-    /// Takes the next segment that has arrived. Answers false if there is none.
+    /// Receives the next filled segment. Returns false if there is none.
     fn take_segment(&mut self, intake: &Intake<'_>) -> bool {
         let pool = intake.pool;
         let Some(mut draft) = pool.arrived() else { return false };
@@ -346,22 +352,22 @@ impl Live {
         self.given_entries = 0;
         let at = (pool.id(), draft.position());
         let unpacked = unpack::unpack(&mut draft, at, self.origin, &mut self.entries);
-        self.strange += unpacked.strange;
+        self.unknown_link += unpacked.unknown_link;
         while let Some(gap) = self.device.ring.take_gap(self.taken) {
             self.missing.add(self.position, gap.drops, None);
             self.position += gap.drops;
         }
         self.taken += 1;
-        self.position += self.entries.len() as u64 + unpacked.strange;
+        self.position += self.entries.len() as u64 + unpacked.unknown_link;
         let whole = draft.len();
         let place = draft.commit(whole);
         self.pin = pool.pin(place);
         true
     }
 
-    /// Returns the positions of missing frames, as far as frames behind them were taken, or none
-    /// were.
-    fn missing(&self) -> Missing {
+    /// Returns the positions of lost frames. While frames are unread, the positions of later gaps
+    /// are unknown, and they are only counted.
+    fn missing(&self) -> LossRanges {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
         let unread = self.unread().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
@@ -375,51 +381,53 @@ impl Live {
         missing
     }
 
-    /// Returns the answer when nothing has arrived.
-    fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
-        if let Some(ending) = &self.ending {
+    /// Returns the result of a `give` that received nothing.
+    fn nothing(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
+        if let Some(end) = &self.end {
             if self.unread().is_some_and(|unread| unread > 0) {
-                // The kernel gives out a segment that is not full after a time of its own.
-                return Ok(Given::Wait { until: None, readable: true });
+                // The kernel retires a partly filled segment after its own timeout.
+                return Ok(SourceStatus::AWAITS_INPUT);
             }
-            return match ending {
-                Ending::Stopped => Ok(Given::End),
-                Ending::Gone => Err(self.gone()),
+            return match end {
+                RxEnd::Stopped => Ok(SourceStatus::End),
+                RxEnd::Gone => Err(self.gone()),
             };
         }
-        // The error is told once, when the interface goes down, be it only the first step of being
-        // removed: from then on it is looked at until it is up again.
+        // The kernel reports the error once, when the interface goes down, possibly as the first
+        // step of its removal. Its state is then checked until it is up again.
         self.down |= self.device.ring.error().is_some();
         if self.down {
             match self.device.state() {
-                State::Up => self.down = false,
-                State::Down => {
+                LinkState::Up => self.down = false,
+                LinkState::Down => {
                     let until = Some(intake.now + DOWN_NS);
-                    return Ok(Given::Wait { until, readable: true });
+                    return Ok(SourceStatus::Wait { until, readable: true });
                 }
-                State::Gone => {
-                    self.ending = Some(Ending::Gone);
+                LinkState::Gone => {
+                    self.end = Some(RxEnd::Gone);
                     return self.nothing(intake);
                 }
             }
         }
-        Ok(match intake.pool.next_is_kept() {
-            // The descriptor says that there is something, and it was seen already.
-            true => Given::Wait { until: Some(intake.now + KEPT_NS), readable: false },
-            false => Given::Wait { until: None, readable: true },
+        Ok(match intake.pool.is_stalled() {
+            // The descriptor would be readable at once because of the segment that is still held.
+            true => SourceStatus::retry_at(intake.now + HELD_NS),
+            false => SourceStatus::AWAITS_INPUT,
         })
     }
 
-    /// Returns the number of frames that the kernel has put into the ring and that were not given.
+    /// Returns the number of frames in the ring that have not been emitted; `None` if the kernel's
+    /// counters cannot be read.
     fn unread(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
-        Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.strange))
+        Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.unknown_link))
     }
 
     fn gone(&self) -> Failure {
         let frames = self.given.blocks;
-        let counts = if self.filtered { Counts::Passed(frames) } else { Counts::All(frames) };
-        removed("watch", &self.device.name, counts)
+        let counts =
+            if self.filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };
+        interface_removed("watch", &self.device.name, counts)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Segments as the kernel fills them, made by hand; and what is refused at the door. Live
-//! interfaces are in the end-to-end tests.
+//! Hand-made segments in the kernel's layout, and refused requests. End-to-end tests cover live
+//! interfaces.
 
 use super::unpack::{Unpacked, unpack};
 use super::*;
@@ -13,7 +13,7 @@ const BLOCK_HEADER: usize = 48;
 /// Free bytes between a packet's header and its frame.
 const ROOM: usize = 14;
 
-/// A packet of a segment.
+/// A packet to be put into a segment.
 #[derive(Clone, Copy)]
 struct Made<'a> {
     frame: &'a [u8],
@@ -26,7 +26,7 @@ struct Made<'a> {
 const PLAIN: Made<'_> =
     Made { frame: b"ddddddsssssstt-payload", tag: None, hatype: 1, outgoing: false, status: 1 };
 
-/// A segment with these packets, as `linux/if_packet.h` lays it out (TPACKET_V3).
+/// Returns a segment with these packets in the layout of `linux/if_packet.h` (TPACKET_V3).
 fn segment(packets: &[Made<'_>]) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_HEADER];
     let put = |bytes: &mut Vec<u8>, at: usize, value: &[u8]| {
@@ -77,14 +77,14 @@ fn unpacked(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
     (entries, unpacked)
 }
 
-/// The bytes that a place names in the segment.
+/// Returns the bytes of this extent of the segment.
 fn named(bytes: &[u8], place: Extent) -> &[u8] {
     let from = usize::try_from(place.position() - AT).unwrap();
     &bytes[from..from + place.length() as usize]
 }
 
 #[test]
-fn every_frame_is_named_where_it_lies() {
+fn frames_are_unpacked_in_place_with_metadata() {
     let outgoing = Made { frame: b"ddddddssssssttx", outgoing: true, ..PLAIN };
     let unset = Made { frame: b"DDDDDDSSSSSSTT", status: 1 | 1 << 3, ..PLAIN };
     let mut bytes = segment(&[PLAIN, outgoing, unset]);
@@ -103,7 +103,7 @@ fn every_frame_is_named_where_it_lies() {
 }
 
 #[test]
-fn a_tag_goes_back_between_the_addresses_and_the_type() {
+fn vlan_tag_is_reinserted_behind_the_addresses() {
     let tagged = |tag| Made { tag: Some(tag), ..PLAIN };
     let mut bytes = segment(&[tagged((0x8100, 5)), PLAIN, tagged((0x88a8, 0x6007))]);
     let (entries, _) = unpacked(&mut bytes);
@@ -115,19 +115,19 @@ fn a_tag_goes_back_between_the_addresses_and_the_type() {
 }
 
 #[test]
-fn devices_without_ethernet_have_no_place_for_a_tag() {
+fn tag_is_not_reinserted_without_ethernet_header() {
     let raw = Made { frame: b"\x45 ip", hatype: 65534, tag: Some((0x8100, 5)), ..PLAIN };
     let radio = Made { hatype: 803, ..PLAIN };
     let mut bytes = segment(&[raw, radio, PLAIN]);
     let (entries, unpacked) = unpacked(&mut bytes);
-    assert_eq!(unpacked, Unpacked { strange: 1, broken: 0 });
+    assert_eq!(unpacked, Unpacked { unknown_link: 1, broken: 0 });
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0].marks.link, LinkType::RAW.0);
     assert_eq!(named(&bytes, entries[0].pointer.place), raw.frame);
 }
 
 #[test]
-fn a_segment_of_nonsense_costs_packets_and_no_panic() {
+fn corrupt_segments_lose_packets_without_panic() {
     let mut random = testkit::Random::replayable();
     let whole = segment(&[PLAIN, Made { tag: Some((0x8100, 5)), ..PLAIN }, PLAIN]);
     for _ in 0..20_000 {
@@ -143,7 +143,7 @@ fn a_segment_of_nonsense_costs_packets_and_no_panic() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named_with_those_that_are() {
+fn missing_interface_fails_with_list_of_existing_ones() {
     if testkit::need::net_raw().is_none() {
         return;
     }
@@ -158,9 +158,9 @@ fn an_interface_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn a_program_can_stand_for_it_at_one_interface_and_one_way() {
+fn attach_point_needs_one_interface_and_direction() {
     let asked = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
-        let mut arguments = Arguments::defaults(entry.description);
+        let mut arguments = Arguments::defaults(entry.description.parameters);
         values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
         entry.facts.attaches.unwrap()(&arguments)
     };

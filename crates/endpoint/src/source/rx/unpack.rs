@@ -1,9 +1,9 @@
-//! The packets of a segment that has arrived, as entries.
+//! Converts the packets of a received segment to entries.
 //!
-//! In: all bytes of a segment, as the kernel left them. Out: one entry per frame, which names it
-//! where it lies. On the way a VLAN tag that the kernel took out of a frame is put back into its
-//! place, so that a frame is what was on the wire (CONTRACT 3): the two addresses of Ethernet move
-//! four bytes to the front, into room that every packet of the ring has before it.
+//! In: all bytes of a segment, as the kernel left them. Out: one entry per frame, in place. A VLAN
+//! tag that the kernel has removed is reinserted, so that a frame is equal to that on the wire
+//! (CONTRACT 3): the two Ethernet addresses move four bytes forward, into the headroom of every
+//! packet in the ring.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::general::bpf::link_type;
@@ -11,21 +11,21 @@ use sys::packet::layout::{BlockHeader, PacketHeader, PacketKind, VlanTag};
 use wire::ethernet;
 use wire::link::LinkType;
 
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag in bytes.
 pub(super) const TAG: usize = 4;
 const _: () = assert!(TAG <= sys::packet::layout::ROOM);
 
-/// The contents of a segment.
+/// Packets of a segment that are not emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Unpacked {
-    /// Packets of which nobody here knows the link type.
-    pub(super) strange: u64,
-    /// Packets that the segment's header counts and that are not there: never, unless the kernel or
-    /// we are wrong.
+    /// Packets with an unsupported link type.
+    pub(super) unknown_link: u64,
+    /// Packets counted in the segment's header but absent. Always 0 unless the kernel or this code
+    /// has a bug.
     pub(super) broken: u64,
 }
 
-/// Appends the entries of a segment, whose first byte lies at `position` of the dbuf.
+/// Appends the entries of a segment whose first byte is at `position` of the dbuf.
 pub(super) fn unpack(
     segment: &mut [u8],
     (dbuf, position): (DbufId, u64),
@@ -33,7 +33,7 @@ pub(super) fn unpack(
     entries: &mut Vec<Entry>,
 ) -> Unpacked {
     let Some(block) = BlockHeader::read(segment) else { return Unpacked::default() };
-    let mut strange = 0;
+    let mut unknown_link = 0;
     let mut left = u64::from(block.packets);
     let mut at = block.first;
     while left > 0
@@ -41,7 +41,7 @@ pub(super) fn unpack(
     {
         left -= 1;
         match link_type(packet.link.hatype) {
-            None => strange += 1,
+            None => unknown_link += 1,
             Some(link) => {
                 let (from, length, wire_length) = frame(&packet, link, segment);
                 let place = Extent::new(position, 0).within(from, length);
@@ -57,7 +57,7 @@ pub(super) fn unpack(
         }
         at = packet.next;
     }
-    Unpacked { strange, broken: left }
+    Unpacked { unknown_link, broken: left }
 }
 
 fn flags(packet: &PacketHeader) -> Flags {
@@ -71,8 +71,7 @@ fn flags(packet: &PacketHeader) -> Flags {
     flags
 }
 
-/// Returns the offset of a frame, its bytes present, and its original length, with its tag in
-/// place.
+/// Returns offset, captured length and original length of a frame, with its tag reinserted.
 fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
     let plain = (offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
@@ -83,8 +82,8 @@ fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32
     (offset(packet.frame - TAG), packet.captured + tag, packet.length.saturating_add(tag))
 }
 
-/// Puts a tag behind the addresses of the frame that begins at `at`. `None`: the frame is too short
-/// to have had one.
+/// Inserts a tag after the addresses of the frame that begins at `at`. Returns `None` if the frame
+/// is too short for one.
 pub(super) fn put_back(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
     let room = segment.get_mut(at.checked_sub(TAG)?..at + ethernet::ETHERTYPE)?;
     room.copy_within(TAG.., 0);
@@ -94,7 +93,7 @@ pub(super) fn put_back(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()
     Some(())
 }
 
-/// A segment is at most as long as a rich pointer can say.
+/// Converts an offset; a segment is at most `BLOCK_MAX` bytes long, so it fits.
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

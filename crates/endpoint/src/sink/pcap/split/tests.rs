@@ -1,4 +1,4 @@
-//! Frames in, captures out.
+//! Captures written for given frames.
 
 use super::*;
 use crate::sink::pcap::{PCAP, tests::read};
@@ -6,7 +6,7 @@ use crate::testing::{TempDir, arguments, batch, block, frame, hex, hole, opening
 use abi::Marks;
 use std::fs;
 
-/// A UDP datagram of 10.0.0.`from` to 10.0.0.`to`, whose ports are the same numbers.
+/// Returns a UDP datagram from 10.0.0.`from` to 10.0.0.`to` with ports of the same numbers.
 fn datagram(from: u8, to: u8) -> Vec<u8> {
     hex(&format!(
         "020000000002 020000000001 0800 4500001e 00010000 40110000 0a0000{from:02x} 0a0000{to:02x}
@@ -20,7 +20,7 @@ fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Result<Box<dyn Sink>, Fa
     (crate::sink::pcap::ENTRY.open)(&Opening { form, ..opening(&given, &[]) })
 }
 
-/// The captures in a directory and how many frames each has.
+/// Returns the captures in a directory with their frame counts.
 fn captures(dir: &str) -> Vec<(String, usize)> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     let mut found: Vec<(String, usize)> = names
@@ -37,7 +37,7 @@ fn named(found: &[(String, usize)]) -> Vec<(&str, usize)> {
 }
 
 #[test]
-fn h10_frames_of_a_connection_meet_in_one_file() {
+fn h10_frames_of_a_connection_share_one_file() {
     let (one, back, two) = (datagram(1, 2), datagram(2, 1), datagram(1, 3));
     let arp = hex("ffffffffffff 020000000001 0806 0001");
     let blocks = [&one, &two, &back, &arp, &one].map(|bytes| frame(bytes));
@@ -74,7 +74,7 @@ fn h10_frames_of_a_connection_meet_in_one_file() {
 }
 
 #[test]
-fn sessions_are_those_of_the_filter_before() {
+fn ended_sessions_start_a_new_capture() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let bytes = datagram(1, 2);
@@ -103,7 +103,7 @@ fn sessions_are_those_of_the_filter_before() {
 }
 
 #[test]
-fn refusals_name_the_directory() {
+fn failures_name_the_directory() {
     let dir = TempDir::new();
     let failure = refused(on("-", &[("per", "session")], Form::Frame)).to_string();
     assert!(failure.ends_with("name a directory"), "{failure}");

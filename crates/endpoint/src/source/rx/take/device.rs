@@ -1,14 +1,14 @@
-//! An interface whose frames are taken: its queues, the memory that they fill, and the program that
-//! leads frames there.
+//! An interface whose frames are redirected: its queues, their memory, and the XDP program.
 //!
-//! In: what the request asks. Out: everything in place, and the program last of all, so that the
-//! first frame that it leads finds its socket, and a step that fails has taken nothing. The program
-//! is held by a link: when this value or this process goes, however it goes, frames go to the host
-//! again. A program that is there already stays, and we are refused. (CONTRACT 2; FEATURES V17)
+//! In: the request's parameters. Out: a fully set up device. The program is attached last, so that
+//! its first frame finds a socket, and a failed step has redirected nothing. The program is
+//! attached by a BPF link: when this value is dropped or the process exits for any reason, frames
+//! go to the host again. An XDP program that is already attached stays, and opening fails.
+//! (CONTRACT 2; FEATURES V17)
 
 use super::super::losses::Losses;
 use super::routes::{self, Routes};
-use crate::fail::reason;
+use crate::failure::reason;
 use crate::{Failure, interface};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,55 +21,55 @@ use sys::steps::{Resource, Steps};
 use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
-/// Frames of a queue where nobody says how much memory, at least and at most for all of them; at
-/// most a 64th of the memory too.
+/// Default number of frame buffers per queue, and limits of their total. The total is also at most
+/// 1/64 of the machine's memory.
 const FRAMES_QUEUE: u64 = 4096;
 const FRAMES_MIN: u64 = 8192;
 const FRAMES_MAX: u64 = 1 << 16;
-/// One frame in so many is not lent: a sink that sends out of this memory copies into it what lies
-/// elsewhere.
+/// One in this many frame buffers is reserved for sinks that send from this memory and copy foreign
+/// blocks into it.
 const SPARE: usize = 16;
-/// Entries of a ring, at most: the kernel's own limit is higher, and nobody is so late.
+/// Maximum number of ring entries; no reader is late by more.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// The longest wait for an occupied queue, and the pause between two tries: on a busy machine the
-/// kernel takes some time to free it after its owner has ended.
+/// Maximum wait for a busy queue and the interval between attempts: a loaded kernel frees a queue
+/// some time after its owner has exited.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
-/// More queues are not looked for.
+/// Maximum number of queues.
 const QUEUES_MAX: u32 = 256;
 
-/// The arguments for making a program.
+/// Arguments for loading the program.
 #[derive(Clone, Copy, Debug)]
-pub struct Making<'m> {
-    /// The sockets to which it leads frames, by queue.
+pub struct LoadArguments<'m> {
+    /// Map of the AF_XDP sockets by queue index.
     pub sockets: &'m Map,
-    /// Its way to ask the driver for tags.
+    /// Driver function for reading VLAN tags; `None` if there is none.
     pub asks: Option<TagLookup>,
-    /// True if it must accept frames of several buffers.
+    /// True if the program must accept frames in several buffers.
     pub fragments: bool,
 }
 
-/// Resource a program.
-pub type Maker<'m> = &'m (dyn Fn(&Making<'_>) -> Result<Program, LoadError> + Sync);
+/// Loader of a program.
+pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, LoadError> + Sync);
 
-/// The request.
-pub(super) struct Asked<'a> {
+/// Parameters of the device.
+pub(super) struct TakeParameters<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
-    /// Bytes of memory; none: what fits the queues.
+    /// Memory in bytes; `None` derives it from the number of queues.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// Also from an interface that somebody may need.
+    /// True to take an interface that the user may need.
     pub(super) force: bool,
-    /// Resource the program; none: one that leads everything here.
-    pub(super) make: Option<Maker<'a>>,
+    /// Loader of the program; `None` for one that redirects every frame.
+    pub(super) make: Option<ProgramLoader<'a>>,
     pub(super) steps: &'a Steps,
 }
 
-/// An interface whose frames come here.
+/// An interface whose frames are redirected to this process.
 #[derive(Debug)]
-pub(super) struct Device {
-    /// Dropped first: what follows is needed as long as frames are led here.
+pub(super) struct TakeDevice {
+    /// Dropped first: the following fields are in use while frames are redirected.
     link: Link,
     redirect: Redirect,
     pub(super) queues: Vec<XdpReceiver>,
@@ -80,27 +80,27 @@ pub(super) struct Device {
     mode: XdpMode,
     detached: bool,
     remarked: Option<String>,
-    /// Lets frames for other hosts in, while it is open.
+    /// Holds the interface in promiscuous mode while open.
     _promiscuous: Option<PacketSocket>,
 }
 
-/// The name in lists of programs.
+/// Name of the program in listings.
 const NAME: &str = "streamline_take";
-/// The call, for failures.
+/// Name of the call in failures.
 const CALL: &str = "take from";
 
-impl Device {
-    /// Takes the frames of an interface in its name space.
-    pub(super) fn open(asked: &Asked<'_>) -> Result<Self, Failure> {
-        interface::within(asked.netns, || Self::here(asked))
+impl TakeDevice {
+    /// Redirects the frames of an interface in the requested namespace.
+    pub(super) fn open(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
+        interface::within(asked.netns, || Self::open_here(asked))
     }
 
-    fn here(asked: &Asked<'_>) -> Result<Self, Failure> {
+    fn open_here(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
         let name = asked.interface;
         let (found, link_type) = interface::named(CALL, name)?;
-        fits(&found, link_type, name)?;
+        check_redirectable(&found, link_type, name)?;
         if !asked.force {
-            is_spared(&found.name, asked.netns.is_none())?;
+            check_spared(&found.name, asked.netns.is_none())?;
         }
         let cannot = |error: sys::Error| refused(name, &error);
         let step = |makes, target| asked.steps.take(makes, target);
@@ -130,7 +130,7 @@ impl Device {
             None => Redirect::attach_new((NAME, count, fragments), found.index, lead),
             Some(make) => {
                 let made = |sockets: &Map, asks| {
-                    make(&Making { sockets, asks, fragments }).map_err(Refusal::Load)
+                    make(&LoadArguments { sockets, asks, fragments }).map_err(Refusal::Load)
                 };
                 Redirect::attach_with((NAME, count), &made, found.index, lead)
             }
@@ -159,36 +159,37 @@ impl Device {
         })
     }
 
-    /// Lends free frames to all queues, each its share.
+    /// Lends free frame buffers to all queues in equal shares.
     pub(super) fn supply(&mut self) -> Result<(), Failure> {
         supply(&self.frames, &mut self.queues).map_err(|error| refused(&self.name, &error))
     }
 
-    /// Leads nothing here any more: frames go to the host again.
+    /// Detaches the program: frames go to the host again. Returns true on success.
     pub(super) fn detach(&mut self) -> bool {
-        // What is said about the link then is our own doing.
+        // Recorded first, because detaching changes the state of the link.
         self.remarked = self.remark();
         self.detached = self.link.detach().is_ok();
         self.detached
     }
 
-    /// Returns the program's counts, and how many frames found no room, by the kernel's counters.
+    /// Returns the program's counters, and the number of frames dropped for lack of room by the
+    /// kernel's counters.
     pub(super) fn counted(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
             Some(of.rx_dropped + of.rx_full)
         });
-        // In this order: what was lost had been led before.
+        // Read first, so that every lost frame is also in the program's counters.
         let lost = lost.sum();
         (self.redirect.counts(), lost)
     }
 
-    /// Returns true if the interface has gone.
+    /// Returns true if the interface has been removed.
     pub(super) fn is_gone(&self) -> bool {
         self.queues.iter().any(|queue| queue.error().is_some())
     }
 
-    /// Returns a remark for the user.
+    /// Returns a note for the user.
     pub(super) fn remark(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();
@@ -208,7 +209,7 @@ impl Device {
     }
 }
 
-/// A program that is not attached, with the cause.
+/// An error of loading or attaching the program.
 enum Refusal {
     Load(LoadError),
     Call(sys::Error),
@@ -226,9 +227,12 @@ impl From<sys::Error> for Refusal {
     }
 }
 
-/// The memory and a receiver for each queue that the interface has, and whether packets may lie in
-/// several frames.
-fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
+/// Opens a receiver for each queue over shared memory. Returns them with the memory and whether
+/// packets may span several buffers.
+fn queues(
+    asked: &TakeParameters<'_>,
+    index: u32,
+) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
     let first = |fragments| {
         let bytes = asked.ring.map(|bytes| bytes / 4096);
         let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
@@ -244,7 +248,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<XdpRec
         let receiver = patiently(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
-    // A kernel before 6.6 knows no packets in several frames.
+    // Kernels before 6.6 do not support packets in several buffers.
     let (frames, settings, receiver) = match first(true) {
         Err(sys::Error { errno: EINVAL, .. }) => first(false)?,
         outcome => outcome?,
@@ -254,7 +258,7 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<XdpRec
         asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
         match patiently(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings })) {
             Ok(receiver) => queues.push(receiver),
-            // There is no such queue.
+            // The previous queue was the last.
             Err(error) if error.errno == EINVAL => break,
             Err(error) => return Err(error),
         }
@@ -262,8 +266,8 @@ fn queues(asked: &Asked<'_>, index: u32) -> sys::Result<(Arc<Frames>, Vec<XdpRec
     Ok((frames, queues, settings.fragments))
 }
 
-/// Tries it again for a moment while somebody has the queue: the kernel takes it from who has ended
-/// a little later.
+/// Retries for up to [`PATIENCE`] while the queue is busy: the kernel frees it some time after its
+/// owner has exited. Blocks.
 fn patiently<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
@@ -276,7 +280,7 @@ fn patiently<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     }
 }
 
-/// Returns the number of queues of an interface in our own namespace, as files report it.
+/// Returns the number of receive queues of an interface in our own namespace, from `/sys`.
 fn channels(interface: &str) -> u32 {
     let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
     let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -295,8 +299,8 @@ fn promiscuous(index: u32) -> sys::Result<PacketSocket> {
     Ok(socket)
 }
 
-/// Checks that frames of this interface can be taken at all.
-fn fits(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
+/// Fails if the interface has no Ethernet frames or already has an XDP program.
+fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, and XDP sees no others";
         let hint = "`rx` without `take` watches it";
@@ -308,11 +312,12 @@ fn fits(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an interface that somebody may need.
-fn is_spared(interface: &str, ours: bool) -> Result<(), Failure> {
+/// Fails if the interface carries the default route or, in our own network namespace (`ours`), the
+/// SSH connection of the user.
+fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
     let routes = Routes::read();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);
-    let caller = routes::caller(connection.as_deref()).filter(|caller| !caller.is_loopback());
+    let caller = routes::ssh_peer(connection.as_deref()).filter(|caller| !caller.is_loopback());
     let why = if caller.is_some_and(|caller| routes.to(caller) == Some(interface)) {
         "you are connected through it, and would be cut off"
     } else if routes.is_default(interface) {
@@ -324,9 +329,9 @@ fn is_spared(interface: &str, ours: bool) -> Result<(), Failure> {
         .hint("`--force` before the line takes it all the same; `rx` without `take` watches"))
 }
 
-/// Another program has the place.
+/// Creates the failure for an interface that already has an XDP program.
 fn taken_already(name: &str, found: &Interface) -> Failure {
-    // Looked at again: it may have come meanwhile.
+    // Read again: the program may have been attached in the meantime.
     let now = RouteSocket::open().and_then(|links| links.indexed(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();
@@ -339,7 +344,7 @@ fn taken_already(name: &str, found: &Interface) -> Failure {
     )
 }
 
-/// The program was not loaded.
+/// Creates the failure of loading the program.
 fn not_loaded(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
@@ -347,26 +352,26 @@ fn not_loaded(name: &str, error: &LoadError) -> Failure {
     Failure { needs: denied.then_some(Capabilities::BPF), ..failure }
 }
 
-/// Turns a refusal of the machine into a failure.
+/// Converts an error of the operating system into a failure.
 fn refused(name: &str, error: &sys::Error) -> Failure {
     let why = reason(&std::io::Error::from_raw_os_error(error.errno));
-    let told =
+    let refusal =
         |what: &str| Failure::new(CALL, name, format!("{what}: {why}")).errno(Some(error.errno));
     match (error.call, error.errno) {
-        ("socket", EAFNOSUPPORT) => told("this kernel has no AF_XDP")
+        ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP")
             .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),
         ("socket", EPERM | EACCES) => {
-            let failure = told("the kernel refuses a socket of AF_XDP");
+            let failure = refusal("the kernel refuses a socket of AF_XDP");
             Failure { needs: Some(Capabilities::NET_RAW), ..failure }
         }
         ("bpf", EPERM | EACCES) => {
-            Failure { needs: Some(Capabilities::BPF), ..told("the kernel refuses the program") }
+            Failure { needs: Some(Capabilities::BPF), ..refusal("the kernel refuses the program") }
         }
-        (_, ENOBUFS) => told("the memory cannot be locked")
+        (_, ENOBUFS) => refusal("the memory cannot be locked")
             .hint("raise the limit of locked memory (`ulimit -l`), or give CAP_IPC_LOCK"),
-        ("bind", EBUSY) => told("another socket of AF_XDP has its queue")
+        ("bind", EBUSY) => refusal("another socket of AF_XDP has its queue")
             .hint("end the program that takes from it already"),
-        _ => told(&format!("{} on {}", error.call, error.target)),
+        _ => refusal(&format!("{} on {}", error.call, error.target)),
     }
 }
 

@@ -1,84 +1,87 @@
-//! `rx IF take`: frames that this line takes, and the host does not get. [SL §5.5; CONTRACT 2, 3,
-//! 6]
+//! `rx IF take`: receives frames by AF_XDP and withholds them from the host. [SL §5.5; CONTRACT 2,
+//! 3, 6]
 //!
-//! Out: one block per frame, named in the frame of the memory that the kernel filled (AF_XDP): a
-//! frame goes back to the kernel when the last filter, sink or reader of a ring is done with it.
-//! A packet in several frames is put together, by a copy into the general memory of its space. The
-//! point of observation is XDP, before generic receive offload: frames are as long as the driver
-//! hands them up, their tags are in place, and nobody says whether a checksum was left to a device.
+//! Out: one block per frame, in place in memory filled by the kernel: a frame buffer returns to the
+//! kernel when the last filter, sink or ring reader releases it. A packet that spans several
+//! buffers is reassembled by a copy into the general memory of its space. The point of observation
+//! is XDP, in front of generic receive offload: frames have the length delivered by the driver,
+//! VLAN tags are in place, and checksum offload is not reported.
 //!
-//! - [`device`]: everything in place, in the order in which nothing is lost;
-//! - [`rest`]: how long queues are left alone while many frames come;
-//! - [`routes`]: what nobody takes by mistake;
-//! - [`ways`]: where a program looks at frames first, and says over which edges they leave it.
+//! - [`device`]: sockets, memory and program of an interface, set up without loss;
+//! - [`poll_pause`]: pauses between polls at high frame rates;
+//! - [`routes`]: interfaces protected from accidental use;
+//! - [`exits`]: frames classified by a program, with the exits that they take.
 
 mod device;
-mod rest;
+mod exits;
+mod poll_pause;
 mod routes;
-mod ways;
 
 use super::unpack::{TAG, put_back};
-use super::{DOWN_NS, KEPT_NS};
-use crate::interface::{Counts, removed};
-use crate::{DropReason, Failure, Given, Intake, Opening, Seen, Source, SourceProperties};
+use super::{DOWN_NS, HELD_NS};
+use crate::interface::{FrameCount, interface_removed};
+use crate::{
+    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
+};
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
-use device::{Asked, Device};
-pub use device::{Maker, Making};
+pub use device::{LoadArguments, ProgramLoader};
+use device::{TakeDevice, TakeParameters};
+pub use exits::{EXIT_NUMBER, FirstHeader, SLOT, SLOTS_MAX, TAIL, tail_offset};
+use exits::{Exits, FrameMetadata};
 use filter::{Amount, Time};
-use rest::Rest;
+use poll_pause::PollPause;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::packet::layout::VlanTag;
 use sys::xdp::{Descriptor, Stamp};
-use ways::{Front, Ways};
-pub use ways::{Head, PLACE, PLACES_MAX, REST, WAY, rest};
 use wire::link::LinkType;
 
-struct Taking {
-    device: Device,
+struct TakeSource {
+    device: TakeDevice,
     origin: u16,
     pieces: Vec<Descriptor>,
     entries: Vec<Entry>,
-    /// The ways on which frames come out of a program that looks at them first.
-    ways: Option<Ways>,
-    long: Long,
-    rest: Rest,
+    /// Exits of the program if one classifies the frames; `None` if it redirects all of them.
+    exits: Option<Exits>,
+    reassembly: Reassembly,
+    pause: PollPause,
     given: Amount,
-    /// Longer than a block can be.
+    /// Frames dropped because they are longer than a block.
     too_long: u64,
-    /// Frames that lay in the rings when it was closed.
+    /// Frames left in the rings when the source was closed.
     unread: u64,
     stopped: bool,
     closed: bool,
 }
 
-/// A packet in several frames, as far as it came.
+/// A packet that spans several buffers, as received so far.
 #[derive(Debug, Default)]
-struct Long {
+struct Reassembly {
     bytes: Vec<u8>,
     time: Time,
-    front: Option<Front>,
-    /// All of it is here.
+    front: Option<FrameMetadata>,
+    /// True if the packet is complete.
     whole: bool,
 }
 
-/// Takes what an interface receives, all of it.
+/// Opens a source that takes all frames of an interface.
 pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
-    Ok(Box::new(Taking::open(opening, None)?))
+    Ok(Box::new(TakeSource::open(opening, None)?))
 }
 
-/// Takes what an interface receives and a program that `make` makes hands on, over ways on which
-/// frames begin like this; of so many places in front of a frame each is one of the ways'.
+/// Opens a source that takes the frames redirected by the program that `make` loads. `headers` is
+/// the first header of the frames on each exit; `slots` is the number of slots in front of a frame,
+/// which exits share if a frame takes at most one of them.
 pub fn by_program(
     opening: &Opening<'_>,
-    (heads, places): (Vec<Head>, usize),
-    make: Maker<'_>,
+    (headers, slots): (Vec<FirstHeader>, usize),
+    make: ProgramLoader<'_>,
 ) -> Result<Box<dyn Source>, Failure> {
-    let taking = Taking::open(opening, Some(make))?;
-    Ok(Box::new(Taking { ways: Some(Ways::new(heads, places)), ..taking }))
+    let source = TakeSource::open(opening, Some(make))?;
+    Ok(Box::new(TakeSource { exits: Some(Exits::new(headers, slots)), ..source }))
 }
 
-impl Taking {
-    fn open(opening: &Opening<'_>, make: Option<Maker<'_>>) -> Result<Self, Failure> {
+impl TakeSource {
+    fn open(opening: &Opening<'_>, make: Option<ProgramLoader<'_>>) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let Some(interface) = arguments.text("interface") else {
             let hint = "name the interface: `rx eth0 take`";
@@ -89,7 +92,7 @@ impl Taking {
             let hint = "leave `both=yes` or `take` out";
             return Err(Failure::new("take from", interface, why).hint(hint));
         }
-        let device = Device::open(&Asked {
+        let device = TakeDevice::open(&TakeParameters {
             interface,
             netns: arguments.text("netns"),
             ring: arguments.number("ring"),
@@ -100,13 +103,13 @@ impl Taking {
         })?;
         let room = device.frames.count() / device.queues.len().max(1);
         Ok(Self {
-            rest: Rest::new(opening.latency, room),
+            pause: PollPause::new(opening.latency, room),
             device,
             origin: opening.origin,
             pieces: Vec::new(),
             entries: Vec::new(),
-            ways: None,
-            long: Long::default(),
+            exits: None,
+            reassembly: Reassembly::default(),
             given: Amount::default(),
             too_long: 0,
             unread: 0,
@@ -116,44 +119,44 @@ impl Taking {
     }
 }
 
-impl Source for Taking {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+impl Source for TakeSource {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.device.supply()?;
         self.entries.clear();
         let clock = Clock::now();
         self.end_long(intake);
-        if self.ways.as_ref().is_none_or(|ways| ways.waiting() == 0) {
+        if self.exits.as_ref().is_none_or(|exits| exits.waiting() == 0) {
             self.gather(intake, &clock)?;
         }
         if self.device.queues.len() > 1 {
-            // Each queue is in order; a session stays in one (CONTRACT 16).
+            // Each queue is in order, and a session stays in one queue (CONTRACT 16).
             self.entries.sort_by_key(|entry| entry.context.time);
-            self.ways.iter_mut().for_each(Ways::sort);
+            self.exits.iter_mut().for_each(Exits::sort);
         }
-        if let Some(ways) = &mut self.ways {
+        if let Some(exits) = &mut self.exits {
             let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
-            ways.next(intake.room(), pools, &mut self.entries);
-            intake.arc = Some(ways.edge);
+            exits.next(intake.room(), pools, &mut self.entries);
+            intake.arc = Some(exits.edge);
         }
         let put = intake.put_all(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "no more was taken than there is room for");
         for entry in self.entries.iter().take(put) {
             self.given.add(entry.pointer.length());
         }
-        self.rest.came(put);
-        if put > 0 { Ok(Given::Blocks) } else { self.nothing(intake) }
+        self.pause.received(put);
+        if put > 0 { Ok(SourceStatus::Blocks) } else { self.nothing(intake) }
     }
 
-    fn seen(&self) -> Seen {
+    fn counters(&self) -> SourceCounters {
         let (counted, lost) = self.device.counted();
-        let (came, mut dropped) = match &self.ways {
+        let (came, mut dropped) = match &self.exits {
             None => {
                 let dropped = self.device.losses.before();
                 let came =
                     dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
                 (came.sum::<Option<u64>>(), dropped)
             }
-            // What the program has seen it counts itself, and knows whoever made it.
+            // The program counts its own input, which the owner of the program reports.
             Some(_) => {
                 let here = self.given.blocks + self.too_long + self.unread;
                 (lost.map(|lost| lost + here), Vec::new())
@@ -163,15 +166,15 @@ impl Source for Taking {
         let left = [("too long".into(), self.too_long), (DropReason::Unread, self.unread)];
         let left = left.into_iter().filter(|(_, count)| *count > 0);
         dropped.extend(left.map(|(why, count)| (why, Some(count))));
-        // Nobody counts the bytes of what did not come.
-        let seen = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
-        Seen {
+        // The kernel does not count the bytes of lost frames.
+        let observed = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
+        SourceCounters {
             remark: self.device.remark(),
-            seen,
+            observed,
             given: self.given,
             dropped,
-            arrived: self.ways.as_ref().map_or_else(Vec::new, Ways::arrived),
-            ..Seen::default()
+            arrived: self.exits.as_ref().map_or_else(Vec::new, Exits::counts),
+            ..SourceCounters::default()
         }
     }
 
@@ -182,7 +185,7 @@ impl Source for Taking {
     fn properties(&self) -> SourceProperties {
         SourceProperties {
             lender: Some(self.device.frames.clone()),
-            chooses_arc: self.ways.is_some(),
+            chooses_arc: self.exits.is_some(),
             ..SourceProperties::default()
         }
     }
@@ -200,14 +203,14 @@ impl Source for Taking {
     }
 }
 
-impl Taking {
-    /// Takes as many packets off the queues as there is room for.
+impl TakeSource {
+    /// Receives packets from the queues until the intake's room is used up.
     fn gather(&mut self, intake: &Intake<'_>, clock: &Clock) -> Result<(), Failure> {
         let room = intake.room().saturating_sub(self.arrived_here());
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
         for number in 0..self.device.queues.len() {
-            if self.long.whole {
+            if self.reassembly.whole {
                 return Ok(());
             }
             self.pieces.clear();
@@ -218,8 +221,8 @@ impl Taking {
                 self.piece(*piece, intake, clock)?;
             }
             self.pieces = pieces;
-            // The rest of a packet lies in the same queue.
-            while !self.long.bytes.is_empty() && !self.long.whole {
+            // The remaining buffers of a packet are in the same queue.
+            while !self.reassembly.bytes.is_empty() && !self.reassembly.whole {
                 self.pieces.clear();
                 if self.receive(number, 1)? == 0 {
                     return Err(self.broken("a packet ends in the middle"));
@@ -232,9 +235,9 @@ impl Taking {
         Ok(())
     }
 
-    /// Blocks that are here and were not put.
+    /// Returns the number of received blocks that have not been emitted.
     fn arrived_here(&self) -> usize {
-        self.entries.len() + self.ways.as_ref().map_or(0, Ways::waiting)
+        self.entries.len() + self.exits.as_ref().map_or(0, Exits::waiting)
     }
 
     fn receive(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
@@ -244,7 +247,7 @@ impl Taking {
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
-    /// A piece of a packet, mostly all of it.
+    /// Converts one buffer of a packet, in most cases all of it.
     fn piece(
         &mut self,
         piece: Descriptor,
@@ -257,22 +260,23 @@ impl Taking {
             return Err(self.broken("a frame came that is here already"));
         };
         let end = at + piece.length as usize;
-        let first = self.long.bytes.is_empty();
+        let first = self.reassembly.bytes.is_empty();
         let mut at = at;
         if first {
-            let stamp = match &self.ways {
+            let stamp = match &self.exits {
                 None => stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at)),
-                Some(ways) => {
-                    let Some((front, stamp)) = draft.get(at..end).and_then(|b| ways.read(b)) else {
+                Some(exits) => {
+                    let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
+                    else {
                         drop(draft);
                         return Err(self.broken("a frame came without what stands in front"));
                     };
-                    at += ways.front();
-                    self.long.front = Some(front);
+                    at += exits.front();
+                    self.reassembly.front = Some(front);
                     stamp
                 }
             };
-            self.long.time = clock.time(stamp.time);
+            self.reassembly.time = clock.time(stamp.time);
             at -= restored(stamp.tag, at, &mut draft);
         }
         if first && !piece.continues {
@@ -281,22 +285,22 @@ impl Taking {
             self.arrive((intake.pool.id(), place), &head);
             return Ok(());
         }
-        self.long.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
+        self.reassembly.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
         drop(draft);
         if !piece.continues {
-            self.long.whole = true;
+            self.reassembly.whole = true;
             self.end_long(intake);
         }
         Ok(())
     }
 
-    /// Gives a packet that was put together, if there is one and room for it.
+    /// Emits a reassembled packet if one is complete and there is room.
     fn end_long(&mut self, intake: &Intake<'_>) {
-        if !self.long.whole || intake.room() <= self.arrived_here() {
+        if !self.reassembly.whole || intake.room() <= self.arrived_here() {
             return;
         }
         let pool = intake.general.unwrap_or(intake.pool);
-        let bytes = &self.long.bytes;
+        let bytes = &self.reassembly.bytes;
         if bytes.len() > pool.block_max() {
             self.too_long += 1;
         } else {
@@ -304,81 +308,81 @@ impl Taking {
                 room.copy_from_slice(bytes);
                 bytes.len()
             });
-            // No room now: it is tried again.
+            // No memory: the next `give` retries.
             let Some((place, _)) = copied else { return };
             let head = [bytes.first().copied().unwrap_or_default()];
             self.arrive((pool.id(), place), &head);
         }
-        self.long.bytes.clear();
-        self.long.whole = false;
+        self.reassembly.bytes.clear();
+        self.reassembly.whole = false;
     }
 
-    /// A whole frame is there.
+    /// Turns a complete frame into one block, or one per exit that it takes.
     fn arrive(&mut self, at: (DbufId, Extent), head: &[u8]) {
-        let stamped = (self.origin, self.long.time);
-        match (&mut self.ways, &self.long.front) {
-            (Some(ways), Some(front)) => ways.send(front, at, head, stamped),
+        let stamped = (self.origin, self.reassembly.time);
+        match (&mut self.exits, &self.reassembly.front) {
+            (Some(exits), Some(front)) => exits.send(front, at, head, stamped),
             _ => self.entries.push(self.entry(at)),
         }
     }
 
     fn entry(&self, (dbuf, place): (DbufId, Extent)) -> Entry {
-        let (origin, time) = (self.origin, self.long.time);
+        let (origin, time) = (self.origin, self.reassembly.time);
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
         let marks = Marks::frame(LinkType::ETHERNET.0, place.length(), place.length());
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// Returns the answer when nothing was given.
-    fn nothing(&mut self, intake: &Intake<'_>) -> Result<Given, Failure> {
-        let soon = Some(intake.now + KEPT_NS);
-        if self.long.whole {
-            // The queues may have more, which has to wait.
-            return Ok(Given::Wait { until: soon, readable: false });
+    /// Returns the result of a `give` that emitted nothing.
+    fn nothing(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
+        let soon = Some(intake.now + HELD_NS);
+        if self.reassembly.whole {
+            // The queues may have more frames, which have to wait for this packet.
+            return Ok(SourceStatus::Wait { until: soon, readable: false });
         }
         if self.stopped {
-            return Ok(Given::End);
+            return Ok(SourceStatus::End);
         }
         if self.device.is_gone() {
             let frames = self.given.blocks;
-            // A program has ended some by itself, unless there is none.
-            let counts = match self.ways {
-                None => Counts::All(frames),
-                Some(_) => Counts::Passed(frames),
+            // With a program in front, some frames have ended there.
+            let counts = match self.exits {
+                None => FrameCount::All(frames),
+                Some(_) => FrameCount::Passed(frames),
             };
-            return Err(removed("take from", &self.device.name, counts));
+            return Err(interface_removed("take from", &self.device.name, counts));
         }
-        if let Some(until) = self.rest.until(intake.now) {
-            return Ok(Given::Wait { until: Some(until), readable: false });
+        if let Some(until) = self.pause.until(intake.now) {
+            return Ok(SourceStatus::retry_at(until));
         }
-        // Others keep frames, and do not say when they let go of them; and a socket of AF_XDP does
-        // not wake who waits when its interface goes.
-        let until = soon.filter(|_| intake.pool.kept() > 0).or(Some(intake.now + DOWN_NS));
-        Ok(Given::Wait { until, readable: true })
+        // Holders release frames without notification, and an AF_XDP socket does not wake its
+        // poller when the interface is removed, so the wait is bounded.
+        let until = soon.filter(|_| intake.pool.outstanding() > 0).or(Some(intake.now + DOWN_NS));
+        Ok(SourceStatus::Wait { until, readable: true })
     }
 
-    /// Packets that came and that nobody takes.
+    /// Counts the packets left in the rings, and discards them.
     fn count_unread(&mut self) -> u64 {
-        let mut packets = u64::from(self.long.whole);
-        if let Some(ways) = &mut self.ways {
-            packets += ways.waiting() as u64;
-            ways.leave_all();
-            if let Some(front) = self.long.front.filter(|_| self.long.whole) {
-                ways.leave(&front);
+        let mut packets = u64::from(self.reassembly.whole);
+        if let Some(exits) = &mut self.exits {
+            packets += exits.waiting() as u64;
+            exits.leave_all();
+            if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.whole) {
+                exits.leave(&front);
             }
         }
         for queue in &mut self.device.queues {
             self.pieces.clear();
-            // What cannot be read is not counted, and shows as a ledger that does not balance.
+            // Unreadable frames are not counted, so that the ledger does not balance.
             let _ = queue.receive(&mut self.pieces, usize::MAX);
             packets += self.pieces.iter().filter(|piece| !piece.continues).count() as u64;
-            let Some(ways) = &mut self.ways else { continue };
+            let Some(exits) = &mut self.exits else { continue };
             let mut begins = true;
             for piece in &self.pieces {
-                let mut bytes = vec![0; ways.front()];
+                let mut bytes = vec![0; exits.front()];
                 if begins && self.device.frames.copy(piece.address, &mut bytes) {
-                    let read = ways.read(&bytes);
-                    read.iter().for_each(|(front, _)| ways.leave(front));
+                    let read = exits.read(&bytes);
+                    read.iter().for_each(|(front, _)| exits.leave(front));
                 }
                 begins = !piece.continues;
             }
@@ -391,10 +395,10 @@ impl Taking {
     }
 }
 
-/// The time of day of what the monotonic clock stamped.
+/// Conversion from the monotonic clock to the time of day.
 struct Clock {
     real: Time,
-    /// The difference of the time of day and the monotonic clock.
+    /// Time of day minus monotonic time, wrapping.
     ahead: Time,
 }
 
@@ -404,24 +408,23 @@ impl Clock {
         Self { real, ahead: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// The time of day of a time of the monotonic clock; now, where there is none.
+    /// Converts a monotonic time to the time of day; `None` gives the current time.
     fn time(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.ahead))
     }
 }
 
-/// Reads the program's words before a frame.
+/// Reads the words that the program has written in front of a frame.
 fn stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }
 
-/// Puts the tag that the device took out of the frame at `at` back; answers by how much it is
-/// longer.
+/// Reinserts the VLAN tag of the frame at `at`; returns the number of bytes added.
 fn restored(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
     tag.and_then(|tag| put_back(tag, at, frame)).map_or(0, |()| TAG)
 }
 
-/// A place in a frame of a page.
+/// Converts an offset within a page, which always fits.
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

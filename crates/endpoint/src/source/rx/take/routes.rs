@@ -1,16 +1,16 @@
-//! Finds the interfaces that a user may not lose by mistake: that of the default route, and that of
-//! the user's connection. (CONTRACT 2) (CONTRACT 2)
+//! Determines the interfaces that must not be taken by accident: that of the default route and that
+//! of the user's own connection. (CONTRACT 2)
 //!
-//! In: the tables of `/proc/net`, as text, and what sshd says of its connection. Out: names of
-//! interfaces. A table that cannot be read is empty: nothing is protected then that is not there.
+//! In: the tables of `/proc/net` as text, and the environment variable that sshd sets. Out: names
+//! of interfaces. An unreadable table counts as empty, and no interface is protected.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The routes of the name space of this thread.
+/// The routing table of this thread's network namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Routes(Vec<Route>);
 
-/// The destination of packets to some addresses.
+/// An entry of the routing table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Route {
     network: IpAddr,
@@ -18,7 +18,7 @@ struct Route {
     interface: String,
 }
 
-/// RTF_REJECT: packets go nowhere.
+/// RTF_REJECT: the route discards packets.
 const REJECT: u32 = 0x200;
 
 impl Routes {
@@ -32,12 +32,12 @@ impl Routes {
         Self(four.chain(six.lines().filter_map(route6)).collect())
     }
 
-    /// Returns true if packets without another route go through this interface.
+    /// Returns true if the default route leads through this interface.
     pub(super) fn is_default(&self, interface: &str) -> bool {
         self.0.iter().any(|route| route.length == 0 && route.interface == interface)
     }
 
-    /// The interface that leads to an address.
+    /// Returns the interface of the route to an address, by longest prefix.
     pub(super) fn to(&self, address: IpAddr) -> Option<&str> {
         let leads = self.0.iter().filter(|route| route.leads_to(address));
         leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
@@ -60,8 +60,9 @@ impl Route {
     }
 }
 
-/// `eth0 00000000 0101A8C0 0003 0 0 100 00000000 …`: interface, network, gateway, flags, and behind
-/// three others the mask, addresses as this machine reads their bytes as a number.
+/// Parses a line of `/proc/net/route`, `eth0 00000000 0101A8C0 0003 0 0 100 00000000 …`: interface,
+/// network, gateway, flags, three counters and mask. Addresses are hexadecimal numbers in native
+/// byte order.
 fn route4(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
@@ -73,7 +74,8 @@ fn route4(line: &str) -> Option<Route> {
     Some(Route { network, length: number(mask)?.count_ones(), interface: interface.to_owned() })
 }
 
-/// Network, length of its prefix, six others, flags, interface.
+/// Parses a line of `/proc/net/ipv6_route`: network, prefix length, six other fields, flags,
+/// interface.
 fn route6(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
@@ -85,10 +87,10 @@ fn route6(line: &str) -> Option<Route> {
     Some(Route { network, length, interface: interface.to_owned() })
 }
 
-/// From where somebody is here, by `SSH_CONNECTION`: `10.0.0.1 50000 10.0.0.2 22`.
-pub(super) fn caller(connection: Option<&str>) -> Option<IpAddr> {
+/// Returns the peer's address from `SSH_CONNECTION`: `10.0.0.1 50000 10.0.0.2 22`.
+pub(super) fn ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
     let address = connection?.split_whitespace().next()?;
-    // A link-local address carries its interface.
+    // A link-local address has its interface as a suffix.
     address.split('%').next()?.parse().ok()
 }
 
@@ -112,7 +114,7 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
 ";
 
     #[test]
-    fn the_longest_prefix_leads() {
+    fn longest_prefix_selects_the_route() {
         let routes = Routes::parse(FOUR, SIX);
         let to = |address: &str| routes.to(address.parse().unwrap());
         if cfg!(target_endian = "little") {
@@ -127,9 +129,9 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
     }
 
     #[test]
-    fn who_is_here_by_a_connection_is_known() {
-        assert_eq!(caller(Some("10.0.0.1 50000 10.0.0.2 22")), "10.0.0.1".parse().ok());
-        assert_eq!(caller(Some("fe80::1%eth0 50000 fe80::2 22")), "fe80::1".parse().ok());
-        assert_eq!([caller(None), caller(Some("")), caller(Some("x 1"))], [None; 3]);
+    fn ssh_connection_yields_peer_address() {
+        assert_eq!(ssh_peer(Some("10.0.0.1 50000 10.0.0.2 22")), "10.0.0.1".parse().ok());
+        assert_eq!(ssh_peer(Some("fe80::1%eth0 50000 fe80::2 22")), "fe80::1".parse().ok());
+        assert_eq!([ssh_peer(None), ssh_peer(Some("")), ssh_peer(Some("x 1"))], [None; 3]);
     }
 }

@@ -1,9 +1,10 @@
-//! A file that is not finished: which blocks go to it, and what the index will say about it.
+//! An unfinished file of a file set: its key, and the data for the index.
 
-use super::folder::Identity;
+use super::directory::Identity;
 use crate::sink::headers::Headers;
 use crate::sink::json::Ends;
-use crate::sink::told::Told;
+use crate::sink::json::direction_word;
+use crate::sink::message::MessageRecord;
 use abi::{Class, Direction, Flags};
 use filter::{Block, Time};
 use sha2::{Digest, Sha256};
@@ -13,69 +14,69 @@ use wire::Flow;
 use wire::link::LinkType;
 use wire::record::Field;
 
-/// The key of a block's file.
+/// Identification of a block's file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// A session: one direction, or both.
+    /// A session; `backward` is false if both directions share a file.
     Session { number: u32, backward: bool },
-    /// A flow, where no filter tells sessions apart.
+    /// A flow, if no filter has assigned sessions.
     Flow(Flow),
     /// All blocks without session and flow.
     Rest,
 }
 
-/// A file that is not finished.
-#[derive(Debug)]
-pub(crate) struct Volume {
-    /// The file, once there are bytes for it.
-    pub(super) paper: Option<Paper>,
-    /// Time of the last use, counted in uses of any file.
+/// An unfinished output file.
+#[derive(Debug, Default)]
+pub(crate) struct OutputFile {
+    /// The file on disk; `None` until the first byte.
+    pub(super) disk: Option<DiskFile>,
+    /// Time of the last use on a logical clock that counts uses.
     pub(super) used: u64,
-    /// The input of each direction, the forward one first.
-    ways: [Way; 2],
+    /// State of each direction, forward first.
+    directions: [DirectionState; 2],
     pub(super) first: Time,
     pub(super) last: Time,
     pub(super) blocks: u64,
-    /// Bytes that came, and bytes that must have been there and never came.
+    /// Received and missing bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// Missing bytes that are zeros in the file, or will be once there is a file.
+    /// Missing bytes written as zeros, and those still to be written.
     pub(super) filled: u64,
     pub(super) owed: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
-    /// The direction of its blocks; `None` if both go to one file.
+    /// Direction of its blocks; `None` if both share the file.
     pub(super) direction: Option<&'static str>,
     pub(super) class: Class,
     pub(super) ends: Ends,
     flow: Option<Flow>,
-    /// The description of its first message, and how many messages were described.
+    /// Description of the first message, and the number of described messages.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
-    /// The link type of its frames (captures).
+    /// Link type of its frames (captures only).
     pub(crate) link: Option<LinkType>,
 }
 
-/// A file on the disk.
-pub(super) struct Paper {
+/// A file on disk.
+pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) identity: Identity,
-    /// Nothing while it is closed for others.
+    /// Open descriptor; `None` while it is closed to limit the number of open files.
     pub(super) open: Option<File>,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// The digest of its bytes, if the index needs one.
+    /// Digest of the contents, if the index needs one.
     pub(super) digest: Option<Sha256>,
 }
 
-impl fmt::Debug for Paper {
+impl fmt::Debug for DiskFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Paper").field("name", &self.name).field("size", &self.size).finish()
+        f.debug_struct("DiskFile").field("name", &self.name).field("size", &self.size).finish()
     }
 }
 
-impl Paper {
-    /// Adds bytes to the digest that were added to the file.
+impl DiskFile {
+    /// Accounts for bytes appended to the file.
     pub(super) fn note(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
@@ -85,52 +86,37 @@ impl Paper {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct DirectionState {
     came: bool,
     begun: bool,
     ended: bool,
-    /// It ended because its session broke off.
+    /// True if the direction ended because its session was aborted.
     broken: bool,
 }
 
-impl Volume {
-    /// The volume whose first block is `block`; `one_way`: all its blocks go the same way.
+impl OutputFile {
+    /// Creates the state for a file that starts with `block`; `one_way` if all its blocks have the
+    /// same direction.
     pub(crate) fn new(block: &Block<'_>, one_way: bool) -> Self {
         let context = block.context;
-        let direction = match context.flags.direction() {
-            Direction::Forward => "forward",
-            Direction::Backward => "backward",
-        };
         Self {
-            paper: None,
-            used: 0,
-            ways: [Way::default(); 2],
             first: context.time,
             last: context.time,
-            blocks: 0,
-            bytes: 0,
-            missing: 0,
-            filled: 0,
-            owed: 0,
             origin: context.origin,
             session: context.session,
-            direction: (one_way && context.session != 0).then_some(direction),
+            direction: (one_way && context.session != 0).then(|| direction_word(block)),
             class: block.pointer.class,
-            ends: Ends::default(),
-            flow: None,
-            record: Vec::new(),
-            messages: 0,
-            link: None,
+            ..Self::default()
         }
     }
 
-    /// Notes that a block came: when, how long, and where it begins or ends what.
+    /// Updates times, counters and direction state for a block.
     pub(crate) fn note(&mut self, block: &Block<'_>) {
         self.first = self.first.min(block.context.time);
         self.last = self.last.max(block.context.time);
-        let way = self.way(block);
-        way.came = true;
-        way.begun |= block.context.flags.has(Flags::FIRST);
+        let direction = self.direction(block);
+        direction.came = true;
+        direction.begun |= block.context.flags.has(Flags::FIRST);
         if block.marks.is_description() {
             self.describe(block);
             return;
@@ -141,8 +127,9 @@ impl Volume {
         self.missing += u64::from(block.length()).saturating_sub(here);
     }
 
-    /// Notes who speaks to whom, as the headers around the first frame say.
-    pub(crate) fn meet(&mut self, block: &Block<'_>) {
+    /// Copies addresses and ports from the headers of the block, unless an earlier frame has
+    /// supplied them.
+    pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
             && let Some(headers) = Headers::of(block)
         {
@@ -153,47 +140,51 @@ impl Volume {
 
     fn describe(&mut self, block: &Block<'_>) {
         self.messages += 1;
-        if let (1, Some(told)) = (self.messages, Told::of(block)) {
-            self.first = told.time().map_or(self.first, |time| self.first.min(time));
-            self.last = told.end().map_or(self.last, |time| self.last.max(time));
+        if let (1, Some(description)) = (self.messages, MessageRecord::of(block)) {
+            self.first = description.time().map_or(self.first, |time| self.first.min(time));
+            self.last = description.end().map_or(self.last, |time| self.last.max(time));
             self.record = block.frame.to_vec();
         }
     }
 
-    /// Notes that the direction of this block has ended.
+    /// Marks the direction of this block as ended.
     pub(crate) fn end(&mut self, block: &Block<'_>) {
-        let broken = block.context.flags.has(Flags::ENDING);
-        let way = self.way(block);
-        way.ended = true;
-        way.broken |= broken;
+        let broken = block.context.flags.has(Flags::END_MASK);
+        let direction = self.direction(block);
+        direction.ended = true;
+        direction.broken |= broken;
     }
 
-    /// Returns true if a message has a description and nothing else so far.
+    /// Returns true if only a description has been received so far.
     pub(crate) fn is_only_described(&self) -> bool {
         self.messages > 0 && self.blocks == 0
     }
 
     /// Returns true if both directions have ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ways.iter().all(|way| way.ended)
+        self.directions.iter().all(|direction| direction.ended)
     }
 
-    /// Returns true if the end of all input was observed, and the beginning if `begun` asks for it.
+    /// Returns true if nothing is missing and each direction with input has ended, with an observed
+    /// beginning if `begun`.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
-        let whole = |way: &Way| !way.came || way.ended && !way.broken && (way.begun || !begun);
-        let cut = self.messages == 1 && self.told().is_some_and(|told| told.is(Field::Incomplete));
-        self.missing == 0 && !cut && self.ways.iter().all(whole)
+        let whole = |direction: &DirectionState| {
+            !direction.came || direction.ended && !direction.broken && (direction.begun || !begun)
+        };
+        let cut = self.messages == 1
+            && self.description().is_some_and(|description| description.is(Field::Incomplete));
+        self.missing == 0 && !cut && self.directions.iter().all(whole)
     }
 
     /// Returns the description of the first message.
-    pub(super) fn told(&self) -> Option<Told<'_>> {
-        Told::read(&self.record)
+    pub(super) fn description(&self) -> Option<MessageRecord<'_>> {
+        MessageRecord::read(&self.record)
     }
 
-    /// Returns the part of its name that says who spoke to whom.
+    /// Returns the part of the file name with addresses and ports; empty if they are unknown.
     pub(super) fn about(&self) -> String {
         let backward = self.direction == Some("backward");
-        let flow = self.flow.or_else(|| self.told()?.flow(backward));
+        let flow = self.flow.or_else(|| self.description()?.flow(backward));
         let Some(flow) = flow else { return String::new() };
         let end = |address: std::net::IpAddr, port: Option<u16>| match port {
             Some(port) => format!("-{address}.{port}"),
@@ -203,8 +194,8 @@ impl Volume {
         source + &end(flow.target, flow.ports.map(|ports| ports.target))
     }
 
-    fn way(&mut self, block: &Block<'_>) -> &mut Way {
-        let [forward, backward] = &mut self.ways;
+    fn direction(&mut self, block: &Block<'_>) -> &mut DirectionState {
+        let [forward, backward] = &mut self.directions;
         match block.context.flags.direction() {
             Direction::Forward => forward,
             Direction::Backward => backward,

@@ -1,20 +1,20 @@
-//! The attachment point of programs, as a request names it: at an interface, or before the sockets
-//! of a user.
+//! The attachment point of kernel programs, as named by a request: an interface, or the sockets of
+//! a user.
 
-use crate::interface::{Counts, removed};
+use crate::interface::{FrameCount, interface_removed};
 use crate::source::rx::Losses;
-use crate::{Failure, Seen, interface};
+use crate::{Failure, SourceCounters, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
 use sys::bpf::{Anchor, Link, LinkTarget, Program};
 use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
 use wire::link::LinkType;
 
-/// An interface, or all sockets of a name space.
+/// An interface, or all sockets of a network namespace.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct AttachPoint {
     attach: Attach,
-    /// None: sockets.
+    /// The interface; `None` for sockets.
     interface: Option<Interface>,
 }
 
@@ -25,39 +25,40 @@ struct Interface {
     losses: Arc<Losses>,
 }
 
-/// The call, for failures.
+/// Name of the call in failures.
 const CALL: &str = "watch";
 /// EINVAL.
 const INVALID: i32 = 22;
-/// The reason for a device without the function, or whose other end is not ready.
+/// Reason if a device has no XDP transmit function, or its peer is not ready.
 const TAKES_NONE: &str = "takes no frames from programs of XDP now";
-/// The reason for a kernel that does not report the abilities of devices.
+/// Reason if the kernel does not report the XDP features of devices.
 const NEEDS_FEATURES: &str = "whether an interface takes frames of XDP is told from Linux 6.3 on";
-/// The reason for a kernel without the links by which programs attach there.
+/// Reason if the kernel does not support TCX links.
 const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 /// ENODEV.
 const NO_DEVICE: i32 = 19;
 
-/// Too many packets of one user were under way on a processor.
+/// Place of loss: the program had too many packets of one user in progress on a processor.
 const BUSY: &str = "busy";
-/// The reason for namespaces in which user ids do not identify users.
+/// Reason if user ids of the namespace do not identify users of this one.
 const OTHER_USERS: &str = "its name space belongs to another user name space, where numbers of \
                            users mean other users";
 
-/// An interface to which no program can attach, with the cause.
+/// Reason why no program can attach.
 #[derive(Debug)]
-pub enum Closed {
-    /// No line can observe it.
-    Nobody(Failure),
-    /// A program cannot; a packet socket may.
-    Program(String),
+pub enum AttachError {
+    /// The interface cannot be observed at all.
+    Unobservable(Failure),
+    /// Programs cannot attach; a packet socket may still work.
+    Unsupported(String),
 }
 
-impl Place {
-    /// Finds it, in its name space.
-    pub fn find(attach: &Attach) -> Result<Self, Closed> {
+impl AttachPoint {
+    /// Looks up the attachment point in its namespace. Fails for interfaces without Ethernet
+    /// frames.
+    pub fn find(attach: &Attach) -> Result<Self, AttachError> {
         if attach.own {
             return Ok(Self { attach: attach.clone(), interface: None });
         }
@@ -72,93 +73,87 @@ impl Place {
                 Losses::begin(RouteSocket::open().map_err(cannot)?, Some(found.index), receives);
             Ok((found.index, link, links, losses))
         });
-        let (index, link, links, losses) = found.map_err(Closed::Nobody)?;
-        if link != LinkType::ETHERNET {
-            return Err(Closed::Program(format!("frames of {name} are not those of Ethernet")));
-        }
+        let (index, link, links, losses) = found.map_err(AttachError::Unobservable)?;
+        ethernet(name, link)?;
         let (links, losses) = (Arc::new(links), Arc::new(losses));
         let interface = Some(Interface { index, links, losses });
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Puts a program there, before all others, of which none is thrown out; before sockets both
-    /// ways, behind the others that are there.
-    pub fn attach(&self, program: &Program) -> Result<Vec<Link>, Closed> {
+    /// Attaches a program: at an interface as the first of all programs, which stay attached; at
+    /// sockets in both directions, after those already attached.
+    pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
-            let told = |error: sys::Error| Closed::Program(error.to_string());
-            let group = sys::bpf::root_cgroup().map_err(told)?;
+            let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
+            let group = sys::bpf::root_cgroup().map_err(unsupported)?;
             let sides = [sys::bpf::Side::Ingress, sys::bpf::Side::Egress];
             return sides
-                .map(|side| Link::cgroup(program, &group, side).map_err(told))
+                .map(|side| Link::cgroup(program, &group, side).map_err(unsupported))
                 .into_iter()
                 .collect();
         };
-        let side = match self.attach.side {
-            Side::Received => sys::bpf::Side::Ingress,
-            Side::Sent => sys::bpf::Side::Egress,
-        };
+        let side = self.side();
         let attached = interface::within(self.attach.netns.as_deref(), || {
             Ok(Link::tcx(program, interface.index, side, Anchor::Head, None))
         });
-        let attached = attached.map_err(Closed::Nobody)?;
+        let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
-            // A kernel without this kind of link calls the argument invalid.
+            // A kernel without TCX links returns EINVAL.
             let old = error.errno == INVALID && sys::probe::tcx().is_err();
             let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
-            Closed::Program(why)
+            AttachError::Unsupported(why)
         })
     }
 
-    /// The number of another interface in the same name space, by which frames that a program saw
-    /// here can leave.
-    pub fn outlet(&self, name: &str) -> Result<u32, Closed> {
+    /// Returns the index of another interface in the same namespace, through which the program can
+    /// send frames. Fails if that interface does not accept them.
+    pub fn outlet(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.takes;
         let found = interface::within(self.attach.netns.as_deref(), || {
             let (found, link) = interface::named(CALL_SEND, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
-        let (index, link, takes) = found.map_err(Closed::Nobody)?;
-        if link != LinkType::ETHERNET {
-            return Err(Closed::Program(format!("frames of {name} are not those of Ethernet")));
-        }
+        let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
+        ethernet(name, link)?;
         match takes {
             None | Some(Ok(true)) => Ok(index),
-            Some(Ok(false)) => Err(Closed::Program(format!("{name} {TAKES_NONE}"))),
-            Some(Err(_)) => Err(Closed::Program(NEEDS_FEATURES.to_owned())),
+            Some(Ok(false)) => Err(AttachError::Unsupported(format!("{name} {TAKES_NONE}"))),
+            Some(Err(_)) => Err(AttachError::Unsupported(NEEDS_FEATURES.to_owned())),
         }
     }
 
-    /// The number of the name space whose sockets these are, if users have the same numbers there.
-    pub fn sockets(&self) -> Result<u64, Closed> {
+    /// Returns the cookie of the namespace whose sockets are observed. Fails if its user ids differ
+    /// from ours.
+    pub fn sockets(&self) -> Result<u64, AttachError> {
         let asked = interface::within(self.attach.netns.as_deref(), || {
             let asked = Namespace::current().and_then(|space| space.has_our_users());
             Ok(asked.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
         });
-        match asked.map_err(Closed::Nobody)? {
+        match asked.map_err(AttachError::Unobservable)? {
             Ok((true, number)) => Ok(number),
-            Ok((false, _)) => Err(Closed::Program(OTHER_USERS.to_owned())),
-            Err(error) => Err(Closed::Program(error.to_string())),
+            Ok((false, _)) => Err(AttachError::Unsupported(OTHER_USERS.to_owned())),
+            Err(error) => Err(AttachError::Unsupported(error.to_string())),
         }
     }
 
-    /// Returns the link type of its frames.
+    /// Returns the link type of the frames.
     #[must_use]
     pub const fn link(&self) -> LinkType {
         if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the losses before a program, by place, and the frames it got; `busy` are those that
-    /// came while it had too much under way.
+    /// Returns the counters of a program that has received `ran`: losses in front of it, by place.
+    /// `busy` is the number of packets rejected because too many were in progress.
     #[must_use]
-    pub fn seen(&self, ran: Amount, busy: u64) -> Seen {
+    pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
             Some(interface) => interface.losses.before(),
             None => vec![(BUSY.into(), Some(busy))],
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
-        let (seen, remark) = (lost.map(all), self.remark());
-        Seen { seen, given: ran, dropped, remark, ..Seen::default() }
+        let (observed, remark) = (lost.map(all), self.remark());
+        SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
     /// Returns true if both are the same interface, and it still exists.
@@ -174,22 +169,19 @@ impl Place {
         if self.interface.is_some() { 1 } else { 2 }
     }
 
-    /// Returns true if a link is here, by the kernel's information about it.
+    /// Returns true if the kernel reports this attachment point for a link.
     #[must_use]
     pub fn holds(&self, target: &LinkTarget) -> bool {
-        let side = match self.attach.side {
-            Side::Received => sys::bpf::Side::Ingress,
-            Side::Sent => sys::bpf::Side::Egress,
-        };
+        let side = self.side();
         match (target, &self.interface) {
             (LinkTarget::Tcx(at, way), Some(interface)) => *at == interface.index && *way == side,
-            // Whose sockets they are the program itself asks.
+            // The program itself checks the owner of the sockets.
             (LinkTarget::Cgroup(_), None) => true,
             _ => false,
         }
     }
 
-    /// Returns true if the interface was removed, or moved to another namespace.
+    /// Returns true if the interface has been removed or moved to another namespace.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(|interface| {
@@ -198,16 +190,31 @@ impl Place {
         })
     }
 
-    pub(super) fn gone(&self, frames: Option<u64>) -> Failure {
-        removed(CALL, &self.attach.interface, frames.map_or(Counts::Unknown, Counts::All))
+    const fn side(&self) -> sys::bpf::Side {
+        match self.attach.side {
+            Side::Received => sys::bpf::Side::Ingress,
+            Side::Sent => sys::bpf::Side::Egress,
+        }
     }
 
-    /// Returns the current name of the interface, if it differs from the request's.
+    pub(super) fn gone(&self, frames: Option<u64>) -> Failure {
+        interface_removed(
+            CALL,
+            &self.attach.interface,
+            frames.map_or(FrameCount::Unknown, FrameCount::All),
+        )
+    }
+
+    /// Returns the change of name if the interface has been renamed since the request.
     fn remark(&self) -> Option<String> {
         let interface = self.interface.as_ref()?;
-        let now = interface.links.indexed(interface.index).ok()?;
-        let name = &self.attach.interface;
-        let same = now.name == *name || now.alternative.contains(name);
-        (!same).then(|| format!("{name} is called {} now", now.name))
+        interface::renamed(&interface.links, interface.index, &self.attach.interface)
     }
+}
+
+/// Fails unless an interface has frames of Ethernet.
+fn ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
+    let unsupported =
+        || AttachError::Unsupported(format!("frames of {name} are not those of Ethernet"));
+    (link == LinkType::ETHERNET).then_some(()).ok_or_else(unsupported)
 }

@@ -1,32 +1,33 @@
-//! Reads the description of a message (`wire::record`), for programs and for people.
+//! The description record of a message (`wire::record`) as JSON and as text.
 //!
-//! In: a block that describes a message. Out: its fields as they stand in the objects that `json`
-//! and `files` write ([`Fields`]), and one phrase for `print`:
-//! `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Nothing in a description is trusted:
-//! texts are shown without control characters, and what cannot be read is left out.
+//! In: a description block. Out: its fields for the objects of `json` and `files`, and
+//! one phrase for `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are
+//! untrusted: texts are printed without control characters, and malformed fields are omitted.
 
 use crate::clock::Rfc3339;
+use crate::sink::object::entry;
 use abi::{Direction, Flags};
-use filter::{Amount, Block, Form, Time};
-use serde::ser::{SerializeMap, SerializeSeq};
+use filter::{Amount, Block, Form, Report, Time};
+use serde::ser::{SerializeMap, SerializeSeq as _};
 use serde::{Serialize, Serializer};
-use std::fmt::{self, Write};
+use std::fmt;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::Flow;
 use wire::ports::Ports;
 use wire::record::{self, Field, FieldType, Record, RecordKind};
 
-/// A description.
+/// A parsed description record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told<'a>(Record<'a>);
+pub(crate) struct MessageRecord<'a>(Record<'a>);
 
-impl<'a> Told<'a> {
-    /// Reads the description of the message that this block begins; `None` if it describes none.
+impl<'a> MessageRecord<'a> {
+    /// Parses the record of a description block; `None` for other blocks and malformed records.
     pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::read(block.frame) } else { None }
     }
 
-    /// The description that these bytes are.
+    /// Parses a record; `None` if it is malformed.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         Record::parse(bytes).map(Self)
     }
@@ -36,38 +37,38 @@ impl<'a> Told<'a> {
         self.0.kind()
     }
 
-    /// A text as it was on the wire.
+    /// Returns the raw bytes of a text field; `None` if absent.
     pub(crate) fn text(&self, field: Field) -> Option<&'a [u8]> {
         self.0.text(field)
     }
 
-    /// A number.
+    /// Returns the value of a numeric field; `None` if absent.
     pub(crate) fn number(&self, field: Field) -> Option<u64> {
         self.0.number(field)
     }
 
-    /// Returns the time at which the message began.
+    /// Returns the time of the message's first byte.
     pub(crate) fn time(&self) -> Option<Time> {
         self.number(Field::Time)
     }
 
-    /// Returns the time at which it, or the last message of an exchange, ended.
+    /// Returns the time of the end of the message, or of the last message of an exchange.
     pub(crate) fn end(&self) -> Option<Time> {
         self.number(Field::End)
     }
 
-    /// An address.
+    /// Returns the value of an address field; `None` if absent or malformed.
     pub(crate) fn address(&self, field: Field) -> Option<IpAddr> {
         self.text(field).and_then(address)
     }
 
-    /// A port.
+    /// Returns the value of a port field; `None` if absent or out of range.
     pub(crate) fn port(&self, field: Field) -> Option<u16> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Returns the sender and receiver of the message, without a transport protocol, which is
-    /// unknown.
+    /// Returns sender and receiver of the message, exchanged if `backward`. The transport protocol
+    /// is 0, because the record does not contain it.
     pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
@@ -79,22 +80,41 @@ impl<'a> Told<'a> {
         Some(if backward { flow.reversed() } else { flow })
     }
 
-    /// All fields with their values as they are stored.
+    /// Returns all fields with their raw values, in stored order.
     pub(crate) fn all(&self) -> impl Iterator<Item = (Field, &'a [u8])> {
         self.0.fields()
     }
 
-    /// Returns true if it has this mark.
+    /// Returns true if a flag field is set.
     pub(crate) fn is(&self, field: Field) -> bool {
         self.number(field).is_some_and(|value| value != 0)
     }
 
-    /// The fields as they stand in a JSON object.
-    pub(crate) const fn fields(self) -> Fields<'a> {
-        Fields(self)
+    /// Adds the fields, except the time, to a JSON object.
+    pub(crate) fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let record = self.0;
+        map.serialize_entry("kind", record.kind().name())?;
+        // JSON names are unique: only the first field of a kind is written.
+        let mut written = 1u64 << Field::Time as u8;
+        for (field, value) in record.fields() {
+            if written >> field as u8 & 1 == 1 {
+                continue;
+            }
+            written |= 1 << field as u8;
+            let name = field.json();
+            match field.shape() {
+                FieldType::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
+                FieldType::List => map.serialize_entry(name, &FieldList { record, field })?,
+                FieldType::Number => entry(map, name, record::number(value))?,
+                FieldType::Flag => entry(map, name, record::number(value).map(|n| n != 0))?,
+                FieldType::Time => entry(map, name, record::number(value).map(Rfc3339))?,
+                FieldType::Address => entry(map, name, address(value))?,
+            }
+        }
+        entry(map, "cut", record.is_cut().then_some(true))
     }
 
-    /// The address of what is asked for, whole if the host is known.
+    /// Returns the requested URL, absolute if the host is known.
     pub(crate) fn url(&self) -> Option<Vec<u8>> {
         let target = self.text(Field::Url)?;
         let mut url = Vec::new();
@@ -107,61 +127,19 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The address in these bytes.
+/// Decodes an IPv4 or IPv6 address from 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     let four = <[u8; 4]>::try_from(bytes).map(|bytes| Ipv4Addr::from(bytes).into());
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).into())).ok()
 }
 
-/// The fields of a description as JSON. The time is left out: objects have one already.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a>(Told<'a>);
-
-impl Serialize for Fields<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let record = self.0.0;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("kind", record.kind().name())?;
-        // A name stands in an object once, whatever a record says.
-        let mut told = 1u64 << Field::Time as u8;
-        for (field, value) in record.fields() {
-            if told >> field as u8 & 1 == 1 {
-                continue;
-            }
-            told |= 1 << field as u8;
-            let name = field.json();
-            match field.shape() {
-                FieldType::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
-                FieldType::List => map.serialize_entry(name, &All { record, field })?,
-                FieldType::Number => entry(&mut map, name, record::number(value))?,
-                FieldType::Flag => entry(&mut map, name, record::number(value).map(|n| n != 0))?,
-                FieldType::Time => entry(&mut map, name, record::number(value).map(Rfc3339))?,
-                FieldType::Address => entry(&mut map, name, address(value))?,
-            }
-        }
-        if record.is_cut() {
-            map.serialize_entry("cut", &true)?;
-        }
-        map.end()
-    }
-}
-
-/// Adds what could be read.
-fn entry<M: SerializeMap>(
-    map: &mut M,
-    name: &str,
-    value: Option<impl Serialize>,
-) -> Result<(), M::Error> {
-    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
-}
-
-/// All texts of a field.
-struct All<'a> {
+/// All values of a list field, as a JSON array.
+struct FieldList<'a> {
     record: Record<'a>,
     field: Field,
 }
 
-impl Serialize for All<'_> {
+impl Serialize for FieldList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         for (field, value) in self.record.fields() {
@@ -173,38 +151,32 @@ impl Serialize for All<'_> {
     }
 }
 
-/// Bytes of strangers for a terminal or a line of a log: quotes, backslashes and everything but
-/// printable ASCII as `\x0A`, as nginx writes them.
+/// Untrusted bytes for a terminal or a log line: quotes, backslashes and non-printable bytes are
+/// escaped as `\x0A`, as in nginx.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain<'a>(pub(crate) &'a [u8]);
+pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);
 
-impl Plain<'_> {
-    /// Appends the text to a line.
+impl EscapedBytes<'_> {
+    /// Appends the escaped text to a line.
     pub(crate) fn add_to(self, line: &mut Vec<u8>) {
-        const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
         let mut rest = self.0;
         while let Some(at) = rest.iter().position(|byte| !is_plain(*byte)) {
             let (plain, behind) = rest.split_at(at);
             line.extend_from_slice(plain);
             let Some((byte, behind)) = behind.split_first() else { break };
-            let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'?');
-            line.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+            // Writing to memory cannot fail.
+            let _ = write!(line, "\\x{byte:02X}");
             rest = behind;
         }
         line.extend_from_slice(rest);
     }
 }
 
-impl fmt::Display for Plain<'_> {
+impl fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0 {
-            if is_plain(*byte) {
-                f.write_char(char::from(*byte))?;
-            } else {
-                write!(f, "\\x{byte:02X}")?;
-            }
-        }
-        Ok(())
+        let mut text = Vec::new();
+        self.add_to(&mut text);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }
 
@@ -212,29 +184,30 @@ const fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// Counts messages, once each, by their descriptions.
+/// Counters of messages and their fragments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Described {
-    /// True if descriptions are followed by their messages; where streams come, they stand for
-    /// themselves.
+pub(crate) struct MessageCounts {
+    /// True if a description is followed by the blocks of its message. In a stream, descriptions
+    /// stand alone.
     followed: bool,
     messages: u64,
     fragments: u64,
-    /// The session and the direction of the last description, until its first fragment has come.
-    /// That may be the first block of its stream, and say so.
+    /// Session and direction of the last description, until its first fragment. That fragment may
+    /// be the first block of its stream and therefore have the first flag.
     open: Option<(u32, Direction)>,
 }
 
-impl Described {
-    /// Nothing yet, of blocks of this form.
+impl MessageCounts {
+    /// Creates counters for blocks of this form.
     pub(crate) const fn new(form: Form) -> Self {
         Self { followed: matches!(form, Form::Message), messages: 0, fragments: 0, open: None }
     }
 
-    /// Returns true if a block is a part of a message that was counted before. Filters that
-    /// describe messages describe all of them; other filters mark the first part of theirs.
-    pub(crate) fn is_told(&self, block: &Block<'_>) -> bool {
-        let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(place(block));
+    /// Returns true if the block is a fragment of a message that has already been counted. A filter
+    /// describes either all of its messages or none; without descriptions, the first flag marks a
+    /// new message.
+    pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
+        let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(stream_of(block));
         self.followed && self.messages > 0 && !begins
     }
 
@@ -243,77 +216,70 @@ impl Described {
         if block.marks.is_description() {
             self.messages += 1;
             let alone = block.context.flags.has(Flags::LAST);
-            self.open = (!alone).then(|| place(block));
-        } else if self.is_told(block) {
+            self.open = (!alone).then(|| stream_of(block));
+        } else if self.is_counted(block) {
             self.fragments += 1;
-            self.open = self.open.filter(|open| *open != place(block));
+            self.open = self.open.filter(|open| *open != stream_of(block));
         }
     }
 
-    /// Returns the counts of these blocks.
-    pub(crate) fn rows(&self, blocks: Amount) -> Vec<(String, u64)> {
-        let row = |name: &str, value| (name.to_owned(), value);
-        let mut rows = vec![row("blocks", blocks.blocks)];
-        if self.messages > 0 {
-            rows.push(row("messages", self.messages));
-        }
-        if self.fragments > 0 {
-            rows.push(row("fragments", self.fragments));
-        }
-        rows
+    /// Returns the counters as report rows.
+    pub(crate) fn rows(&self, blocks: Amount) -> Report {
+        let others = [("messages", self.messages), ("fragments", self.fragments)];
+        Report::of_rows([("blocks", blocks.blocks)]).and_rows(others)
     }
 }
 
-/// Returns a block's session and direction.
-const fn place(block: &Block<'_>) -> (u32, Direction) {
+/// Returns the session and direction of a block, which identify its stream.
+const fn stream_of(block: &Block<'_>) -> (u32, Direction) {
     (block.context.session, block.context.flags.direction())
 }
 
-/// A description as a phrase.
+/// A description formatted as a phrase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phrase<'a> {
     /// The description.
-    pub(crate) told: Told<'a>,
-    /// The direction of the message.
+    pub(crate) record: MessageRecord<'a>,
+    /// Direction of the message.
     pub(crate) direction: Direction,
 }
 
 impl fmt::Display for Phrase<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = &self.told;
-        if let Some(flow) = told.flow(self.direction == Direction::Backward) {
+        let record = &self.record;
+        if let Some(flow) = record.flow(self.direction == Direction::Backward) {
             write!(f, "{flow} ")?;
         }
-        match told.kind() {
+        match record.kind() {
             RecordKind::HttpRequest | RecordKind::HttpResponse | RecordKind::HttpExchange => {
-                http(f, told)?
+                http(f, record)?
             }
-            RecordKind::Dns => dns(f, told)?,
-            RecordKind::Tls => tls(f, told)?,
+            RecordKind::Dns => dns(f, record)?,
+            RecordKind::Tls => tls(f, record)?,
         }
-        if let Some(missing) = told.number(Field::Missing).filter(|missing| *missing > 0) {
+        if let Some(missing) = record.number(Field::Missing).filter(|missing| *missing > 0) {
             write!(f, ", {missing} bytes missing")?;
         }
-        if told.is(Field::Incomplete) {
+        if record.is(Field::Incomplete) {
             f.write_str(", incomplete")?;
         }
         Ok(())
     }
 }
 
-fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
+fn http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str("http")?;
-    words(f, " ", told, &[Field::Method])?;
-    if let Some(url) = told.url() {
-        write!(f, " {}", Plain(&url))?;
+    write_fields(f, " ", record, &[Field::Method])?;
+    if let Some(url) = record.url() {
+        write!(f, " {}", EscapedBytes(&url))?;
     }
-    if let Some(status) = told.number(Field::Status) {
+    if let Some(status) = record.number(Field::Status) {
         write!(f, " {status}")?;
-        words(f, " ", told, &[Field::StatusText])?;
+        write_fields(f, " ", record, &[Field::StatusText])?;
     }
-    words(f, ", ", told, &[Field::ContentType, Field::ContentEncoding])?;
-    let (sent, received) = (told.number(Field::RequestBody), told.number(Field::ResponseBody));
-    let stated = told.number(Field::ContentLength).filter(|stated| Some(*stated) != received);
+    write_fields(f, ", ", record, &[Field::ContentType, Field::ContentEncoding])?;
+    let (sent, received) = (record.number(Field::RequestBody), record.number(Field::ResponseBody));
+    let stated = record.number(Field::ContentLength).filter(|stated| Some(*stated) != received);
     let sent = sent.filter(|sent| *sent > 0);
     for (bytes, what) in [(stated, "stated"), (sent, "sent"), (received, "received")] {
         if let Some(bytes) = bytes {
@@ -321,7 +287,7 @@ fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
         }
     }
     if let (Some(time), Some(end), RecordKind::HttpExchange) =
-        (told.time(), told.end(), told.kind())
+        (record.time(), record.end(), record.kind())
     {
         let micros = end.saturating_sub(time) / 1000;
         write!(f, ", {}.{:03} ms", micros / 1000, micros % 1000)?;
@@ -329,29 +295,30 @@ fn http(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn dns(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
-    f.write_str(if told.is(Field::Answer) { "dns answer" } else { "dns query" })?;
-    words(f, " ", told, &[Field::RcodeName, Field::Type, Field::Name])?;
-    words(f, ", ", told, &[Field::Data])
+fn dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
+    f.write_str(if record.is(Field::Answer) { "dns answer" } else { "dns query" })?;
+    write_fields(f, " ", record, &[Field::RcodeName, Field::Type, Field::Name])?;
+    write_fields(f, ", ", record, &[Field::Data])
 }
 
-fn tls(f: &mut fmt::Formatter<'_>, told: &Told<'_>) -> fmt::Result {
+fn tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str("tls")?;
-    words(f, " ", told, &[Field::TlsVersion, Field::ServerName])?;
-    words(f, ", ", told, &[Field::Alpn, Field::Cipher, Field::Ja4])
+    write_fields(f, " ", record, &[Field::TlsVersion, Field::ServerName])?;
+    write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// The texts of these fields, all of them where there are several.
-fn words(
+/// Writes the escaped values of those `wanted` fields that the record contains, each preceded by
+/// `before`.
+fn write_fields(
     f: &mut fmt::Formatter<'_>,
     before: &str,
-    told: &Told<'_>,
+    record: &MessageRecord<'_>,
     wanted: &[Field],
 ) -> fmt::Result {
     for wanted in wanted {
-        for (field, value) in told.0.fields() {
+        for (field, value) in record.0.fields() {
             if field == *wanted && !value.is_empty() {
-                write!(f, "{before}{}", Plain(value))?;
+                write!(f, "{before}{}", EscapedBytes(value))?;
             }
         }
     }
@@ -383,11 +350,11 @@ mod tests {
     }
 
     fn phrase(bytes: &[u8], direction: Direction) -> String {
-        Phrase { told: Told::read(bytes).unwrap(), direction }.to_string()
+        Phrase { record: MessageRecord::read(bytes).unwrap(), direction }.to_string()
     }
 
     #[test]
-    fn a_message_is_a_phrase_without_control_characters() {
+    fn phrase_contains_no_control_characters() {
         let ends = "10.0.0.1:1234 > 10.0.0.2:80";
         assert_eq!(
             phrase(&exchange(), Direction::Forward),
@@ -419,8 +386,8 @@ mod tests {
             writer.text(Field::Data, b"1.2.3.4");
             writer.text(Field::Data, b"5.6.7.8");
         });
-        let told = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
-        assert_eq!(phrase(&answer, Direction::Forward), told);
+        let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
+        assert_eq!(phrase(&answer, Direction::Forward), record);
         let hello = described(RecordKind::Tls, |writer| {
             writer.text(Field::TlsVersion, b"1.3");
             writer.text(Field::ServerName, b"example.com");
@@ -430,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_has_its_json() {
+    fn every_field_type_serializes() {
         let bytes = described(RecordKind::Dns, |writer| {
             writer.number(Field::Time, TIME);
             writer.number(Field::End, TIME);
@@ -445,17 +412,24 @@ mod tests {
             writer.text(Field::Data, b"x");
             writer.text(Field::Data, b"y");
         });
-        let told = Told::read(&bytes).unwrap();
+        let record = MessageRecord::read(&bytes).unwrap();
         let expected = json!({
             "kind": "dns", "end": "2009-02-13T23:31:30.123456789Z", "client": "10.0.0.1",
             "question_class": "IN", "http_version": "1.1", "rcode": 0, "answer": true,
             "name": "a\u{0}\u{fffd}", "data": ["x", "y"],
         });
-        assert_eq!(serde_json::to_value(told.fields()).unwrap(), expected);
+        assert_eq!(object(&record), expected);
+    }
+
+    /// Returns the fields as a JSON object.
+    fn object(record: &MessageRecord<'_>) -> Value {
+        let mut map = serde_json::value::Serializer.serialize_map(None).unwrap();
+        record.write_fields(&mut map).unwrap();
+        map.end().unwrap()
     }
 
     #[test]
-    fn no_name_stands_for_two_things() {
+    fn json_names_are_unique() {
         let others = [
             "version",
             "time",
@@ -501,14 +475,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_cut_says_so() {
+    fn cut_record_is_marked() {
         let whole = exchange();
         let mut room = vec![0; whole.len() - 20];
         let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);
         writer.all(&Record::parse(&whole).unwrap());
         let used = writer.finish();
-        let told = Told::read(&room[..used]).unwrap();
-        let value = serde_json::to_value(told.fields()).unwrap();
+        let record = MessageRecord::read(&room[..used]).unwrap();
+        let value = object(&record);
         assert_eq!((&value["cut"], &value["method"]), (&json!(true), &json!("GET")));
         assert_eq!(value["status_text"], Value::Null);
     }

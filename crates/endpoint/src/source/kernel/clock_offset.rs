@@ -1,26 +1,26 @@
-//! The time of day of what a program saw, which knows the monotonic clock only.
+//! Conversion of a program's monotonic timestamps to the time of day.
 
-/// The interval at which the two clocks are compared, in ns.
+/// Interval between comparisons of the two clocks, in nanoseconds.
 const EVERY_NS: u64 = 1_000_000_000;
-/// The drift that is tolerated before the difference is updated: a comparison itself may err by
-/// that much.
+/// Drift in nanoseconds below which the offset is not updated; a comparison has an error of this
+/// size.
 const DRIFT_NS: u64 = 20_000;
 
-/// The difference of the time of day and the monotonic clock.
+/// Offset between the time of day and the monotonic clock.
 #[derive(Debug)]
-pub(super) struct TimeOfDay {
+pub(super) struct ClockOffset {
     lacks: u64,
     compared: u64,
 }
 
-impl TimeOfDay {
+impl ClockOffset {
     pub(super) fn new() -> Self {
         let (lacks, compared) = compare();
         Self { lacks, compared }
     }
 
-    /// Follows the time of day, which may jump.
-    pub(super) fn keep_up(&mut self) {
+    /// Updates the offset if the time of day has been stepped or has drifted.
+    pub(super) fn update(&mut self) {
         if sys::clock::monotonic().saturating_sub(self.compared) < EVERY_NS {
             return;
         }
@@ -31,13 +31,14 @@ impl TimeOfDay {
         self.compared = compared;
     }
 
-    /// The time of day at this moment of the monotonic clock.
+    /// Returns the time of day for a monotonic time, in nanoseconds.
     pub(super) const fn of(&self, monotonic: u64) -> u64 {
         monotonic.wrapping_add(self.lacks)
     }
 }
 
-/// The difference, and when it was: the best of a few, since one may be interrupted in between.
+/// Returns the offset and the monotonic time of its measurement: the best of five attempts, since
+/// each can be preempted.
 fn compare() -> (u64, u64) {
     let once = |_| {
         let before = sys::clock::monotonic();
@@ -54,11 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_now_is_now() {
-        let time = TimeOfDay::new();
+    fn current_monotonic_time_converts_to_now() {
+        let time = ClockOffset::new();
         let before = sys::clock::real();
-        let seen = time.of(sys::clock::monotonic());
+        let converted = time.of(sys::clock::monotonic());
         let after = sys::clock::real();
-        assert!(before - DRIFT_NS <= seen && seen <= after + DRIFT_NS, "{before} {seen} {after}");
+        assert!(
+            before - DRIFT_NS <= converted && converted <= after + DRIFT_NS,
+            "{before} {converted} {after}"
+        );
     }
 }

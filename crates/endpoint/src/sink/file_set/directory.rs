@@ -1,13 +1,13 @@
-//! The directory that a sink writes many files into: made if it is missing, held open, never left.
+//! The directory of a file set: created if missing, and held open.
 //!
 //! Every file is created exclusively, relative to the open directory, without following links,
-//! under a name that is built here from digits, letters, points, dashes and underscores. A name
-//! that is taken is never overwritten: numbers go on behind the largest one that is there.
+//! under a generated name of digits, letters, dots, dashes and underscores. Existing files are
+//! never overwritten: numbering continues after the largest number in the directory.
 
 use crate::Failure;
-use crate::fail::failed;
-use crate::readers::Making;
-use crate::sink::out::takes_back;
+use crate::failure::failed;
+use crate::readers::FileCreation;
+use crate::sink::out::remove_on_rollback;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -18,23 +18,23 @@ use std::path::Path;
 use sys::open::OpenRegular;
 use sys::steps::Resource;
 
-/// The name of the table of contents.
+/// Name of the index.
 pub(crate) const INDEX: &str = "index.jsonl";
-/// Attempts at another number when other processes take names at the same time.
+/// Maximum number of names tried if other processes create files concurrently.
 const TRIES: u32 = 1000;
 
 /// An open directory.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     fd: OwnedFd,
     path: String,
-    /// The number of the next file.
+    /// Number of the next file.
     next: u64,
-    /// The mode of files that are made in it, before the umask.
+    /// Mode of new files before the umask.
     mode: u32,
 }
 
-/// The identity of a file, by which another one under the same name is recognized.
+/// Device and inode of a file, for detecting a replacement under the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
@@ -42,17 +42,20 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The identity of an open file.
+    /// Returns the identity of an open file.
     pub(super) fn of(file: &File) -> io::Result<Self> {
         let meta = file.metadata()?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
 }
 
-impl Folder {
-    /// Opens a directory, which is made if only its last part is missing, and its index for
-    /// appending.
-    pub(super) fn open(path: &str, (steps, readers): Making<'_>) -> Result<(Self, File), Failure> {
+impl Directory {
+    /// Opens a directory and its index for appending. Creates the directory if only the last
+    /// component of the path is missing.
+    pub(super) fn open(
+        path: &str,
+        (steps, readers): FileCreation<'_>,
+    ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failed("make", path, &error.into());
         steps.take(Resource::File, path).map_err(refused)?;
         let mode = readers.mode_of(Path::new(path), 0o777);
@@ -68,7 +71,7 @@ impl Folder {
         let mark = steps.mark();
         if made {
             let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
-            // Only an empty one can be removed.
+            // Fails unless the directory is empty.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(path))
             });
@@ -80,11 +83,14 @@ impl Folder {
         opened
     }
 
-    fn open_existing(path: &str, (steps, readers): Making<'_>) -> Result<(Self, File), Failure> {
+    fn open_existing(
+        path: &str,
+        (steps, readers): FileCreation<'_>,
+    ) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
             let failure = failed("open", path, &errno.into());
-            // What is not there was made before.
+            // A missing directory has been created, so this is a dangling link.
             match errno {
                 Errno::NOENT => failure.hint("it is a link to a directory that is not there"),
                 _ => failure,
@@ -92,26 +98,27 @@ impl Folder {
         })?;
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
         let mode = readers.mode(Path::new(path), 0o666);
-        let folder = Self { fd, path: path.to_owned(), next, mode };
-        let cannot = |error: io::Error| failed("open", &folder.target(INDEX), &error);
+        let directory = Self { fd, path: path.to_owned(), next, mode };
+        let cannot = |error: io::Error| failed("open", &directory.target(INDEX), &error);
         steps.take(Resource::File, INDEX).map_err(|error| cannot(error.into()))?;
-        let index = match folder.at(INDEX, OpenRegular::append().create_new(folder.mode)) {
+        let index = match directory.at(INDEX, OpenRegular::append().create_new(directory.mode)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                folder.at(INDEX, OpenRegular::append().create(folder.mode)).map_err(cannot)?
+                directory.at(INDEX, OpenRegular::append().create(directory.mode)).map_err(cannot)?
             }
             made => {
                 let index = made.map_err(cannot)?;
-                takes_back(&index, folder.target(INDEX).into(), steps).map_err(cannot)?;
+                remove_on_rollback(&index, directory.target(INDEX).into(), steps)
+                    .map_err(cannot)?;
                 index
             }
         };
-        Ok((folder, index))
+        Ok((directory, index))
     }
 
-    /// Creates the next file; `about` and `ending` are added to its number to make its name.
-    pub(super) fn create(&mut self, about: &str, ending: &str) -> io::Result<(File, String)> {
+    /// Creates the next file; its name is the number followed by `about` and `suffix`.
+    pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..TRIES {
-            let name = format!("{:06}{}{ending}", self.next, safe(about));
+            let name = format!("{:06}{}{suffix}", self.next, safe(about));
             let created = self.at(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
@@ -125,7 +132,7 @@ impl Folder {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Opens a file again that was created here.
+    /// Reopens a file created here. Fails if it has been replaced.
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
         let file = self.at(name, OpenRegular::append())?;
         if Identity::of(&file)? != identity {
@@ -134,18 +141,18 @@ impl Folder {
         Ok(file)
     }
 
-    /// A file of the directory, for messages.
+    /// Returns the path of a file in the directory for messages.
     pub(super) fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.path.trim_end_matches('/'))
     }
 
-    /// A file of ours, whatever somebody else may have put under its name.
+    /// Opens a regular file without following links; fails if it has more than one name.
     fn at(&self, name: &str, how: OpenRegular) -> io::Result<File> {
         how.sole_link().open_at(&self.fd, name)
     }
 }
 
-/// The number behind the largest one with which a name in the directory begins.
+/// Returns the number after the largest one at the start of a name in the directory.
 fn first_free(path: &str) -> io::Result<u64> {
     let mut next = 1;
     for entry in fs::read_dir(path)? {
@@ -157,7 +164,7 @@ fn first_free(path: &str) -> io::Result<u64> {
     Ok(next)
 }
 
-/// The text with everything replaced that could mean something to a file system or a shell.
+/// Replaces all characters that are special to a file system or shell.
 fn safe(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
     text.chars().map(safe).take(100).collect()
@@ -166,85 +173,88 @@ fn safe(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::MAKING;
+    use crate::testing::CREATION;
     use crate::testing::{TempDir, refused};
     use std::io::Write;
 
     #[test]
-    fn numbers_go_on_where_an_earlier_run_stopped() {
+    fn numbering_continues_after_an_earlier_run() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let (mut folder, _) = Folder::open(&path, MAKING).unwrap();
-        assert_eq!(folder.create("", "").unwrap().1, "000001");
-        assert_eq!(folder.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
+        let (mut directory, _) = Directory::open(&path, CREATION).unwrap();
+        assert_eq!(directory.create("", "").unwrap().1, "000001");
+        assert_eq!(directory.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
         fs::write(dir.path("out/000004"), "taken later").unwrap();
-        assert_eq!(folder.create("", "").unwrap().1, "000003");
-        assert_eq!(folder.create("", "").unwrap().1, "000005");
+        assert_eq!(directory.create("", "").unwrap().1, "000003");
+        assert_eq!(directory.create("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
-        let (mut again, _) = Folder::open(&path, MAKING).unwrap();
+        let (mut again, _) = Directory::open(&path, CREATION).unwrap();
         assert_eq!(again.create("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
 
     #[test]
-    fn links_do_not_lead_out_of_the_directory() {
+    fn links_in_the_directory_are_not_followed() {
         let dir = TempDir::new();
         fs::write(dir.path("victim"), "untouched").unwrap();
         fs::create_dir(dir.path("out")).unwrap();
         let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
         link("out/index.jsonl").unwrap();
-        let failure = refused(Folder::open(&dir.path("out"), MAKING)).to_string();
+        let failure = refused(Directory::open(&dir.path("out"), CREATION)).to_string();
         assert!(failure.contains("index.jsonl"), "{failure}");
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
-        let (mut folder, _) = Folder::open(&dir.path("out"), MAKING).unwrap();
+        let (mut directory, _) = Directory::open(&dir.path("out"), CREATION).unwrap();
         link("out/000001").unwrap();
-        assert_eq!(folder.create("", "").unwrap().1, "000002");
-        // It stays open, so that its number is not another file's.
-        let (file, name) = folder.create("", "").unwrap();
+        assert_eq!(directory.create("", "").unwrap().1, "000002");
+        // The descriptor stays open, so that the inode number is not reused.
+        let (file, name) = directory.create("", "").unwrap();
         let identity = Identity::of(&file).unwrap();
-        folder.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
+        directory.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
         fs::remove_file(dir.path("out/000003")).unwrap();
         link("out/000003").unwrap();
-        assert!(folder.reopen(&name, identity).is_err());
+        assert!(directory.reopen(&name, identity).is_err());
         fs::remove_file(dir.path("out/000003")).unwrap();
         fs::hard_link(dir.path("victim"), dir.path("out/000003")).unwrap();
-        let replaced = folder.reopen(&name, identity).unwrap_err().to_string();
+        let replaced = directory.reopen(&name, identity).unwrap_err().to_string();
         assert!(replaced.starts_with("it has 2 names"), "{replaced}");
         fs::write(dir.path("out/another"), "more").unwrap();
         fs::rename(dir.path("out/another"), dir.path("out/000003")).unwrap();
-        let replaced = folder.reopen(&name, identity).unwrap_err().to_string();
+        let replaced = directory.reopen(&name, identity).unwrap_err().to_string();
         assert_eq!(replaced, "somebody else has replaced it");
         assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
     }
 
     #[test]
-    fn index_that_is_a_link_a_second_name_or_a_pipe_is_refused_at_once() {
+    fn index_with_second_link_or_wrong_type_is_refused() {
         let dir = TempDir::new();
         fs::write(dir.path("victim"), "untouched").unwrap();
         fs::create_dir(dir.path("out")).unwrap();
         let index = dir.path("out/index.jsonl");
-        let told = || refused(Folder::open(&dir.path("out"), MAKING)).to_string();
+        let refusal = || refused(Directory::open(&dir.path("out"), CREATION)).to_string();
         fs::hard_link(dir.path("victim"), &index).unwrap();
-        let failure = told();
+        let failure = refusal();
         assert!(failure.contains("index.jsonl: it has 2 names"), "{failure}");
         fs::remove_file(&index).unwrap();
         std::os::unix::fs::symlink(dir.path("victim"), &index).unwrap();
-        assert!(told().contains("index.jsonl: it is a symbolic link"), "{}", told());
+        assert!(refusal().contains("index.jsonl: it is a symbolic link"), "{}", refusal());
         fs::remove_file(&index).unwrap();
         let pipe = rustix::fs::FileType::Fifo;
         let mode = Mode::from_raw_mode(0o666);
         rustix::fs::mknodat(rustix::fs::CWD, &index, pipe, mode, 0).unwrap();
-        assert!(told().contains("index.jsonl: it is a named pipe"), "{}", told());
+        assert!(refusal().contains("index.jsonl: it is a named pipe"), "{}", refusal());
         assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
     }
 
     #[test]
-    fn what_cannot_be_a_directory_is_told() {
+    fn path_that_cannot_be_directory_is_refused() {
         let dir = TempDir::new();
         fs::write(dir.path("file"), "").unwrap();
-        let told = |path: &str| refused(Folder::open(path, MAKING)).to_string();
-        assert!(told(&dir.path("file")).contains("not a directory"));
-        assert!(told(&dir.path("a/b")).ends_with("with mkdir -p"));
-        assert!(!told("/proc/self").is_empty(), "nothing can be created there, not even by root");
+        let failure = |path: &str| refused(Directory::open(path, CREATION)).to_string();
+        assert!(failure(&dir.path("file")).contains("not a directory"));
+        assert!(failure(&dir.path("a/b")).ends_with("with mkdir -p"));
+        assert!(
+            !failure("/proc/self").is_empty(),
+            "nothing can be created there, not even by root"
+        );
     }
 }

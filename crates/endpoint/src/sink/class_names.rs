@@ -1,10 +1,10 @@
-//! The names of classes and sources, for sinks.
+//! Names of classes and sources for the output of sinks.
 
 use crate::{Opening, Origins};
 use abi::Class;
 use filter::Classes;
 
-/// The meaning of the numbers that blocks carry.
+/// Names for the classes and origins in the metadata of blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     classes: Classes,
@@ -12,18 +12,18 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Takes the names from the opening.
+    /// Copies the names from the opening.
     pub(crate) fn new(opening: &Opening<'_>) -> Self {
         Self { classes: opening.classes, origins: opening.origins.clone() }
     }
 
-    /// The source's name, where there are several to tell apart.
+    /// Returns the name of a source if the path has more than one, else `None`.
     pub(crate) fn origin(&self, number: u16) -> Option<&str> {
-        self.origins.told_apart(number)
+        self.origins.distinguishing_name(number)
     }
 
-    /// The value of a class as its filter means it: `zero` is 0 again; nothing if the filter did
-    /// not answer, or if there was none that could.
+    /// Returns the value of a class as defined by its filter, with [`Class::ZERO`] mapped to 0;
+    /// `None` if no filter has classified the block.
     pub(crate) fn class(&self, class: Class) -> Option<u32> {
         match (self.classes, class) {
             (_, Class::NONE) | (Classes::Same, Class::YES) => None,
@@ -32,14 +32,15 @@ impl Names {
         }
     }
 
-    /// The name that the filter gave to this class.
+    /// Returns the filter's name for this class, if it has one.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
         let value = self.class(class)?;
         names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
     }
 
-    /// Returns true if the class says more than that the block exists.
+    /// Returns true if the class is worth printing: always for numeric classes, else unless it is
+    /// [`Class::YES`].
     pub(crate) fn class_matters(&self, class: Class) -> bool {
         match self.classes {
             Classes::Number { .. } => true,
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_names_that_the_classifier_gave() {
+    fn classes_have_the_names_of_their_classifier() {
         let classes = Classes::Number {
             what: "the port",
             range: ValueRange { low: 0, high: 65_535 },
@@ -72,8 +73,8 @@ mod tests {
         assert_eq!((names.origin(1), names.origin(2)), (Some("b"), None));
         let alone = Names { classes: Classes::YesNo, origins: origins(&["a"]) };
         assert_eq!((alone.origin(0), alone.class(Class::YES)), (None, Some(1)));
-        let untold = Names { classes: Classes::Same, origins: origins(&[]) };
-        assert_eq!((untold.class(Class::YES), untold.class(Class(7))), (None, Some(7)));
+        let unnamed = Names { classes: Classes::Same, origins: origins(&[]) };
+        assert_eq!((unnamed.class(Class::YES), unnamed.class(Class(7))), (None, Some(7)));
         assert!(!alone.class_matters(Class::YES) && alone.class_matters(Class::NONE));
     }
 }

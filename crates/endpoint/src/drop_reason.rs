@@ -1,0 +1,138 @@
+//! Reasons for which a block never reaches a sink, as the ledger counts them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// A reason for a drop, or the place of a loss.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum DropReason {
+    /// The request drops these blocks on purpose.
+    ByRequest,
+    /// The block limit (`-c`) had been reached.
+    BeyondCount,
+    /// The program had exited or closed its standard input.
+    ProgramEnded,
+    /// Holes: stream data that was lost before capture and has no bytes to write.
+    Hole,
+    /// Read by a source but not processed when the path ended.
+    Unread,
+    /// The network interface or its driver had no free buffers.
+    Driver,
+    /// The kernel's input queue of the processor was full.
+    Backlog,
+    /// The ring between kernel and source was full.
+    Ring,
+    /// Evicted from the state of a filter to bound its memory.
+    Evicted,
+    /// No memory for the output of a filter.
+    NoRoom,
+    /// A filter or sink failed while it processed the blocks.
+    Failed,
+    /// A reason named by a filter, source, sink or edge.
+    Named(&'static str),
+}
+
+impl DropReason {
+    const NAMED: [(Self, &'static str); 11] = [
+        (Self::ByRequest, "by request"),
+        (Self::BeyondCount, "beyond count"),
+        (Self::ProgramEnded, "program ended"),
+        (Self::Hole, "never seen"),
+        (Self::Unread, "unread"),
+        (Self::Driver, "driver"),
+        (Self::Backlog, "backlog"),
+        (Self::Ring, "ring"),
+        (Self::Evicted, "evicted"),
+        (Self::NoRoom, "no room"),
+        (Self::Failed, "failed"),
+    ];
+
+    /// Returns the words by which reports and the ledger name the reason.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        if let Self::Named(text) = self {
+            return text;
+        }
+        let known = Self::NAMED.iter().find(|(reason, _)| *reason == self);
+        known.map_or("", |(_, text)| text)
+    }
+
+    /// Parses the text of a reason from a file or another process. Returns `None` for texts of
+    /// [`Self::Named`], which only the dropping party defines.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let known = Self::NAMED.iter().find(|(_, known)| *known == text);
+        known.map(|(reason, _)| *reason)
+    }
+
+    /// Returns true if the request needed the blocks. False for intended drops, for blocks beyond
+    /// the limit or after the end of the program or path, and for holes, whose data was lost
+    /// earlier.
+    #[must_use]
+    pub const fn is_lost(self) -> bool {
+        match self {
+            Self::ByRequest
+            | Self::BeyondCount
+            | Self::ProgramEnded
+            | Self::Hole
+            | Self::Unread => false,
+            Self::Driver
+            | Self::Backlog
+            | Self::Ring
+            | Self::Evicted
+            | Self::NoRoom
+            | Self::Failed
+            | Self::Named(_) => true,
+        }
+    }
+}
+
+impl From<&'static str> for DropReason {
+    fn from(text: &'static str) -> Self {
+        Self::read(text).unwrap_or(Self::Named(text))
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl Serialize for DropReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text())
+    }
+}
+
+/// Deserializes a reason serialized by another process of Streamline; unknown texts are leaked, see
+/// [`interned_keys`].
+impl<'de> Deserialize<'de> for DropReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| interned(&text).into())
+    }
+}
+
+/// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once, so the
+/// input must come from a process of Streamline.
+pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<(&'static str, T)>, D::Error> {
+    let pairs = Vec::<(String, T)>::deserialize(deserializer)?;
+    Ok(pairs.into_iter().map(|(text, value)| (interned(&text), value)).collect())
+}
+
+/// Returns a static copy of a text. Each distinct text is leaked once, so the texts must come from
+/// a bounded set, such as those that this program defines.
+fn interned(text: &str) -> &'static str {
+    static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
+        return known;
+    }
+    let copy: &'static str = Box::leak(text.to_owned().into_boxed_str());
+    texts.insert(copy);
+    copy
+}

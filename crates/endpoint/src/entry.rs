@@ -1,0 +1,94 @@
+//! Catalog entries of sources, sinks and programs.
+
+use crate::contract::{Opening, Sink, Source, StartedProcess};
+use crate::failure::Failure;
+use crate::process::child::ProcessRole;
+use filter::{Arguments, Description, EndpointFacts, Mistake};
+use wire::LinkType;
+
+/// A source in the catalog.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceEntry {
+    /// Name, parameters and help of the source.
+    pub description: &'static Description,
+    /// Opens the source. A failure leaves no side effect.
+    pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+    /// Returns the link types of the frames for these arguments without opening the source; `None`
+    /// if they are unknown until the first frame.
+    pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
+}
+
+impl SourceEntry {
+    /// Creates the entry of a source with unknown link types and no facts.
+    #[must_use]
+    pub const fn new(
+        description: &'static Description,
+        open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+    ) -> Self {
+        Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
+    }
+
+    /// Sets the function that predicts the link types.
+    #[must_use]
+    pub const fn linked(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
+        Self { links, ..self }
+    }
+
+    /// Sets the facts for the planner.
+    #[must_use]
+    pub const fn with(self, facts: EndpointFacts) -> Self {
+        Self { facts, ..self }
+    }
+}
+
+/// A sink in the catalog.
+#[derive(Clone, Copy, Debug)]
+pub struct SinkEntry {
+    /// Name, parameters and help of the sink.
+    pub description: &'static Description,
+    /// Opens the sink. A failure leaves no side effect.
+    pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
+}
+
+impl SinkEntry {
+    /// Creates the entry of a sink without facts.
+    #[must_use]
+    pub const fn new(
+        description: &'static Description,
+        open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    ) -> Self {
+        Self { description, open, facts: EndpointFacts::NONE }
+    }
+
+    /// Sets the facts for the planner.
+    #[must_use]
+    pub const fn with(self, facts: EndpointFacts) -> Self {
+        Self { facts, ..self }
+    }
+
+    /// Marks the sink as a writer of files: it runs in a space of its own, so that a slow disk
+    /// delays no other branch.
+    #[must_use]
+    pub const fn writing_files(self) -> Self {
+        self.with(EndpointFacts { writes_files: true, ..self.facts })
+    }
+}
+
+/// A child program in the catalog. It may stand at any position of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessEntry {
+    /// Description of the program downstream of another filter.
+    pub description: &'static Description,
+    /// Description of the program at the head of a request, where it acts as a source.
+    pub head: &'static Description,
+    /// Facts for the planner.
+    pub facts: EndpointFacts,
+    /// Checks the text of a command; returns the mistake if it can never be run.
+    pub refuses: fn(&str) -> Option<Mistake>,
+    /// Starts the program. A failure leaves no process behind.
+    pub start: fn(&Opening<'_>, ProcessRole) -> Result<StartedProcess, Failure>,
+}

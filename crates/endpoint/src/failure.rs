@@ -1,0 +1,114 @@
+//! The failure of a source or sink: call, target, reason and remedy.
+
+use std::fmt;
+use std::io;
+
+/// An error of the operating system or the environment that stops a source or sink.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Name of the failed call: `open`, `read`, `write`.
+    pub call: &'static str,
+    /// Object of the call: a file name, an interface.
+    pub target: String,
+    /// Reason, as a sentence for the user.
+    pub why: String,
+    /// Error number from the kernel, if the kernel refused.
+    pub errno: Option<i32>,
+    /// Remedy for the user.
+    pub hint: Option<String>,
+    /// True for a closed pipe on a standard stream: its reader has exited on purpose, so no message
+    /// is printed.
+    pub quiet: bool,
+    /// Missing capability (capabilities(7)) if that is the reason of the refusal.
+    pub needs: Option<u32>,
+}
+
+impl Failure {
+    /// Creates the failure of `call` on `target`.
+    pub fn new(call: &'static str, target: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self {
+            call,
+            target: target.into(),
+            why: why.to_string(),
+            errno: None,
+            hint: None,
+            quiet: false,
+            needs: None,
+        }
+    }
+
+    /// Sets the error number from the kernel.
+    #[must_use]
+    pub fn errno(self, errno: Option<i32>) -> Self {
+        Self { errno, ..self }
+    }
+
+    /// Returns true if `open` failed because the file does not exist.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        let errno = self.errno.filter(|_| self.call == "open");
+        errno.is_some_and(|errno| {
+            io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::NotFound
+        })
+    }
+
+    /// Sets the remedy.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} {}: {}", self.call, self.target, self.why)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Creates the failure of `call` on `target`, with a remedy if one is known for the error number.
+pub(crate) fn failed(call: &'static str, target: &str, error: &io::Error) -> Failure {
+    let errno = error.raw_os_error();
+    let failure = Failure::new(call, target, reason(error)).errno(errno);
+    let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
+    match advice {
+        Some(advice) => failure.hint(advice),
+        None => failure,
+    }
+}
+
+/// Returns the text of the error in lower case, without its number.
+pub(crate) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => "unknown error".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_message_names_call_target_and_remedy() {
+        let full = io::Error::from_raw_os_error(28);
+        assert_eq!(
+            failed("write", "out.pcap", &full).to_string(),
+            "cannot write out.pcap: no space left on device; \
+             free space there, or choose another place"
+        );
+        let missing = io::Error::from_raw_os_error(2);
+        let missing = failed("open", "a b", &missing);
+        assert_eq!(missing.to_string(), "cannot open a b: no such file or directory");
+        assert!(missing.is_missing() && !failed("write", "out.pcap", &full).is_missing());
+    }
+}

@@ -1,0 +1,182 @@
+//! The handle of a child process, shared by its two halves and the path.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::process_group::{ProcessEnd, ProcessGroup};
+
+/// The position of a program in its request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProcessRole {
+    /// First node of the request: the program has no input.
+    Head,
+    /// Node with both neighbors: the program has input and output.
+    Middle,
+    /// Last node of the request: the program inherits standard output.
+    End,
+}
+
+/// A child process. Dropping the last reference kills it, unless [`Process::finish`] has returned.
+#[derive(Debug)]
+pub struct Process {
+    pub(super) command: String,
+    /// The process group; `None` if the program ran elsewhere, as in a recorded run.
+    group: Option<Mutex<ProcessGroup>>,
+    role: ProcessRole,
+    /// Set when the program has closed its standard input.
+    input_closed: AtomicBool,
+    /// Set when its output is no longer needed, so that any exit status is accepted.
+    released: AtomicBool,
+    /// Control of a sandbox or similar process; `None` for an ordinary program.
+    control: Option<Arc<dyn ProcessControl>>,
+}
+
+/// Control of a child process that is not an ordinary program, such as a sandboxed filter.
+pub trait ProcessControl: fmt::Debug + Send + Sync {
+    /// Returns true if the process accepts no more input, even if some is available.
+    fn has_closed_input(&self) -> bool;
+
+    /// Waits for the process to exit. Blocks. Returns a message if it failed.
+    fn finish(&self) -> Option<String>;
+
+    /// Returns the process id; `None` after its end.
+    fn number(&self) -> Option<u32>;
+}
+
+/// An unsuccessful exit of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessFailure {
+    /// The shell command, or the name of a process that is not an ordinary program.
+    pub command: String,
+    /// Exit status or signal.
+    pub ended: ProcessEnd,
+    /// True if the program inherited standard output and was killed by SIGPIPE, because the reader
+    /// has exited: no message is printed.
+    pub quiet: bool,
+    /// Message that replaces command and status, if the process is not an ordinary program.
+    pub message: Option<String>,
+}
+
+impl fmt::Display for ProcessFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(message) = &self.message {
+            return f.write_str(message);
+        }
+        write!(f, "the program {:?} {}", self.command, self.ended)?;
+        match self.ended {
+            ProcessEnd::Status(126) => f.write_str(": the shell may not run it"),
+            ProcessEnd::Status(127) => f.write_str(": the shell did not find it"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ProcessFailure {}
+
+impl Process {
+    /// Creates the handle of a running program.
+    pub(super) fn started(command: &str, group: ProcessGroup, role: ProcessRole) -> Self {
+        Self { group: Some(Mutex::new(group)), ..Self::recorded(command, role) }
+    }
+
+    /// Creates the handle of a program that is not started, for the replay of a recorded run.
+    #[must_use]
+    pub fn recorded(command: &str, role: ProcessRole) -> Self {
+        let (input_closed, released) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self {
+            command: command.to_owned(),
+            group: None,
+            role,
+            input_closed,
+            released,
+            control: None,
+        }
+    }
+
+    /// Creates a handle for a process that is not an ordinary program, in the middle of a request.
+    #[must_use]
+    pub fn controlled(name: &str, control: Arc<dyn ProcessControl>) -> Self {
+        Self { control: Some(control), ..Self::recorded(name, ProcessRole::Middle) }
+    }
+
+    /// Returns true if the program accepts no more input, even if some is available.
+    #[must_use]
+    pub fn has_closed_input(&self) -> bool {
+        match &self.control {
+            Some(control) => control.has_closed_input(),
+            None => self.input_closed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the process id; `None` for a program that was not started here and for a controlled
+    /// process that has exited.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        match &self.control {
+            Some(control) => control.number(),
+            None => self.group().map(|group| group.number()),
+        }
+    }
+
+    /// Returns true if the program is at the head of its request.
+    #[must_use]
+    pub fn is_head(&self) -> bool {
+        self.role == ProcessRole::Head
+    }
+
+    /// Returns the exit status without blocking; `None` while the program runs. A process that is
+    /// not an ordinary program always returns `Ok` here, so that the path continues until
+    /// [`Process::finish`].
+    #[must_use]
+    pub fn ended(&self) -> Option<Result<(), ProcessFailure>> {
+        // A failed query is reported by `finish`.
+        let Some(group) = self.group() else { return Some(Ok(())) };
+        let ended = group.ended().ok().flatten()?;
+        drop(group);
+        Some(self.judge(ended))
+    }
+
+    /// Waits for the end of the program. Blocks; both halves must have been closed.
+    pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
+        if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
+            let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
+            return Ok(Err(ProcessFailure {
+                command,
+                ended,
+                quiet: false,
+                message: Some(message),
+            }));
+        }
+        let Some(mut group) = self.group() else { return Ok(Ok(())) };
+        let ended = group.wait()?;
+        drop(group);
+        Ok(self.judge(ended))
+    }
+
+    /// Records that the program has closed its standard input.
+    pub(super) fn note_closed_input(&self) {
+        self.input_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests the end of the program (SIGTERM) and accepts any exit status.
+    pub(super) fn release(&self) {
+        if !self.released.swap(true, Ordering::Relaxed)
+            && let Some(group) = self.group()
+        {
+            group.ask_to_end();
+        }
+    }
+
+    fn judge(&self, ended: ProcessEnd) -> Result<(), ProcessFailure> {
+        if ended.is_success() || self.released.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let quiet = self.role == ProcessRole::End && ended.is_broken_pipe();
+        Err(ProcessFailure { command: self.command.clone(), ended, quiet, message: None })
+    }
+
+    fn group(&self) -> Option<MutexGuard<'_, ProcessGroup>> {
+        let group = self.group.as_ref()?;
+        Some(group.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

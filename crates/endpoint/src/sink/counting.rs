@@ -1,0 +1,38 @@
+//! Sinks that only count: `discard`, `drop`, and those whose blocks have ended in the kernel.
+
+use crate::{DropReason, Failure, Sink};
+use filter::{Amount, Batch, Report, Time};
+
+/// A sink that consumes blocks without writing them anywhere.
+#[derive(Debug, Default)]
+pub(super) struct CountingSink {
+    pub(super) consumed: Amount,
+    /// True if consumed blocks count as dropped by request.
+    pub(super) drops: bool,
+    /// Blocks that the kernel did not send.
+    pub(super) refused: Option<(DropReason, Amount)>,
+}
+
+impl Sink for CountingSink {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        let Amount { blocks, bytes } = batch.amount_in(batch.live());
+        self.consumed.blocks += blocks;
+        self.consumed.bytes += bytes;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        let Amount { blocks, bytes } = self.consumed;
+        let rows = [("blocks", blocks), ("bytes", bytes)];
+        Ok(if self.drops { Report::default() } else { Report::of_rows(rows) })
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(if self.drops { Amount::default() } else { self.consumed })
+    }
+
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        let by_request = self.drops.then_some((DropReason::ByRequest, self.consumed));
+        by_request.into_iter().chain(self.refused).collect()
+    }
+}

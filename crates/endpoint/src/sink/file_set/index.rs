@@ -1,0 +1,95 @@
+//! The index of a file set: one appended JSON object per finished file.
+
+use super::FilePolicy;
+use super::output_file::OutputFile;
+use crate::Failure;
+use crate::clock::Rfc3339;
+use crate::sink::class_names::Names;
+use crate::sink::json::VERSION;
+use crate::sink::object::{entry, write_line};
+use crate::sink::out::Out;
+use crate::sink::tail::Lines;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use sha2::Digest;
+use std::fmt::Write as _;
+use std::fs::File;
+
+/// The open index file.
+#[derive(Debug)]
+pub(super) struct Index(Out);
+
+/// One line of the index, part of the schema. It shares its version and addresses with `json`.
+struct IndexLine<'a> {
+    file: &'a OutputFile,
+    names: &'a Names,
+    policy: &'a FilePolicy,
+}
+
+impl Serialize for IndexLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { file, names, policy } = self;
+        let disk = file.disk.as_ref();
+        let unfilled = if policy.fills && disk.is_some() { file.missing - file.filled } else { 0 };
+        let messages = if policy.single { 0 } else { file.messages };
+        let counted = |count: u64| (count > 0).then_some(count);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("version", &VERSION)?;
+        entry(&mut map, "file", disk.map(|disk| disk.name.as_str()))?;
+        map.serialize_entry("first", &Rfc3339(file.first))?;
+        map.serialize_entry("last", &Rfc3339(file.last))?;
+        map.serialize_entry("blocks", &file.blocks)?;
+        map.serialize_entry("bytes", &file.bytes)?;
+        entry(&mut map, "missing", counted(file.missing))?;
+        entry(&mut map, "unfilled", counted(unfilled))?;
+        map.serialize_entry("complete", &file.is_complete(policy.begun))?;
+        let digest = disk.and_then(|disk| disk.digest.clone());
+        entry(&mut map, "sha256", digest.map(|digest| hex(&digest.finalize())))?;
+        entry(&mut map, "messages", counted(messages))?;
+        entry(&mut map, "origin", names.origin(file.origin))?;
+        entry(&mut map, "session", (file.session != 0).then_some(file.session))?;
+        entry(&mut map, "direction", file.direction)?;
+        entry(&mut map, "class", names.class(file.class))?;
+        entry(&mut map, "class_name", names.class_name(file.class))?;
+        file.ends.write(&mut map)?;
+        if let Some(record) = file.description().filter(|_| policy.single) {
+            record.write_fields(&mut map)?;
+        }
+        map.end()
+    }
+}
+
+impl Index {
+    /// Creates an index that appends to this file.
+    pub(super) fn new(file: File, target: String) -> Self {
+        Self(Out::shared(file, target, Lines::Json))
+    }
+
+    /// Returns the notes for the final report.
+    pub(super) fn remarks(&self) -> &[String] {
+        self.0.remarks()
+    }
+
+    /// Appends the line of a finished file.
+    pub(super) fn append(
+        &mut self,
+        file: &OutputFile,
+        names: &Names,
+        policy: &FilePolicy,
+    ) -> Result<(), Failure> {
+        write_line(&mut self.0, &IndexLine { file, names, policy })?;
+        self.0.ended(0)
+    }
+
+    /// Writes the buffered lines.
+    pub(super) fn write(&mut self) -> Result<(), Failure> {
+        self.0.flush()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,309 @@
+//! A set of output files in one directory with their state, shared by `files` and `pcap`.
+//!
+//! A file is created at its first byte; one without bytes only gets a line in the index. The
+//! numbers of open and remembered files are bounded: the least recently used file is closed, and
+//! reopened for appending when needed. Nothing is synchronized to disk: many short files cost a few
+//! system calls each.
+
+mod directory;
+mod index;
+mod output_file;
+
+use super::class_names::Names;
+use crate::failure::failed;
+use crate::{Failure, Opening};
+use directory::{Directory, Identity};
+use filter::{Parameter, Report, Type};
+use index::Index;
+use output_file::DiskFile;
+use rustix::io::Errno;
+use sha2::Sha256;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Write};
+
+pub(crate) use directory::INDEX;
+pub(crate) use output_file::{Key, OutputFile};
+
+/// Maximum number of missing bytes written as zeros into one file. Forged sequence numbers of a
+/// peer must not determine file sizes.
+pub(crate) const FILL_MAX: u64 = 16 << 20;
+
+/// Maximum memory for descriptions in bytes, since peers determine their length.
+const RECORDS_MAX: usize = 64 << 20;
+
+/// The parameter for the maximum number of open files.
+pub(crate) const OPEN: Parameter = Parameter::named(
+    "open",
+    Type::Number { low: 1, high: 100_000 },
+    "256",
+    "how many files are open at one time",
+);
+
+/// The parameter for the maximum number of unfinished files.
+pub(crate) const SESSIONS: Parameter = Parameter::named(
+    "sessions",
+    Type::Number { low: 1, high: 100_000_000 },
+    "65536",
+    "how many sessions are remembered",
+);
+
+/// Naming, completeness and index policy of the sink that uses a [`FileSet`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FilePolicy {
+    /// Suffix of file names.
+    pub(crate) suffix: &'static str,
+    /// True if the index contains digests.
+    pub(crate) digests: bool,
+    /// True if each file contains one message, whose description goes into the index.
+    pub(crate) single: bool,
+    /// True if a file counts as complete only if its beginning was observed.
+    pub(crate) begun: bool,
+    /// True if missing bytes are written as zeros.
+    pub(crate) fills: bool,
+}
+
+/// A directory with its unfinished files.
+#[derive(Debug)]
+pub(crate) struct FileSet {
+    directory: Directory,
+    index: Index,
+    names: Names,
+    policy: FilePolicy,
+    open_max: usize,
+    known_max: usize,
+    files: HashMap<Key, OutputFile>,
+    /// Memory used by descriptions, in bytes.
+    records: usize,
+    /// Unfinished files in order of last use, and those of them that are open.
+    by_use: BTreeMap<u64, Key>,
+    open_by_use: BTreeMap<u64, Key>,
+    uses: u64,
+    made: u64,
+}
+
+impl Drop for FileSet {
+    /// Writes the index even after a failure.
+    fn drop(&mut self) {
+        let _ = self.end_all();
+    }
+}
+
+impl FileSet {
+    /// Opens the directory with this path, creating it if missing.
+    pub(crate) fn open(
+        path: &str,
+        policy: FilePolicy,
+        opening: &Opening<'_>,
+    ) -> Result<Self, Failure> {
+        let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
+        Ok(Self {
+            index: Index::new(index, directory.target(INDEX)),
+            directory,
+            names: Names::new(opening),
+            policy,
+            open_max: opening.arguments.count(OPEN.name),
+            known_max: opening.arguments.count(SESSIONS.name),
+            files: HashMap::new(),
+            records: 0,
+            by_use: BTreeMap::new(),
+            open_by_use: BTreeMap::new(),
+            uses: 0,
+            made: 0,
+        })
+    }
+
+    /// Returns the number of files created.
+    pub(crate) const fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// Returns the path of the directory for messages.
+    pub(crate) fn target(&self) -> String {
+        self.directory.target("")
+    }
+
+    /// Returns a report with these rows and the number of files.
+    pub(crate) fn report(&self, rows: Report) -> Report {
+        let done = format!("written to {}", self.target().trim_end_matches('/'));
+        let mut report = rows.put(self.made, "file", done);
+        report.remarks.extend_from_slice(self.index.remarks());
+        report
+    }
+
+    /// Takes the file with this key out of the set for modification; [`Self::put_back`] returns it.
+    pub(crate) fn take_out(&mut self, key: Key) -> Option<OutputFile> {
+        let file = self.files.remove(&key)?;
+        self.records -= file.record.len();
+        self.by_use.remove(&file.used);
+        self.open_by_use.remove(&file.used);
+        Some(file)
+    }
+
+    /// Inserts a file, new or from [`Self::take_out`], as the most recently used.
+    pub(crate) fn put_back(&mut self, key: Key, mut file: OutputFile) {
+        self.uses += 1;
+        file.used = self.uses;
+        self.by_use.insert(file.used, key);
+        if file.disk.as_ref().is_some_and(|disk| disk.open.is_some()) {
+            self.open_by_use.insert(file.used, key);
+        }
+        self.records += file.record.len();
+        self.files.insert(key, file);
+    }
+
+    /// Finishes the least recently used files until there is room for one more.
+    pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
+        while self.files.len() >= self.known_max || self.records > RECORDS_MAX {
+            let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
+            self.end(*key)?;
+        }
+        Ok(())
+    }
+
+    /// Appends bytes to a file, which is created or reopened if necessary.
+    pub(crate) fn write(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if file.disk.is_none() {
+            file.disk = Some(self.make(&file.about())?);
+        }
+        self.append_owed(file, bytes)
+    }
+
+    /// Appends the zeros that are due and these bytes, if the file exists.
+    fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
+        let Some(mut disk) = file.disk.take() else { return Ok(()) };
+        let outcome = self.append(&mut disk, file.owed, bytes);
+        if outcome.is_ok() {
+            file.filled += std::mem::take(&mut file.owed);
+        }
+        file.disk = Some(disk);
+        outcome
+    }
+
+    /// Records `length` missing bytes: zeros are written if the policy demands them, up to
+    /// [`FILL_MAX`] per file and the first hole beyond that. Call it before the block is noted.
+    pub(crate) fn skip(&mut self, file: &mut OutputFile, length: u64) -> Result<(), Failure> {
+        let stands = file.filled + file.owed;
+        let in_place = file.missing == stands && stands + length <= FILL_MAX;
+        if !self.policy.fills || length == 0 || !in_place {
+            return Ok(());
+        }
+        file.owed += length;
+        self.append_owed(file, &[])
+    }
+
+    /// Finishes the file with this key, if there is one.
+    pub(crate) fn end(&mut self, key: Key) -> Result<(), Failure> {
+        match self.take_out(key) {
+            Some(file) => self.finish_file(&file),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a finished file to the index.
+    pub(crate) fn finish_file(&mut self, file: &OutputFile) -> Result<(), Failure> {
+        self.index.append(file, &self.names, &self.policy)
+    }
+
+    /// Finishes all files and writes the index.
+    pub(crate) fn end_all(&mut self) -> Result<(), Failure> {
+        while let Some((_, key)) = self.by_use.first_key_value() {
+            self.end(*key)?;
+        }
+        self.index.write()
+    }
+
+    /// Writes the buffered index.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.index.write()
+    }
+
+    fn make(&mut self, about: &str) -> Result<DiskFile, Failure> {
+        let suffix = self.policy.suffix;
+        let (file, name) = self
+            .with_room(|directory| directory.create(about, suffix))
+            .map_err(|error| failed("make a file in", &self.target(), &error))?;
+        let identity = Identity::of(&file)
+            .map_err(|error| failed("look at", &self.directory.target(&name), &error))?;
+        self.made += 1;
+        let digest = self.policy.digests.then(Sha256::default);
+        Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
+    }
+
+    /// Appends zeros and bytes to a file, which is reopened if it is closed.
+    fn append(&mut self, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut file = match disk.open.take() {
+            Some(file) => file,
+            None => self
+                .with_room(|directory| directory.reopen(&disk.name, disk.identity))
+                .map_err(|error| failed("open", &self.directory.target(&disk.name), &error))?,
+        };
+        let outcome = add(&mut file, disk, zeros, bytes);
+        disk.open = Some(file);
+        if outcome.is_err()
+            && let Some(file) = &disk.open
+            && file.set_len(disk.size).is_err()
+        {
+            // The file contains a partial write.
+            disk.digest = None;
+        }
+        outcome.map_err(|error| failed("write", &self.directory.target(&disk.name), &error))
+    }
+
+    /// Opens a file, closing the least recently used ones if too many are open.
+    fn with_room<T>(
+        &mut self,
+        mut open: impl FnMut(&mut Directory) -> io::Result<T>,
+    ) -> io::Result<T> {
+        while self.open_by_use.len() >= self.open_max && self.close_oldest() {}
+        loop {
+            let opened = open(&mut self.directory);
+            let errno = opened.as_ref().err().and_then(Errno::from_io_error);
+            let too_many = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
+            if !too_many || !self.close_oldest() {
+                return opened;
+            }
+        }
+    }
+
+    /// Closes the least recently used open file; returns false if none is open.
+    fn close_oldest(&mut self) -> bool {
+        let Some((_, key)) = self.open_by_use.pop_first() else { return false };
+        if let Some(disk) = self.files.get_mut(&key).and_then(|file| file.disk.as_mut()) {
+            disk.open = None;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+impl FileSet {
+    /// Returns the numbers of unfinished and open files.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        let is_open = |file: &&OutputFile| file.disk.as_ref().is_some_and(|p| p.open.is_some());
+        let open = self.files.values().filter(is_open).count();
+        assert_eq!(open, self.open_by_use.len());
+        (self.files.len(), open)
+    }
+}
+
+/// Extends a file by zeros, as a hole without disk blocks, and by bytes.
+fn add(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> io::Result<()> {
+    const NOTHING: [u8; 4096] = [0; 4096];
+    if zeros > 0 {
+        file.set_len(disk.size + zeros)?;
+        let mut left = zeros;
+        while let Some(piece) = NOTHING.get(..left.min(NOTHING.len() as u64) as usize)
+            && left > 0
+        {
+            disk.note(piece);
+            left -= piece.len() as u64;
+        }
+    }
+    file.write_all(bytes)?;
+    disk.note(bytes);
+    Ok(())
+}

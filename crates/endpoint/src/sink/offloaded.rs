@@ -1,0 +1,55 @@
+//! Stand-ins for sinks that have run in the kernel; the ledger reads their counters.
+
+use super::counting::CountingSink;
+use super::drop::DROP;
+use super::redirect::{REDIRECT, REFUSED};
+use crate::Sink;
+use filter::{Amount, Description, Report};
+
+/// Returns the sink of this description with the amount that it has consumed in the kernel, and its
+/// report. `refused` is the number of blocks that the kernel did not send.
+#[must_use]
+pub fn offloaded(
+    description: &Description,
+    taken: Amount,
+    refused: u64,
+) -> (Box<dyn Sink>, Report) {
+    let mut sink = CountingSink { consumed: taken, ..CountingSink::default() };
+    if description.name == DROP.name {
+        sink.drops = true;
+        return (Box::new(sink), Report::default());
+    }
+    let sends = description.name == REDIRECT.name;
+    let refused = if sends { refused.min(taken.blocks) } else { 0 };
+    // The kernel does not count the bytes of refused frames.
+    sink.consumed.blocks -= refused;
+    sink.refused = (refused > 0).then(|| (REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
+    let first = if sends { "sent by the kernel" } else { "blocks" };
+    let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
+    (Box::new(sink), Report::of_rows(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DropReason;
+    use crate::sink::discard::DISCARD;
+
+    #[test]
+    fn offloaded_sinks_report_written_and_dropped_blocks() {
+        let taken = Amount { blocks: 3, bytes: 5 };
+        let (sink, report) = offloaded(&DROP, taken, 0);
+        assert_eq!(sink.dropped(), [(DropReason::ByRequest, taken)]);
+        assert_eq!((sink.written(), report.rows.len()), (Some(Amount::default()), 0));
+        let (sink, report) = offloaded(&DISCARD, taken, 0);
+        assert_eq!((sink.written(), sink.dropped().len()), (Some(taken), 0));
+        assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
+        let (sink, report) = offloaded(&REDIRECT, taken, 2);
+        assert_eq!(sink.written().map(|sent| sent.blocks), Some(1));
+        assert_eq!(
+            sink.dropped(),
+            [("refused by the kernel".into(), Amount { blocks: 2, bytes: 0 })]
+        );
+        assert_eq!(report.rows.first(), Some(&("sent by the kernel".to_owned(), 1)));
+    }
+}

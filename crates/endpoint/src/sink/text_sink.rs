@@ -1,0 +1,43 @@
+//! Buffered output of sinks that write text for each block.
+
+use super::out::Out;
+use crate::{Failure, Sink};
+use filter::{Amount, Batch, Block, Report, Time};
+
+/// A formatter of blocks.
+pub(crate) trait BlockFormatter: Send {
+    /// Appends the text for a block.
+    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure>;
+    /// Returns the final report. Called after the last flush.
+    fn report(&self, out: &Out) -> Report;
+}
+
+/// A formatter with its output. Output to a terminal is flushed after every batch.
+#[derive(Debug)]
+pub(crate) struct TextSink<F> {
+    pub(crate) formatter: F,
+    pub(crate) out: Out,
+}
+
+impl<F: BlockFormatter> Sink for TextSink<F> {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            self.formatter.append(&block, &mut self.out)?;
+            self.out.ended(block.length())?;
+        }
+        if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        self.out.flush()
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        self.out.flush()?;
+        Ok(self.formatter.report(&self.out))
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.out.written())
+    }
+}

@@ -1,0 +1,270 @@
+//! Decodes the metadata that an XDP program writes in front of each frame: the exits that the frame
+//! takes, with class and view. [SL §5.5, §7.1; CONTRACT 18]
+//!
+//! In: bytes written by a program of ours in front of a frame, in memory that now belongs to this
+//! process. Out: one block per exit of the frame. A `give` emits blocks of one edge only, so the
+//! blocks of other edges wait here, pinned.
+
+use crate::contract::ArcCounts;
+use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use buffer::pool::{Pool, SegmentPin};
+use filter::Time;
+use std::collections::VecDeque;
+use sys::xdp::Stamp;
+use wire::link::LinkType;
+
+/// First header of the frames on an exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FirstHeader {
+    /// An Ethernet header.
+    #[default]
+    Link,
+    /// An IP header; the link header has been removed.
+    Packet,
+    /// Unknown.
+    Bytes,
+}
+
+/// Maximum number of slots in front of a frame. Exits of which a frame takes at most one share a
+/// slot.
+pub const SLOTS_MAX: usize = 16;
+/// Size of a slot in bytes.
+pub const SLOT: usize = 8;
+/// Size of the exit number of a slot in bytes; the numbers follow all slots.
+pub const EXIT_NUMBER: usize = 2;
+/// Size of the fields after the exit numbers in bytes; they are 8-byte aligned.
+pub const TAIL: usize = 24;
+const FRONT_MAX: usize = front(SLOTS_MAX);
+
+/// Returns the number of metadata bytes in front of a frame.
+const fn front(slots: usize) -> usize {
+    tail_offset(slots) + TAIL
+}
+
+/// Returns the offset of the fields after the exit numbers.
+#[must_use]
+pub const fn tail_offset(slots: usize) -> usize {
+    slots * SLOT + (slots * EXIT_NUMBER).next_multiple_of(8)
+}
+
+/// Metadata in front of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameMetadata {
+    bytes: [u8; FRONT_MAX],
+    slots: usize,
+}
+
+/// View of a frame on one exit.
+struct View {
+    class: Class,
+    from: u32,
+    /// Number of bytes after the view.
+    behind: u32,
+}
+
+impl FrameMetadata {
+    /// Decodes the metadata and the frame's stamp; `None` if `bytes` is too short.
+    pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
+        let mut front = Self { bytes: [0; FRONT_MAX], slots };
+        let length = self::front(slots);
+        front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
+        let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
+        let stamp = stamp.first_chunk_mut().map(Stamp::take)?;
+        Some((front, stamp))
+    }
+
+    /// Returns the exits that the frame takes, with its view on each.
+    fn chosen(&self) -> impl Iterator<Item = (usize, View)> {
+        let tail_offset = self
+            .bytes
+            .get(tail_offset(self.slots)..)
+            .and_then(|tail_offset| tail_offset.first_chunk());
+        let word = tail_offset.map_or(0, |word| u64::from_ne_bytes(*word));
+        let chosen = (0..self.slots).filter(move |place| word & 1 << place != 0);
+        chosen.map(|place| {
+            (self.two(self.slots * SLOT + place * EXIT_NUMBER).into(), self.view(place))
+        })
+    }
+
+    fn view(&self, place: usize) -> View {
+        let at = place * SLOT;
+        let class = u32::from(self.two(at)) | u32::from(self.two(at + 2)) << 16;
+        View { class: Class(class), from: self.two(at + 4).into(), behind: self.two(at + 6).into() }
+    }
+
+    fn two(&self, at: usize) -> u16 {
+        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
+    }
+}
+
+/// A block waiting for its edge.
+#[derive(Debug)]
+struct QueuedBlock {
+    exit: usize,
+    entry: Entry,
+    pin: Option<SegmentPin>,
+}
+
+/// The exits of a program.
+#[derive(Debug)]
+pub(super) struct Exits {
+    headers: Vec<FirstHeader>,
+    /// Number of slots in front of a frame.
+    slots: usize,
+    counts: Vec<ArcCounts>,
+    waiting: VecDeque<QueuedBlock>,
+    /// Edge of the blocks returned by the last [`Self::next`].
+    pub(super) edge: usize,
+}
+
+impl Exits {
+    pub(super) fn new(headers: Vec<FirstHeader>, slots: usize) -> Self {
+        let counts = vec![ArcCounts::default(); headers.len()];
+        Self { headers, slots, counts, waiting: VecDeque::new(), edge: 0 }
+    }
+
+    /// Returns the number of metadata bytes in front of a frame.
+    pub(super) const fn front(&self) -> usize {
+        front(self.slots)
+    }
+
+    /// Decodes the metadata in front of a frame.
+    pub(super) fn read(&self, bytes: &[u8]) -> Option<(FrameMetadata, Stamp)> {
+        FrameMetadata::read(bytes, self.slots)
+    }
+
+    /// Returns the block counts by edge.
+    pub(super) fn counts(&self) -> Vec<ArcCounts> {
+        self.counts.clone()
+    }
+
+    /// Returns the number of waiting blocks.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Queues one block per exit of a frame. `head` is the start of the frame's bytes.
+    pub(super) fn send(
+        &mut self,
+        front: &FrameMetadata,
+        (dbuf, place): (DbufId, Extent),
+        head: &[u8],
+        (origin, time): (u16, Time),
+    ) {
+        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        for (exit, View { class, from, behind }) in front.chosen() {
+            let from = from.min(place.length());
+            let length = place.length() - from;
+            let length = length.saturating_sub(behind);
+            let link = self.headers.get(exit).copied().unwrap_or_default().link(head);
+            let mut marks = Marks::frame(link, place.length(), place.length());
+            marks.view = from;
+            let pointer = RichPointer::new(dbuf, place.within(from, length), class);
+            let entry = Entry::new(pointer, context, marks);
+            self.waiting.push_back(QueuedBlock { exit, entry, pin: None });
+        }
+    }
+
+    /// Moves up to `room` waiting blocks of one edge to `into` and sets [`Self::edge`]. The
+    /// remaining blocks are pinned.
+    pub(super) fn next(&mut self, room: usize, pools: [&Pool; 2], into: &mut Vec<Entry>) {
+        let Some(first) = self.waiting.front().map(|waiting| waiting.exit) else { return };
+        self.edge = first;
+        while into.len() < room
+            && self.waiting.front().is_some_and(|next| next.exit == first)
+            && let Some(next) = self.waiting.pop_front()
+        {
+            if let Some(pin) = next.pin {
+                pool_of(pools, next.entry.pointer.dbuf()).unpin(pin);
+            }
+            if let Some(counts) = self.counts.get_mut(first) {
+                counts.taken.add(next.entry.pointer.length());
+            }
+            into.push(next.entry);
+        }
+        // The frames of other blocks may be released once their first blocks are emitted.
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.pin.is_none()) {
+            let pointer = waiting.entry.pointer;
+            waiting.pin = pool_of(pools, pointer.dbuf()).pin(pointer.place);
+        }
+    }
+
+    /// Counts a frame as unread on each of its exits.
+    pub(super) fn leave(&mut self, front: &FrameMetadata) {
+        for (exit, _) in front.chosen() {
+            if let Some(counts) = self.counts.get_mut(exit) {
+                counts.unread += 1;
+            }
+        }
+    }
+
+    /// Discards all waiting blocks and counts them as unread.
+    pub(super) fn leave_all(&mut self) {
+        for waiting in self.waiting.drain(..) {
+            if let Some(counts) = self.counts.get_mut(waiting.exit) {
+                counts.unread += 1;
+            }
+        }
+    }
+
+    /// Sorts the waiting blocks by time. Stable, so that blocks of one frame stay adjacent.
+    pub(super) fn sort(&mut self) {
+        self.waiting.make_contiguous().sort_by_key(|waiting| waiting.entry.context.time);
+    }
+}
+
+/// Returns the pool with this id.
+fn pool_of(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
+    let [one, other] = pools;
+    if one.id() == dbuf { one } else { other }
+}
+
+impl FirstHeader {
+    /// Returns the link type of a frame with this first header.
+    fn link(self, frame: &[u8]) -> u16 {
+        match self {
+            Self::Link => LinkType::ETHERNET.0,
+            Self::Packet if frame.first().is_some_and(|byte| byte >> 4 == 6) => LinkType::IPV6.0,
+            Self::Packet => LinkType::IPV4.0,
+            Self::Bytes => Marks::NO_LINK,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_metadata_decodes_as_written() {
+        let mut bytes = Vec::new();
+        for (class, from, behind) in [(53_u32, 42_u16, 7_u16), (u32::MAX - 1, 0, 0)] {
+            bytes.extend(class.to_ne_bytes());
+            bytes.extend(from.to_ne_bytes());
+            bytes.extend(behind.to_ne_bytes());
+        }
+        // Of three exits, the second and third share a slot.
+        bytes.extend([0_u16, 2, 0, 0].map(u16::to_ne_bytes).as_flattened());
+        bytes.extend(0b11_u64.to_ne_bytes());
+        bytes.extend((1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 7).to_ne_bytes());
+        bytes.extend(99_u64.to_ne_bytes());
+        let mut exits =
+            Exits::new(vec![FirstHeader::Link, FirstHeader::Bytes, FirstHeader::Packet], 2);
+        assert_eq!(exits.front(), bytes.len());
+        assert!(exits.read(&bytes[1..]).is_none(), "too short");
+        let (front, stamp) = exits.read(&bytes).unwrap();
+        assert_eq!((stamp.time, stamp.tag.map(|tag| tag.control)), (Some(99), Some(7)));
+        let frame = (DbufId::default(), Extent::new(4096, 100));
+        exits.send(&front, frame, &[0x60], (3, 5));
+        let views = exits.waiting.iter().map(|waiting| {
+            let Entry { pointer, marks, context, .. } = waiting.entry;
+            (pointer.class.0, pointer.length(), marks.view, marks.link, context.time)
+        });
+        let expected =
+            [(53, 51, 42, LinkType::ETHERNET.0, 5), (u32::MAX - 1, 100, 0, LinkType::IPV6.0, 5)];
+        assert_eq!(views.collect::<Vec<_>>(), expected);
+        exits.leave_all();
+        assert_eq!(exits.counts().iter().map(|exit| exit.unread).collect::<Vec<_>>(), [1, 0, 1]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Decides how long to pause between polls of the queues at high frame rates. [Th §5.2.2]
+//!
+//! An AF_XDP socket wakes its poller for every frame. If a wakeup takes longer than the interval
+//! between frames, every frame costs one. After draining the queues, a reader that expects more
+//! frames soon therefore sleeps for a fixed time instead of polling: frames that arrive meanwhile
+//! cause no wakeup and are received together.
+//!
+//! In: frame counts and the clock. Out: the time at which to poll again.
+
+use filter::Time;
+
+/// Maximum pause in nanoseconds: half of the default signal latency of a block.
+const REST_NS: Time = 500_000;
+/// Fraction (1/n) of the queue that may fill up during a pause.
+const PART: u64 = 4;
+/// Minimum number of frames expected during a pause.
+const WORTH: u64 = 2;
+
+/// The pause policy of a reader, with arrival statistics since its last pause.
+#[derive(Debug)]
+pub(super) struct PollPause {
+    most_ns: Time,
+    /// Capacity of a queue in frames.
+    room: u64,
+    received: u64,
+    /// Time at which the queues were last empty.
+    since: Time,
+    /// End of the last pause.
+    until: Time,
+}
+
+impl PollPause {
+    /// Creates the pause policy for queues of `room` frames; `latency` bounds the wait of a block.
+    pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
+        let most_ns = latency.map_or(REST_NS, |latency| REST_NS.min(latency / 2));
+        Self { most_ns, room: room as u64, received: 0, since: 0, until: 0 }
+    }
+
+    /// Counts received frames.
+    pub(super) const fn received(&mut self, frames: usize) {
+        self.received = self.received.saturating_add(frames as u64);
+    }
+
+    /// Returns the end of a pause that begins now that the queues are empty, or `None` if too few
+    /// frames are expected. A repeated call within a pause returns the same time, because a space
+    /// polls once more before it sleeps.
+    pub(super) fn until(&mut self, now: Time) -> Option<Time> {
+        if self.received == 0 && now < self.until {
+            return Some(self.until);
+        }
+        let passed = now.saturating_sub(std::mem::replace(&mut self.since, now)).max(1);
+        let received = std::mem::take(&mut self.received);
+        let worth = received.saturating_mul(self.most_ns) >= WORTH.saturating_mul(passed);
+        let full = passed.saturating_mul(self.room / PART).checked_div(received)?;
+        if !worth {
+            return None;
+        }
+        self.until = now.saturating_add(self.most_ns.min(full));
+        Some(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the length of a pause after `frames` frames in `us` microseconds.
+    fn after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
+        let now = rest.since + us * 1000;
+        rest.received(frames);
+        rest.until(now).map(|until| (until - now) / 1000)
+    }
+
+    #[test]
+    fn pause_begins_only_at_high_frame_rates() {
+        let rest = &mut PollPause::new(None, 4096);
+        assert_eq!(after(rest, 0, 10), None, "nothing came");
+        assert_eq!(after(rest, 1, 10), Some(500));
+        assert_eq!(rest.until(rest.since + 3000), Some(rest.since + 500_000), "it rests already");
+        assert_eq!(after(rest, 1, 249), Some(500));
+        assert_eq!(after(rest, 1, 251), None, "one in a rest is none to wait for");
+        assert_eq!(after(rest, 100, 1000), Some(500), "rested, and was late");
+        assert_eq!(after(rest, 3, 1000), None, "it has become quiet");
+    }
+
+    #[test]
+    fn pause_is_limited_by_queue_room_and_latency() {
+        let rest = &mut PollPause::new(None, 4096);
+        assert_eq!(after(rest, 1000, 100), Some(102), "a quarter is 1024 frames");
+        let rest = &mut PollPause::new(Some(200_000), 4096);
+        assert_eq!(after(rest, 100, 1000), Some(100));
+        let rest = &mut PollPause::new(Some(0), 4096);
+        assert_eq!(after(rest, 100, 1000), None);
+    }
+}
