@@ -1,55 +1,56 @@
-//! Commands to the spaces of a running path: closures that a space executes itself between two
-//! passes, at a block boundary. [Th §5.4]
+//! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! In: a closure over the space. Out: its answer, or the reason why there is none. The thread of
-//! the space executes it while no block is under way there: every block was taken by all readers,
-//! or is held by a filter, or lies in a ring. So nothing on the data path is shared, locked or
-//! atomic for the sake of commands. Without commands a space pays one load per pass, of a word that
-//! is not written; a space that sleeps is notified.
+//! In: a closure over the space. Out: its result, or the reason why it was not executed. The thread
+//! of the space executes it at a block boundary: every block of the space has been read by all
+//! readers, is held by a filter, or lies in a ring. Commands therefore add no lock, shared data or
+//! atomic operation to the data path. Without commands a space pays one load per pass, of a word
+//! that is not written. A sleeping space is woken.
 //!
-//! A space that waits for room in a ring stands in the middle of a walk: it executes nothing until
-//! the other side has gone on, and names the ring ([`NotTaken::HeldUp`]). A command that was not
-//! executed in time is withdrawn, and never executed later.
+//! A space that waits for room in a ring is in the middle of a walk. It executes nothing until the
+//! reader makes room, and [`CommandError::RingFull`] names the ring. A command that is not executed
+//! in time is withdrawn and never executed later.
 
+use crate::counters::SpaceCounters;
 use crate::failure::PathFailure;
-use crate::report::Counted;
 use crate::space::{Remains, Space, SpaceResources};
+use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// Cause for which a command was not executed. No part of it was done then, and none will be.
+/// Error of a command that was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NotTaken {
-    /// The path has not begun to run.
+pub enum CommandError {
+    /// The path has not started.
     NotBegun,
-    /// The space has ended, or there is none of this number.
+    /// The space has ended or rejects commands, or the path has no such space.
     Ended,
     /// The space waits for room in a ring.
-    HeldUp {
-        /// The space.
+    RingFull {
+        /// Name of the space.
         space: String,
-        /// The edge of the plan that is full.
+        /// Planned index of the edge whose ring is full.
         edge: usize,
     },
-    /// The space was busy all the time: a sink or a program keeps it, or it has no processor.
+    /// The space did not reach the command in time: a sink or program blocks it, or its thread gets
+    /// no CPU time.
     Late {
-        /// The space.
+        /// Name of the space.
         space: String,
     },
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBegun => f.write_str("the path has not begun to run"),
             Self::Ended => f.write_str("the path has ended"),
-            Self::HeldUp { space, .. } => {
+            Self::RingFull { space, .. } => {
                 write!(f, "{space} waits for room in a ring: who reads it takes nothing")
             }
             Self::Late { space } => write!(f, "{space} did not come to it in time"),
@@ -57,39 +58,37 @@ impl fmt::Display for NotTaken {
     }
 }
 
-impl std::error::Error for NotTaken {}
+impl std::error::Error for CommandError {}
 
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
-/// The queue of commands to one space. It outlives the space.
+/// Queue of commands to one space. Outlives the space.
 pub struct CommandQueue {
-    /// The name of the space.
-    pub name: String,
-    /// Set while a command waits.
+    /// Name of the space and the ring that blocks it.
+    pub status: Arc<SpaceStatus>,
+    /// True while a command is queued.
     pending: AtomicBool,
-    /// One more than the edge of the plan in which the space waits for room; 0: it does not.
-    held_up: AtomicUsize,
-    /// The thread of the space; 0: it has not begun.
+    /// Kernel thread id of the space's thread; 0 before it starts.
     thread: AtomicU32,
     inbox: Mutex<Inbox>,
-    /// Notified when the space has ended.
+    /// Notified when the space ends.
     ended: Condvar,
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
 }
 
-/// The commands of a queue, and what the space last reported.
+/// Queued commands and the last report of the space.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
-    /// The number of the next command.
+    /// Id of the next command.
     next: u64,
-    /// The counters at the last report, or at the end of the space.
-    pub last: Option<Counted>,
-    /// The resources of the space at that time.
+    /// Counters at the last report, or at the end of the space.
+    pub last: Option<SpaceCounters>,
+    /// Resources of the space when its thread started.
     pub resources: Option<SpaceResources>,
     /// True once the space has ended.
     pub ended: bool,
-    /// True if no more commands are accepted although the space goes on.
+    /// True if commands are rejected although the space still runs.
     refuses: bool,
 }
 
@@ -101,29 +100,33 @@ impl fmt::Debug for Inbox {
 
 impl fmt::Debug for CommandQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommandQueue").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("CommandQueue").field("name", &self.status.name).finish_non_exhaustive()
     }
 }
 
 impl CommandQueue {
-    /// Makes the queue of a space that sleeps on this bell.
-    pub fn new(name: String, bell: Arc<Doorbell>) -> Self {
-        let (pending, held_up) = (AtomicBool::new(false), AtomicUsize::new(0));
+    /// Makes a command queue. The space sleeps on `doorbell`, which [`Self::send`] notifies.
+    pub fn new(name: String, doorbell: Arc<Doorbell>) -> Self {
+        let (status, pending) = (Arc::new(SpaceStatus::new(name)), AtomicBool::new(false));
         let (thread, inbox, ended) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
-        Self { name, pending, held_up, thread, inbox, ended, bell }
+        Self { status, pending, thread, inbox, ended, doorbell }
     }
 
-    /// Queues a command and notifies the space.
+    /// Queues a command and wakes the space. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Ended`] if the space has ended or rejects commands.
     pub fn send<A: Send + 'static>(
         self: &Arc<Self>,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
-    ) -> Result<PendingCommand<A>, NotTaken> {
+    ) -> Result<PendingCommand<A>, CommandError> {
         let (to, answer) = mpsc::channel();
-        // The sender may have given up by then, and listens no more.
+        // The send fails if the caller has stopped waiting.
         let command = Box::new(move |space: &mut Space| drop(to.send(command(space))));
         let mut inbox = self.inbox();
         if inbox.ended || inbox.refuses {
-            return Err(NotTaken::Ended);
+            return Err(CommandError::Ended);
         }
         let number = inbox.next;
         inbox.next += 1;
@@ -132,39 +135,42 @@ impl CommandQueue {
         // the lock.
         self.pending.store(true, Ordering::Release);
         drop(inbox);
-        self.bell.notify();
+        self.doorbell.notify();
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Has the space execute this between two passes, and waits for its answer.
+    /// Executes a command in the space, between two passes, and returns its result. Blocks, but
+    /// gives up if the execution has not begun after `limit`.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
-    ) -> Result<A, NotTaken> {
+    ) -> Result<A, CommandError> {
         self.send(command)?.answer(limit)
     }
 
-    /// Takes the space over from its thread, at a block boundary.
-    pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, NotTaken> {
+    /// Borrows the whole space from its thread, which waits until the space is returned. Blocks at
+    /// most for `limit` until the space accepts.
+    pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
         self.send(move |space: &mut Space| space.requests_borrow(request))?.answer(limit)?;
-        // It comes before its next pass.
-        let space = comes.recv().map_err(|_| NotTaken::Ended)?;
+        // The space is sent before its next pass.
+        let space = comes.recv().map_err(|_| CommandError::Ended)?;
         space.is_lent();
         Ok(ExclusiveBorrow { space, back })
     }
 
-    /// Waits until the space has ended; returns its last counters, or `None` if it goes on.
-    pub fn last(&self, limit: Duration) -> Option<Counted> {
+    /// Blocks until the space has ended, at most for `limit`; returns its last counters, or `None`
+    /// if it still runs.
+    pub fn last(&self, limit: Duration) -> Option<SpaceCounters> {
         let inbox = self.inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
         let (inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
         inbox.last.clone().filter(|_| inbox.ended)
     }
 
-    /// Takes a command back; returns true if it was still queued.
+    /// Removes a command from the queue; returns true if it was still queued.
     fn withdraw(&self, number: u64) -> bool {
         let mut inbox = self.inbox();
         let before = inbox.commands.len();
@@ -172,23 +178,24 @@ impl CommandQueue {
         inbox.commands.len() < before
     }
 
-    /// Returns the reason why nothing was executed in time.
-    fn delay(&self) -> NotTaken {
-        let space = self.name.clone();
-        match self.held_up() {
-            Some(edge) => NotTaken::HeldUp { space, edge },
-            None => NotTaken::Late { space },
+    /// Returns the error for a command that was not executed in time: [`CommandError::RingFull`] if
+    /// the space waits for room in a ring, else [`CommandError::Late`].
+    fn delay(&self) -> CommandError {
+        let space = self.status.name.clone();
+        match self.status.full_ring() {
+            Some(edge) => CommandError::RingFull { space, edge },
+            None => CommandError::Late { space },
         }
     }
 
-    /// Returns true if a command waits.
+    /// Returns true if a command is queued.
     #[inline]
     pub fn has_pending(&self) -> bool {
         // SYNC POINT: command; pairs with the Release in `send`.
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the next command.
+    /// Takes the next command off the queue.
     pub fn next(&self) -> Option<Command> {
         let mut inbox = self.inbox();
         let next = inbox.commands.pop_front();
@@ -198,57 +205,49 @@ impl CommandQueue {
         next.map(|(_, command)| command)
     }
 
-    /// Accepts no more commands. Those that wait are dropped, and their senders hear of it.
+    /// Rejects all further commands and drops the queued ones; their senders get
+    /// [`CommandError::Ended`].
     pub fn refuse(&self) {
         let mut inbox = self.inbox();
         inbox.refuses = true;
         inbox.commands.clear();
     }
 
-    /// Notes that the calling thread runs the space, which has these resources.
+    /// Records the calling thread as the thread of the space, and the resources that the space has
+    /// at its start.
     pub fn is_run_here(&self, resources: SpaceResources) {
         self.inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);
     }
 
-    /// Returns the edge on which the space waits for room.
-    pub fn held_up(&self) -> Option<usize> {
-        // It only says which; nothing else travels with it.
-        self.held_up.load(Ordering::Relaxed).checked_sub(1)
-    }
-
-    /// Notes that the space waits for room on this edge, or (`None`) goes on.
-    pub fn is_held_up(&self, edge: Option<usize>) {
-        self.held_up.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
-    }
-
-    /// Locks the inbox.
+    /// Locks the inbox. A poisoned lock is taken over.
     pub fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the thread of the space; `None`: it has not begun, or has ended.
+    /// Returns the kernel thread id of the space's thread; `None` before it starts and after the
+    /// space ends.
     pub fn thread(&self) -> Option<u32> {
         let inbox = self.inbox();
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
-    /// Returns the thread of the space, and what the kernel says of it.
+    /// Returns the kernel thread id of the space's thread and its scheduling statistics.
     pub fn task(&self) -> Option<(u32, Task)> {
         let thread = self.thread()?;
         Some((thread, Task::of_thread(std::process::id(), thread)?))
     }
 
-    /// Keeps the thread of the space on these processors. `None`: the space has no thread now.
+    /// Restricts the space's thread to these CPUs; returns `None` if the space has no thread.
     pub fn keep(&self, processors: &[usize]) -> Option<sys::Result<()>> {
-        // While this is held the thread does not end, and its number is its own.
+        // While the lock is held the thread cannot end, so its id is not reused.
         let inbox = self.inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
         Some(task::pin(Some(thread?), processors))
     }
 }
 
-/// A command that is queued or being executed.
+/// Command that is queued or being executed.
 #[derive(Debug)]
 pub struct PendingCommand<A> {
     queue: Arc<CommandQueue>,
@@ -257,38 +256,39 @@ pub struct PendingCommand<A> {
 }
 
 impl<A> PendingCommand<A> {
-    /// Waits for the answer, at most until `limit` is over; a command that has been begun by then
-    /// is waited for.
-    pub fn answer(self, limit: Duration) -> Result<A, NotTaken> {
+    /// Blocks until the command has been executed. Withdraws it if its execution has not begun
+    /// after `limit`.
+    pub fn answer(self, limit: Duration) -> Result<A, CommandError> {
         match self.answer.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
-            Err(RecvTimeoutError::Disconnected) => Err(NotTaken::Ended),
+            Err(RecvTimeoutError::Disconnected) => Err(CommandError::Ended),
             Err(RecvTimeoutError::Timeout) if self.queue.withdraw(self.number) => {
                 Err(self.queue.delay())
             }
-            // It is being executed, or the space has just ended.
-            Err(RecvTimeoutError::Timeout) => self.answer.recv().map_err(|_| NotTaken::Ended),
+            // The command is being executed, or the space has just ended.
+            Err(RecvTimeoutError::Timeout) => self.answer.recv().map_err(|_| CommandError::Ended),
         }
     }
 }
 
-/// A request to hand the space over for a while.
+/// Request for exclusive access to a space.
 #[derive(Debug)]
 pub struct BorrowRequest {
     to: mpsc::Sender<Space>,
     back: mpsc::Receiver<Space>,
 }
 
-/// A space that was handed over. Dropping this instead of giving it back ends the space.
+/// Exclusive access to a space. Dropping it without [`ExclusiveBorrow::back`] ends the space.
 #[derive(Debug)]
 pub struct ExclusiveBorrow {
-    /// The space.
+    /// The borrowed space.
     pub space: Space,
     back: mpsc::Sender<Space>,
 }
 
 impl BorrowRequest {
-    /// Hands the space over and waits until it is back.
+    /// Hands the space to the borrower and blocks until it is returned. Returns the space at once
+    /// if the borrower is gone; fails with a path failure if the borrower drops the space.
     pub fn lend(self, space: Space) -> Result<Space, Box<Remains>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
@@ -300,21 +300,21 @@ impl BorrowRequest {
 }
 
 impl ExclusiveBorrow {
-    /// Gives the space back to its thread.
+    /// Returns the space to its thread.
     pub fn back(self) {
         self.space.moves();
-        // Its thread waits for it.
+        // The thread is blocked in `lend`.
         let _ = self.back.send(self.space);
     }
 }
 
-/// The receiving end of a queue, owned by the space. Dropping it marks the space as ended.
+/// Receiving end of a queue, owned by the space. Dropping it marks the space as ended.
 #[derive(Debug)]
 pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 
 impl CommandReceiver {
-    /// Leaves the last counters behind.
-    pub fn leave(&self, counted: Counted) {
+    /// Stores the final counters of the space.
+    pub fn leave(&self, counted: SpaceCounters) {
         self.0.inbox().last = Some(counted);
     }
 }
@@ -323,7 +323,7 @@ impl Drop for CommandReceiver {
     fn drop(&mut self) {
         let mut inbox = self.0.inbox();
         inbox.ended = true;
-        // Senders that wait for an answer hear that there will be none.
+        // Dropped commands report `CommandError::Ended` to their senders.
         inbox.commands.clear();
         drop(inbox);
         self.0.ended.notify_all();

@@ -1,12 +1,12 @@
-//! Stopping a path, and asking how far it is: two words that all spaces look at, and everything
-//! that must be woken to see them.
+//! Stop requests and position requests: two words that every space of a path polls, and the
+//! doorbells that wake sleeping spaces.
 //!
-//! Asking costs a space one load of a shared word per pass, and nothing is written while nobody
-//! asks. An answer is what a source has seen so far; a space that is busy answers when it looks
-//! again, so whoever asks takes what was answered last and never waits.
+//! A position request costs a space one load of a shared word per pass, and the word is written
+//! only by requests. A source answers with its counts so far. A busy space answers on its next
+//! pass, so readers use the last answer and never wait.
 
 use buffer::signal::Doorbell;
-use endpoint::Seen;
+use endpoint::SourceCounters;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,52 +15,53 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Control {
     stopped: AtomicBool,
-    /// Number of position requests so far.
+    /// Number of position requests so far. Wraps.
     asked: AtomicU32,
-    answers: Mutex<Vec<Answer>>,
-    bells: Mutex<Vec<Arc<Doorbell>>>,
+    answers: Mutex<Vec<SourceProgress>>,
+    doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
 }
 
-/// Position of a source at the time it was asked.
+/// Last reported position of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct SourceProgress {
     /// Index of the source's node in the plan.
     pub planned: usize,
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Counts of the source at that time.
-    pub seen: Seen,
-    /// True if the source has answered the latest request, or has ended. Otherwise it is blocked by
-    /// the readers of its blocks.
+    /// Counts of the source when it answered.
+    pub seen: SourceCounters,
+    /// True if the source has answered the latest request or has ended. If false, its space is
+    /// blocked by the readers of its blocks.
     pub fresh: bool,
     /// True if the source has ended.
     pub last: bool,
 }
 
 impl Control {
-    /// Control over a path that is not stopped.
+    /// Makes the control state of a path that has not been stopped. Fails if no eventfd can be
+    /// created.
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
             stopped: AtomicBool::new(false),
             asked: AtomicU32::new(0),
             answers: Mutex::new(Vec::new()),
-            bells: Mutex::new(Vec::new()),
+            doorbells: Mutex::new(Vec::new()),
             wake: sys::eventfd::EventFd::new()?,
         })
     }
 
-    /// Has this bell rung when the path is stopped and when it is asked.
-    pub fn ring_too(&self, bell: &Arc<Doorbell>) {
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(bell));
+    /// Adds a doorbell to those notified on a stop or a position request.
+    pub fn ring_too(&self, doorbell: &Arc<Doorbell>) {
+        self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(doorbell));
     }
 
-    /// Has these bells rung, and no others.
-    pub fn ring_only(&self, bells: impl Iterator<Item = Arc<Doorbell>>) {
-        *self.bells.lock().unwrap_or_else(PoisonError::into_inner) = bells.collect();
+    /// Replaces the doorbells notified on a stop or a position request.
+    pub fn ring_only(&self, doorbells: impl Iterator<Item = Arc<Doorbell>>) {
+        *self.doorbells.lock().unwrap_or_else(PoisonError::into_inner) = doorbells.collect();
     }
 
-    /// Lets the sources end: what is under way drains.
+    /// Stops the sources; blocks already in the path are drained.
     pub fn stop(&self) {
         // SYNC POINT: stop; pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
@@ -68,7 +69,7 @@ impl Control {
         self.wake.notify();
     }
 
-    /// Returns true if the sources are to end.
+    /// Returns true if the path has been stopped.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -76,52 +77,52 @@ impl Control {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Asks all spaces what their sources have seen.
+    /// Requests the position of every source; returns at once.
     pub fn ask(&self) {
         for answer in self.answered().iter_mut() {
             answer.fresh = answer.last;
         }
-        // Only the number travels by this word, and a sleeper hears of it through its bell.
+        // Relaxed: the word guards no other memory, and sleepers are woken by their doorbells.
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.ring();
     }
 
-    /// Returns the number of position requests so far; a space that observes a new number answers.
+    /// Returns the number of position requests so far. A space answers when the number changes.
     #[inline]
     #[must_use]
     pub fn asked(&self) -> u32 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Says what a source has seen, in the place of what it said before, and whether that is all.
-    pub fn answer(&self, planned: usize, name: &str, seen: Seen, last: bool) {
+    /// Stores the position of a source in place of its previous one; `last`: the source has ended.
+    pub fn answer(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
         let mut answers = self.answered();
         answers.retain(|answer| answer.planned != planned);
-        answers.push(Answer { planned, name: name.to_owned(), seen, fresh: true, last });
+        answers.push(SourceProgress { planned, name: name.to_owned(), seen, fresh: true, last });
     }
 
-    /// Returns the latest answers of the sources, in plan order.
+    /// Returns the last reported position of each source, in plan order. Does not wait for answers.
     #[must_use]
-    pub fn answers(&self) -> Vec<Answer> {
+    pub fn answers(&self) -> Vec<SourceProgress> {
         let mut answers = self.answered().clone();
         answers.sort_by_key(|answer| answer.planned);
         answers
     }
 
-    fn answered(&self) -> MutexGuard<'_, Vec<Answer>> {
+    fn answered(&self) -> MutexGuard<'_, Vec<SourceProgress>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has every space of the path look again.
+    /// Notifies the doorbells of all spaces of the path.
     pub fn ring(&self) {
-        for bell in self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            bell.notify();
+        for doorbell in self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            doorbell.notify();
         }
     }
 }
 
 impl AsFd for Control {
-    /// A descriptor that is readable once the path is stopped.
+    /// Returns a descriptor that becomes readable when the path is stopped.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,91 +1,118 @@
-//! Causes for which a path ends before its sources do.
+//! Failures: reasons why a path ends before its sources do.
 //!
-//! A panic inside a filter ends its path, not the process: it is caught at the edge of the space,
-//! and the block that the filter was looking at is kept as a capture that can be replayed.
+//! A panic inside a filter ends its path, not the process: it is caught by the space, and the block
+//! that the filter was processing is copied into a capture that can be replayed.
 
-use crate::ring::RingFailure;
+use buffer::Fault;
 use endpoint::Failure;
-use endpoint::process::BadEnd;
+use endpoint::process::ProcessFailure;
 use filter::Block;
 use std::fmt;
 
-/// The failure that ended a path.
+/// Failure of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingFailure {
+    /// The space on the other side has ended.
+    Abandoned,
+    /// An entry contradicts its ring: a bug of this program.
+    Fault(Fault),
+}
+
+impl fmt::Display for RingFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Abandoned => f.write_str("the space on the other side has ended"),
+            Self::Fault(fault) => write!(f, "{fault}"),
+        }
+    }
+}
+
+impl From<Fault> for RingFailure {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Abandoned => Self::Abandoned,
+            other => Self::Fault(other),
+        }
+    }
+}
+
+/// Failure that ended a path.
 #[derive(Debug)]
 pub struct PathFailure {
-    /// The node at which it ended.
+    /// Name of the failed node.
     pub node: String,
     /// Cause of the failure.
     pub cause: Cause,
 }
 
-/// Cause for which a path ended.
+/// Cause of a path's failure.
 #[derive(Debug)]
 pub enum Cause {
-    /// A source or sink could not go on.
+    /// A source or sink failed.
     Outside(Failure),
-    /// A ring between two spaces refused.
+    /// A ring between two spaces failed.
     Ring(RingFailure),
-    /// A program did not end well.
-    Program(BadEnd),
-    /// The end of a program cannot be known.
+    /// A program exited with a failure.
+    Program(ProcessFailure),
+    /// The exit status of a program could not be read.
     Unseen(sys::Error),
-    /// It happened in another process.
+    /// The failure happened in another process.
     Elsewhere {
-        /// The message of that process.
+        /// Message of that process.
         what: String,
-        /// The error number of the machine, where it refused.
+        /// The `errno` of that process, if a system call failed.
         errno: Option<i32>,
-        /// True if the reader of a standard stream has gone.
+        /// True if the reader of a standard stream has closed it.
         quiet: bool,
     },
-    /// A filter has a bug.
+    /// A filter panicked.
     Panic {
-        /// Message of the panic.
+        /// Panic message.
         message: String,
-        /// The block that the filter was looking at.
-        block: Option<Suspect>,
+        /// Block that the filter was processing.
+        block: Option<CrashCapture>,
     },
 }
 
-/// The block that a filter failed on, copied out.
+/// Copy of the block that a filter panicked on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Suspect {
-    /// The link type of the frame, `Marks::NO_LINK` if it was none.
+pub struct CrashCapture {
+    /// Link type of the frame; `Marks::NO_LINK` if the block is no frame.
     pub link: u16,
-    /// Its time in ns.
+    /// Time of the block, in nanoseconds.
     pub time: u64,
-    /// Its length on the wire.
+    /// Length on the wire, in bytes.
     pub wire_length: u32,
-    /// The frame, or what was viewed if it was no frame.
+    /// Bytes of the frame, or of the view if the block is no frame.
     pub bytes: Vec<u8>,
 }
 
 impl PathFailure {
-    /// A source or sink could not go on.
+    /// Creates a failure of the given source or sink.
     #[must_use]
     pub fn outside(node: impl Into<String>, failure: Failure) -> Self {
         Self { node: node.into(), cause: Cause::Outside(failure) }
     }
 
-    /// A ring refused.
+    /// Makes the failure of a ring.
     #[must_use]
     pub fn ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
         Self { node: node.into(), cause: Cause::Ring(why.into()) }
     }
 
-    /// A program did not end well.
+    /// Makes the failure of a program.
     #[must_use]
-    pub fn program(node: impl Into<String>, bad: BadEnd) -> Self {
+    pub fn program(node: impl Into<String>, bad: ProcessFailure) -> Self {
         Self { node: node.into(), cause: Cause::Program(bad) }
     }
 
-    /// The end of a program cannot be known.
+    /// Makes the failure of a program whose exit status could not be read.
     #[must_use]
     pub fn lost_sight(node: impl Into<String>, error: sys::Error) -> Self {
         Self { node: node.into(), cause: Cause::Unseen(error) }
     }
 
-    /// A filter panicked, looking at this block.
+    /// Makes the failure of a filter that panicked on this block.
     #[must_use]
     pub fn panicked(
         node: impl Into<String>,
@@ -97,7 +124,7 @@ impl PathFailure {
             .map(|s| (*s).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without a message".to_owned());
-        let block = block.map(|b| Suspect {
+        let block = block.map(|b| CrashCapture {
             link: b.marks.link,
             time: b.context.time,
             wire_length: b.marks.wire_length,
@@ -106,7 +133,8 @@ impl PathFailure {
         Self { node: node.into(), cause: Cause::Panic { message, block } }
     }
 
-    /// A space ended outside of any filter.
+    /// Makes the failure of a space that panicked outside of any filter. `path` is the index of the
+    /// path, from 0; messages count from 1.
     #[must_use]
     pub fn space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
@@ -119,7 +147,7 @@ impl PathFailure {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
     }
 
-    /// Returns true if both report the end of the same program.
+    /// Returns true if both failures report the exit of the same program.
     pub fn is_same_end(&self, other: &Self) -> bool {
         match (&self.cause, &other.cause) {
             (Cause::Program(one), Cause::Program(two)) => self.node == other.node && one == two,
@@ -127,7 +155,7 @@ impl PathFailure {
         }
     }
 
-    /// The error number with which the machine refused, where that ended the path.
+    /// Returns the error number of the system call that ended the path, if one did.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match &self.cause {
@@ -138,7 +166,8 @@ impl PathFailure {
         }
     }
 
-    /// Returns true if the reader of a standard stream has gone, which is no mistake.
+    /// Returns true if the reader of a standard stream has closed it, which is not reported as a
+    /// failure.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {

@@ -1,19 +1,20 @@
-//! Latency of blocks, measured against the bound that the request sets. [Th §5.2.2]
+//! Latency of blocks, measured against the bound of the request. [Th §5.2.2]
 //!
-//! A request with `--latency` has a **gauge** at every ring between its spaces, where frames come
-//! up out of a ring of the kernel, and at each sink. At a ring one block at a time is watched: the
-//! writer stamps it on put, the reader measures its age on take; an observer also sees the wait of
-//! a block that has not been taken yet. Behind a source and behind a sink every block is measured:
-//! its time against the clock, read once per batch. A path that goes by the time of its blocks (a
-//! replayed capture) has no clock to compare it with; its rings have gauges all the same.
+//! A request with `--latency` has a **gauge** at each ring between its spaces, at each source that
+//! reads a kernel ring, and at each sink. A ring gauge watches one block at a time: the writer
+//! stamps the block, the reader measures its age, and a third thread can read the wait of a block
+//! that has not been taken. A source gauge and a sink gauge measure every block: its time against a
+//! clock read once per batch. In a path with block time (a replayed capture) there is no clock to
+//! compare with; only its rings have gauges.
 //!
-//! A **breach** is a block that was older than the bound when a sink had taken it, or that has
-//! waited longer than the whole bound at one place. A block that exceeds only the share of its
-//! place is counted there, and is no breach as long as other places needed less than theirs.
+//! A **breach** is a block that exceeds the bound when a sink has taken it, or that waits at one
+//! place for longer than the whole bound. A block that exceeds only its place's share is counted at
+//! that place; other places may have needed less than theirs.
 //!
 //! A request without a bound has no gauges and reads no clock for them.
 
 use filter::{Batch, Columns, LaneMask, Time, lanes};
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,73 +22,78 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Budget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
-    /// Requested bound, in ns; 0: none.
+    /// Requested bound in nanoseconds; 0: no bound.
     asked_ns: AtomicU64,
     breaches: AtomicU64,
 }
 
-/// One place at which it is measured.
+/// Latency gauge at one place of a path: a ring, a source or a sink.
 #[derive(Debug)]
 pub struct Gauge {
     name: String,
-    /// True if the gauge measures the whole way rather than one place.
+    /// True if the gauge measures the latency from source to sink rather than the wait at one
+    /// place.
     whole: bool,
-    /// Share of the bound for this place, in ns.
+    /// Share of the bound for this place, in nanoseconds.
     share_ns: u64,
-    /// The number of the block that is watched, counted from 1; 0: none, and the writer may choose
-    /// one; [`CLOSED`]: nobody takes any more.
+    /// Number of the watched block, counted from 1; 0: none, the writer may choose one; [`CLOSED`]:
+    /// no more blocks are taken.
     watched: AtomicU64,
-    /// Monotonic time at which the block was put, in ns.
+    /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
-    /// Monotonic time at which the reader took other blocks and left some, in ns; 0: it left none.
+    /// Monotonic time at which the reader took some blocks and left others, in nanoseconds; 0: none
+    /// were left.
     left: AtomicU64,
     looked: AtomicU64,
     over: AtomicU64,
     worst_ns: AtomicU64,
-    /// The longest since somebody asked.
+    /// Longest wait since the last call of [`Budget::breach`], in nanoseconds.
     recent_ns: AtomicU64,
 }
 
 const CLOSED: u64 = u64::MAX;
 
-/// A gauge that compares the time in blocks with the clock.
+/// Gauge that compares block times with the clock.
 #[derive(Clone, Debug)]
 pub struct Aging {
     gauge: Arc<Gauge>,
-    /// Offset from the monotonic clock to the time in blocks.
+    /// Offset from the monotonic clock to block time, in nanoseconds.
     epoch: Time,
 }
 
 /// Measured latency of a path.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requested bound, in ns.
+    /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
     /// Number of breaches reported.
+    #[serde(rename = "alarms")]
     pub breaches: u64,
-    /// The whole way, by sink.
-    pub ways: Vec<Measured>,
-    /// Places where blocks wait.
-    pub waits: Vec<Measured>,
+    /// Latency from source to sink, by sink.
+    pub ways: Vec<PlaceLatency>,
+    /// Waits, by place.
+    pub waits: Vec<PlaceLatency>,
 }
 
-/// Measurements at one place.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Measured {
-    /// The sink, or the two ends of the edge.
+/// Measured latency at one place.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PlaceLatency {
+    /// Name of the sink, or of the two ends of the edge.
     pub name: String,
-    /// Share of the bound for this place, in ns.
+    /// Share of the bound for this place, in nanoseconds.
     pub share_ns: u64,
-    /// Number of blocks measured.
+    /// Number of measured blocks.
+    #[serde(rename = "blocks")]
     pub looked: u64,
     /// Number of measured blocks that exceeded the share.
+    #[serde(rename = "late")]
     pub over: u64,
-    /// The longest, in ns.
+    /// Longest measured latency, in nanoseconds.
     pub worst_ns: u64,
 }
 
 impl Latency {
-    /// Adds what was measured of the same request elsewhere.
+    /// Adds the measurements of the same request in another process.
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
@@ -97,29 +103,30 @@ impl Latency {
     }
 }
 
-/// Blocks are older than the request allows.
+/// Breach of the bound of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
-    /// Requested bound, in ns.
+    /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Sink and age of the oldest block on arrival; `None`: none has arrived.
+    /// Sink, and age of the oldest block on arrival in nanoseconds; `None` if no late block
+    /// arrived.
     pub way: Option<(String, u64)>,
-    /// Place where a block waited longest beyond the place's share: the place, the wait, its share.
+    /// Place whose share was exceeded most: its name, the wait and the share, in nanoseconds.
     pub wait: Option<(String, u64, u64)>,
 }
 
 impl Budget {
-    /// The request asks for this.
+    /// Sets the bound of the request, in nanoseconds.
     pub fn asks(&self, ns: u64) {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// A gauge for one place on the way.
+    /// Makes and registers the gauge of one place, with its share of the bound in nanoseconds.
     pub fn wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.gauge(name, false, share_ns)
     }
 
-    /// One for the whole way, to this sink.
+    /// Makes and registers the gauge of the latency from the sources to the sink `name`.
     pub fn way(&self, name: String) -> Arc<Gauge> {
         self.gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
@@ -134,7 +141,7 @@ impl Budget {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the measurements so far; `None` if the request sets no bound.
+    /// Returns the measurements at monotonic time `now`; `None` if the request has no bound.
     pub fn told(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
@@ -142,14 +149,15 @@ impl Budget {
         self.all(|gauges| {
             for gauge in gauges {
                 let list = if gauge.whole { &mut told.ways } else { &mut told.waits };
-                // A path that changes may have had several for one place.
+                // Hot swaps may leave several gauges for one place.
                 put(list, gauge.measured(now));
             }
         });
         (asked_ns > 0).then_some(told)
     }
 
-    /// Returns the breach since the last call or still in progress, if any.
+    /// Returns the worst breach since the last call, including waits still in progress, and counts
+    /// it; `None` if the bound was kept. `now` is monotonic time in nanoseconds.
     pub fn breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
@@ -199,18 +207,19 @@ impl Gauge {
         }
     }
 
-    /// The block of this number, counted from 1, is about to be put.
+    /// Stamps the block with this number, from 1, if no block is watched. Called by the writer
+    /// before the put.
     pub fn puts(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
-            // SYNC POINT: block watched; pairs with the Acquire in `takes` and in `waits`. It fails
-            // only where nobody takes any more.
+            // SYNC POINT: block watched; pairs with the Acquire in `takes` and in `waits`. The
+            // exchange fails only on a closed gauge.
             let _ = self.watched.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// The blocks up to this number have been taken; `more` are there already, which the writer may
-    /// not have watched.
+    /// Measures the watched block if its number is at most `number`. Called by the reader after it
+    /// took the blocks up to there; `more`: further blocks are queued, which may be unstamped.
     pub fn takes(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `puts`.
         let watched = self.watched.load(Ordering::Acquire);
@@ -224,22 +233,23 @@ impl Gauge {
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
             self.saw(1, u64::from(ns > self.share_ns), ns);
-            // The writer looks for the 0 alone, and writes `since` before its next Release.
+            // Relaxed suffices: the writer tests for 0 only, and writes `since` before its next
+            // Release.
             self.watched.store(0, Ordering::Relaxed);
         } else if left > 0 && now.saturating_sub(left) > self.share_ns {
-            // At least so long: when it was put nobody noted.
+            // A lower bound: the time of the put is unknown.
             self.saw(1, 1, now - left);
         }
     }
 
-    /// Closes the gauge: no more blocks are taken here.
+    /// Closes the gauge when no more blocks are taken; unread blocks no longer count as waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the wait of the watched block that has not been taken, or a lower bound for the
-    /// blocks that were left.
+    /// Returns how long the watched block, or a block left in the ring, has waited at least, in
+    /// nanoseconds; 0 if no block waits.
     fn waits(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `puts`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -257,9 +267,9 @@ impl Gauge {
         self.recent_ns.fetch_max(worst_ns, Ordering::Relaxed);
     }
 
-    fn measured(&self, now: u64) -> Measured {
+    fn measured(&self, now: u64) -> PlaceLatency {
         let waits = self.waits(now);
-        Measured {
+        PlaceLatency {
             name: self.name.clone(),
             share_ns: self.share_ns,
             looked: self.looked.load(Ordering::Relaxed),
@@ -269,15 +279,15 @@ impl Gauge {
     }
 }
 
-/// Puts what was measured at a place to what is known of it.
-fn put(all: &mut Vec<Measured>, new: Measured) {
+/// Merges a measurement into the entry of the same name, or appends it.
+fn put(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),
         None => all.push(new),
     }
 }
 
-impl Measured {
+impl PlaceLatency {
     fn add(&mut self, other: &Self) {
         self.share_ns = other.share_ns;
         self.looked += other.looked;
@@ -287,18 +297,18 @@ impl Measured {
 }
 
 impl Aging {
-    /// Compares block times with the monotonic clock plus `epoch`.
+    /// Makes a gauge that compares block times with the monotonic clock plus `epoch`.
     #[must_use]
     pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
         Self { gauge, epoch }
     }
 
-    /// These blocks of a batch have been taken.
+    /// Measures the age of the blocks in the lanes of `mask`, which a sink has taken.
     pub fn took(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.look(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
-    /// All these have come, at this time.
+    /// Measures the age at time `now` of all blocks that a source has given.
     pub fn came(&self, columns: &Columns, now: Time) {
         self.look(columns, columns.live(), now);
     }
@@ -306,7 +316,7 @@ impl Aging {
     fn look(&self, columns: &Columns, mask: LaneMask, now: Time) {
         let (mut looked, mut over, mut worst) = (0, 0, 0);
         for lane in lanes(mask) {
-            // What has no time tells nothing.
+            // Blocks without a time are not measured.
             let Some(since) = Some(columns.entry(lane).context.time).filter(|time| *time > 0)
             else {
                 continue;
@@ -333,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn v14_a_block_that_waits_longer_than_its_share_is_counted_and_one_beyond_the_whole_is_told() {
+    fn v14_wait_beyond_share_is_counted_and_beyond_bound_is_breach() {
         let budget = budget();
         let (ring, way) = (budget.wait("a → b".to_owned(), 4 * MS), budget.way("b".to_owned()));
         ring.saw(3, 1, 5 * MS);
@@ -346,7 +356,7 @@ mod tests {
         assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
         assert_eq!(budget.breach(0), None, "it has been told");
         let told = budget.told(0).expect("there is a bound");
-        let line = |name: &str, share_ns, looked, over, worst_ns| Measured {
+        let line = |name: &str, share_ns, looked, over, worst_ns| PlaceLatency {
             name: name.to_owned(),
             share_ns,
             looked,
@@ -359,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn v14_one_block_at_a_time_is_watched_and_one_that_nobody_takes_is_seen() {
+    fn v14_gauge_watches_one_block_and_reports_a_stuck_one() {
         let budget = budget();
         let ring = budget.wait("a → b".to_owned(), 4 * MS);
         ring.puts(1);
@@ -385,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn v14_without_a_bound_nothing_is_told() {
+    fn v14_request_without_bound_reports_nothing() {
         let budget = Budget::default();
         assert_eq!((budget.told(0), budget.breach(0)), (None, None));
     }

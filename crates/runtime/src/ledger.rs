@@ -1,44 +1,41 @@
-//! The ledger: on every edge in = out + dropped(reason) + held, counted by the two parties
-//! (CONTRACT 19).
+//! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted by both
+//! ends. (CONTRACT 19)
 //!
-//! This file takes what nodes and edges counted and says whether it balances, in blocks strictly,
-//! and in bytes where nothing may trim a view (docs/book/decisions/0004-ledger-bytes.md). It adds
-//! nothing up that a party did not count itself.
+//! The ledger holds the counters of nodes and edges and finds imbalances: always in blocks, and in
+//! bytes where views are not trimmed (docs/book/decisions/0004-ledger-bytes.md). It contains no
+//! derived counts.
 
 use buffer::signal::moderate::Events;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::ops::Deref;
 
-/// Terms of a ledger.
-pub use endpoint::{DropReason, Gap, Missing, Position, Seen};
-pub use filter::{Amount, Delivered, Report};
+/// Types of the counts in a ledger.
+pub use endpoint::{DropReason, Gap, LossRanges, Position, SourceCounters};
+pub use filter::{Amount, DeliveredItems, Report};
 
 /// Kind of an edge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
-    /// The next filter is called.
+    /// Function call within a space.
     Call,
-    /// A ring to another space.
+    /// Ring to another space.
     Ring,
-    /// A back edge: a bounded work list.
+    /// Back edge: a bounded work list.
+    #[serde(rename = "back edge")]
     Back,
-    /// The standard input or output of a program.
+    /// Standard input or output of a program.
     Pipe,
-    /// A ring to a copy of a filter that shares the work with others.
-    Deal,
-    /// A ring from such a copy to where they are joined.
+    /// Ring from a dispatcher to a replica.
+    #[serde(rename = "deal")]
+    Dispatch,
+    /// Ring from a replica to the join of its chain.
     Join,
 }
 
 impl EdgeKind {
-    /// The kind of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        let all = [Self::Call, Self::Ring, Self::Back, Self::Pipe, Self::Deal, Self::Join];
-        all.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// The name as it is printed.
+    /// Returns the printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,22 +43,22 @@ impl EdgeKind {
             Self::Ring => "ring",
             Self::Back => "back edge",
             Self::Pipe => "pipe",
-            Self::Deal => "deal",
+            Self::Dispatch => "deal",
             Self::Join => "join",
         }
     }
 }
 
-/// The end of a ring that a node of a space is.
+/// End of a ring that a node represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
-    /// Blocks leave for another space.
+    /// Writing end of a ring to another space.
     To,
-    /// Blocks come from another space.
+    /// Reading end of a ring from another space.
     From,
-    /// Blocks are dispatched to replicas.
+    /// Writing end of a ring from a dispatcher to a replica.
     Share,
-    /// Blocks of replicas are joined.
+    /// Reading end of a ring from a replica to the join.
     Join,
 }
 
@@ -74,30 +71,31 @@ impl RingEnd {
     ];
 }
 
-/// The name of a node: that of its filter, or that of the end of a ring.
+/// Name of a node: that of its filter, or a description of its ring end.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeName {
     text: String,
-    /// The end of a ring that the node is, if it is one.
+    /// Ring end that the node represents; `None` for other nodes.
     pub ring: Option<RingEnd>,
 }
 
 impl NodeName {
-    /// The end of a ring to, from or of `other`.
+    /// Makes the name of a ring end; `other` is the peer.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
         Self { text: format!("{prefix}{other}"), ring: Some(end) }
     }
 
-    /// Reads a name that came as text from another process. No filter has a name with a blank.
+    /// Parses a name received from another process. Names with a ring prefix become ring ends;
+    /// filter names contain no blank.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let end = RingEnd::ALL.iter().find(|(_, prefix)| text.starts_with(prefix));
         Self { text: text.to_owned(), ring: end.map(|(end, _)| *end) }
     }
 
-    /// Returns true for the end of a ring.
+    /// Returns true if the node is the end of a ring.
     #[must_use]
     pub const fn is_ring(&self) -> bool {
         self.ring.is_some()
@@ -119,6 +117,18 @@ impl From<String> for NodeName {
 impl From<NodeName> for String {
     fn from(name: NodeName) -> Self {
         name.text
+    }
+}
+
+impl Serialize for NodeName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self::read(&text))
     }
 }
 
@@ -148,102 +158,103 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// One edge: what the near side put, what the far side took, and what happened between.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Counters of one edge, from both of its ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Edge {
-    /// The node that put.
+    /// Node that puts blocks on the edge.
     pub from: NodeName,
-    /// The node that took.
+    /// Node that takes blocks off the edge.
     pub to: NodeName,
     /// Kind of the edge.
     pub kind: EdgeKind,
     /// Index of the edge in the plan.
     pub planned: usize,
-    /// Counted by the near side.
+    /// Amount put, counted by the writer.
     pub put: Amount,
-    /// Counted by the far side.
+    /// Amount taken, counted by the reader.
     pub taken: Amount,
-    /// Dropped on the way, by reason.
+    /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Identities of the dropped blocks, by reason, where known: positions among all that were put,
-    /// or, out of the kernel, among what one processor put.
-    pub missing: Vec<(&'static str, Missing)>,
-    /// Still in a ring.
+    /// Positions of the dropped blocks, by reason, where known: among all blocks put, or, for
+    /// kernel edges, among those put by one CPU.
+    #[serde(deserialize_with = "endpoint::interned_keys")]
+    pub missing: Vec<(&'static str, LossRanges)>,
+    /// Amount still in the ring.
     pub resident: Amount,
-    /// The events that the far side of a ring got, and why.
+    /// Events sent to the reader of a ring, by cause.
+    #[serde(skip)]
     pub events: Option<Events>,
 }
 
-/// One node: what came, and what became of it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Filtered {
-    /// The node.
+/// Counters of one node: input, and output and losses by fate.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// Name of the node.
     pub name: NodeName,
     /// Index of the node in the plan.
     pub planned: usize,
-    /// Came in.
+    /// Input.
     pub taken: Amount,
-    /// Came out without having come in.
+    /// Output that has no input block.
     pub made: Amount,
-    /// Left by at least one arc, or was taken by a sink for good.
+    /// Blocks that left by at least one arc, or that a sink delivered.
     pub passed: Amount,
-    /// No arc wanted it.
+    /// Blocks that no arc accepted.
     pub unselected: Amount,
-    /// Was used up.
+    /// Blocks used up by the filter.
     pub consumed: Amount,
-    /// Is held.
+    /// Blocks held by the filter.
     pub held: Amount,
-    /// Was dropped, by reason.
+    /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Reasons for which blocks were not answered; part of `unselected` unless an arc takes class
-    /// 0.
+    /// Blocks without an answer, by reason; part of `unselected` unless an arc accepts class 0.
     pub unanswered: Vec<(String, u64)>,
-    /// Further counters of the filter.
+    /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
     /// Edits of blocks, by method.
     pub edits: Edits,
-    /// Time in the filter in ns, where it was measured.
+    /// Time spent in the filter in nanoseconds, if measured.
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,
-    /// True for a program: what it takes and what it makes is known to the byte.
+    /// True for a program, whose input and output are counted to the byte.
     pub program: bool,
 }
 
 /// Number of edits, by method.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Edits {
-    /// In place.
+    /// Edits in place.
     pub direct: u64,
-    /// In a copy of the whole frame.
+    /// Edits in a copy of the whole frame.
     pub copied: u64,
-    /// A new block took their place.
+    /// Edits that replaced the block by a new one.
     pub appended: u64,
-    /// In a copy of the part that was written.
+    /// Edits in a copy of the written part.
     pub fragmented: u64,
 }
 
 /// The ledger of a path.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Counts of the sources, by name, including losses before the path, by place.
-    pub sources: Vec<(String, Seen)>,
-    /// All nodes.
-    pub filters: Vec<Filtered>,
-    /// All edges.
+    /// Counts of the sources by name, with losses before the path by place.
+    pub sources: Vec<(String, SourceCounters)>,
+    /// Counters of all nodes.
+    pub filters: Vec<NodeEntry>,
+    /// Counters of all edges.
     pub edges: Vec<Edge>,
 }
 
-/// A place where the ledger does not balance.
+/// Violated equation of a ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imbalance {
-    /// The node or edge.
+    /// Name of the node or edge.
     pub place: String,
-    /// The equation that should hold.
+    /// Equation that does not hold.
     pub rule: &'static str,
-    /// One side.
+    /// Value of the left side.
     pub left: u64,
-    /// The other side.
+    /// Value of the right side.
     pub right: u64,
 }
 
@@ -255,7 +266,15 @@ impl fmt::Display for Imbalance {
 }
 
 impl Edge {
-    /// Returns the number of blocks that were taken, dropped or are in the ring.
+    /// Creates the counters of an edge that no block has passed.
+    #[must_use]
+    pub fn new(from: NodeName, to: NodeName, kind: EdgeKind, planned: usize) -> Self {
+        let (put, taken, resident) = Default::default();
+        let (dropped, missing) = (Vec::new(), Vec::new());
+        Self { from, to, kind, planned, put, taken, dropped, missing, resident, events: None }
+    }
+
+    /// Returns the number of blocks taken, dropped or still in the ring.
     #[must_use]
     pub fn ended(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
@@ -263,8 +282,9 @@ impl Edge {
     }
 }
 
-impl Filtered {
-    /// Adds what the other half of the same program counted, or the same filter in another space.
+impl NodeEntry {
+    /// Adds the counters of the other half of the same program, or of the same filter in another
+    /// space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -275,8 +295,7 @@ impl Filtered {
             (&mut self.held, other.held),
         ];
         for (amount, more) in amounts {
-            amount.blocks += more.blocks;
-            amount.bytes += more.bytes;
+            *amount += more;
         }
         self.dropped.extend(other.dropped);
         add_by_name(&mut self.unanswered, other.unanswered);
@@ -287,11 +306,11 @@ impl Filtered {
         self.edits.fragmented += other.edits.fragmented;
         self.busy_ns += other.busy_ns;
         self.calls += other.calls;
-        // In a thread views may have been trimmed.
+        // A filter in a thread may have trimmed views, so its bytes need not balance.
         self.program &= other.program;
     }
 
-    /// All that the filter counted, and how blocks were changed, as it is printed.
+    /// Returns the named counters of the filter and its edits by method, as they are printed.
     pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
@@ -304,7 +323,8 @@ impl Filtered {
         counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
-    /// Returns the number of blocks that came in, and the number that is accounted for.
+    /// Returns the number of blocks that came in and the number accounted for; equal if the node
+    /// balances.
     pub fn balance(&self) -> (u64, u64) {
         (self.came(BLOCKS), self.became(BLOCKS))
     }
@@ -330,7 +350,7 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// One of the two that are counted.
+/// Projection of an amount to its blocks or its bytes.
 type Of = fn(&Amount) -> u64;
 const BLOCKS: Of = |amount| amount.blocks;
 const BYTES: Of = |amount| amount.bytes;
@@ -343,7 +363,7 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds what one of several copies counted of an edge to what others did.
+    /// Adds an edge, merged with the edge of the same ends and kind if there is one.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -361,7 +381,7 @@ impl Ledger {
         known.missing.extend(edge.missing);
     }
 
-    /// Returns the imbalances of the ledger; empty: it balances.
+    /// Returns all imbalances; empty if the ledger balances.
     #[must_use]
     pub fn imbalances(&self) -> Vec<Imbalance> {
         let mut found = Vec::new();
@@ -392,7 +412,7 @@ impl Ledger {
             }
         }
         for (name, source) in &self.sources {
-            let Some(seen) = source.seen else { continue };
+            let Some(seen) = source.observed else { continue };
             let dropped: Option<u64> = source.dropped.iter().map(|(_, n)| *n).sum();
             let Some(dropped) = dropped else { continue };
             let (left, right) = (seen.blocks, source.given.blocks + dropped);
@@ -404,26 +424,22 @@ impl Ledger {
         found
     }
 
-    /// All that was lost: dropped before the path, on edges and in filters. What no arc wanted was
-    /// not lost: nobody asked for it ([`DropReason::is_lost`]).
+    /// Returns the number of lost blocks: dropped before the path, on edges and in filters. Blocks
+    /// that no arc accepted, and drops by request, are no losses ([`DropReason::is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
         let sources: u64 = sources.filter(|(at, _)| at.is_lost()).filter_map(|(_, n)| *n).sum();
-        let edges: u64 = self.edges.iter().flat_map(|e| &e.dropped).map(|(_, a)| a.blocks).sum();
-        let filters: u64 = self
-            .filters
-            .iter()
-            .flat_map(|f| &f.dropped)
-            .filter(|(why, _)| why.is_lost())
-            .map(|(_, a)| a.blocks)
-            .sum();
-        sources + edges + filters
+        let edges = self.edges.iter().flat_map(|edge| &edge.dropped);
+        let inside = edges.chain(self.filters.iter().flat_map(|filter| &filter.dropped));
+        let inside: u64 = inside.filter(|(why, _)| why.is_lost()).map(|(_, n)| n.blocks).sum();
+        sources + inside
     }
 }
 
 impl Ledger {
-    /// Returns the number of blocks dropped because the request says so.
+    /// Returns the number of blocks that filters dropped because the request asks for it
+    /// ([`DropReason::ByRequest`]).
     #[must_use]
     pub fn by_request(&self) -> u64 {
         let dropped = self.filters.iter().flat_map(|filter| &filter.dropped);
@@ -434,15 +450,15 @@ impl Ledger {
     }
 }
 
-/// Returns true if a fault-injection build loses the block that was just put: the first on each
-/// kind of edge named in `STREAMLINE_LOSE`. Always false in other builds.
+/// Returns true if the put of this amount is to lose a block: in fault-injection builds for the
+/// first put on an edge of the kind named in `STREAMLINE_LOSE`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_here(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// See above.
+/// Fault-injection variant of the function above.
 #[cfg(feature = "lose")]
 pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -451,27 +467,28 @@ pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if a fault-injection build sends a program's output to an edge that does not exist
-/// (`STREAMLINE_LOSE` has `kernel way`). Always false in other builds.
+/// Returns true if output of a kernel program is to take an arc that does not exist: in
+/// fault-injection builds with `STREAMLINE_LOSE=kernel way`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_way() -> bool {
     false
 }
 
-/// See above.
+/// Fault-injection variant of the function above.
 #[cfg(feature = "lose")]
 pub fn loses_way() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// The same for the ways out of the kernel, which `STREAMLINE_LOSE` calls `kernel ring`.
+/// Returns true if a kernel program is to lose a block at an exit: in fault-injection builds with
+/// `STREAMLINE_LOSE=kernel ring`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_of_kernel() -> bool {
     false
 }
 
-/// See above.
+/// Fault-injection variant of the function above.
 #[cfg(feature = "lose")]
 pub fn loses_of_kernel() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")

@@ -1,32 +1,36 @@
-//! Spaces that run a built graph: walk, rings between spaces, replicas, ledger. [SL §6.2, §7]
+//! Execution of a built graph in spaces: walk, rings between spaces, replicas, ledger. [SL §6.2,
+//! §7]
 //!
-//! In: spaces, each with nodes, arcs, memory and inputs. Out: counters, and the reason why a path
-//! ended early. Nothing here knows plans, kernel programs, records or daemons: they build the
+//! In: spaces, each with nodes, arcs, memory and inputs. Out: counters, and the failure that ended
+//! a path early. The crate contains no plan, kernel program, record or daemon; those build the
 //! graph, send commands to its spaces, and connect to its ports.
 //!
-//! - [`space`]: a thread, its memory, and the part of the graph that runs in it;
+//! - [`space`]: one thread's part of a graph, with its memory;
 //! - [`ring`]: the two ends of an edge between spaces;
-//! - [`copies`]: replicas of filters that share work;
-//! - [`commands`]: closures that a space executes between two passes;
-//! - [`control`]: stopping, and asking sources how far they are;
-//! - [`process`]: programs in a path, and the demand for blocks;
-//! - [`latency`]: how long blocks are under way;
-//! - [`ledger`]: what was counted, and whether it balances; [`report`]: from counters to it;
-//! - [`failure`]: why a path ended early.
+//! - [`replicas`]: replicas of filters that share work;
+//! - [`commands`]: closures that a space executes between two passes; [`status`]: facts about a
+//!   space that other threads read without a command;
+//! - [`control`]: stop requests, and positions of sources;
+//! - [`demand`]: nodes that still accept blocks;
+//! - [`latency`]: measured delay of blocks;
+//! - [`counters`]: counters of one space; [`ledger`]: counters of a path and their balance;
+//!   [`report`]: the ledger built from counters;
+//! - [`failure`]: reasons for which a path ends early.
 //!
-//! Ports that whoever builds a graph may implement: sources and sinks (`endpoint`),
-//! [`space::observe::Observer`] for what looks at blocks on their way, and
-//! [`space::events::Journal`] and [`space::events::Script`] for what writes a run down or repeats
-//! one.
+//! Ports for code that builds a graph: sources and sinks (`endpoint`), [`space::observe::Observer`]
+//! for observers of blocks, [`space::events::Journal`] and [`space::events::Script`] for recording
+//! and replay.
 #![forbid(unsafe_code)]
 
 pub mod commands;
 pub mod control;
-pub mod copies;
+pub mod counters;
+pub mod demand;
 pub mod failure;
 pub mod latency;
 pub mod ledger;
-pub mod process;
+pub mod replicas;
 pub mod report;
 pub mod ring;
 pub mod space;
+pub mod status;

@@ -1,88 +1,61 @@
-//! Rings between spaces: the end that a space puts blocks into, and the end that it takes them
-//! from.
+//! Rings between spaces: writing end and reading end.
 //!
-//! Only rich pointers cross; the bytes stay in the pool where they are until every reader has
-//! passed them (`buffer::crossing`). Within a space there is no ring and no event; across spaces
-//! one event is sent per batch: after T_b blocks, before the writer sleeps, or by the timer when
-//! T_t is over and the writer is busy elsewhere (`buffer::signal::moderate`). Every put publishes
-//! at once, so an event is only needed by a reader that sleeps. [Th §5.2.2]
+//! Only rich pointers cross; the bytes stay in their pool until every reader has passed them
+//! (`buffer::crossing`). Within a space there is no ring and no event. Across spaces one event is
+//! sent per batch: after T_b blocks, before the writer sleeps, or by a timer when T_t has passed
+//! and the writer is busy elsewhere (`buffer::signal::moderate`). Each put publishes at once, so
+//! only a sleeping reader needs events. [Th §5.2.2]
 
-use crate::commands::CommandQueue;
+use crate::failure::RingFailure;
 use crate::latency::Gauge;
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
-use buffer::crossing::{Batch as Taken, Columns, Origin, Pools, Reader, Writer};
+use crate::status::SpaceStatus;
+use buffer::crossing::{Batch as Taken, Columns, CrossingReader, CrossingWriter, Origin, Pools};
 use buffer::ibuf::Pushed;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, Put};
 use filter::{Amount, Batch};
-use std::fmt;
 use std::sync::Arc;
 
-/// Failure of a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RingFailure {
-    /// The space on the other side has ended.
-    Abandoned,
-    /// An entry is not what it alleges: a bug of ours.
-    Fault(Fault),
-}
-
-impl fmt::Display for RingFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Abandoned => f.write_str("the space on the other side has ended"),
-            Self::Fault(fault) => write!(f, "{fault}"),
-        }
-    }
-}
-
-impl From<Fault> for RingFailure {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Abandoned => Self::Abandoned,
-            other => Self::Fault(other),
-        }
-    }
-}
-
-/// The writing end of a ring.
+/// Writing end of a ring.
 #[derive(Debug)]
 pub struct Export {
     /// Index of the edge in the plan.
     pub planned: usize,
-    writer: Option<Writer>,
-    bell: Arc<Doorbell>,
-    /// Doorbell of the space on the other side.
+    writer: Option<CrossingWriter>,
+    doorbell: Arc<Doorbell>,
+    /// Doorbell of the reader's space.
     far: Arc<Doorbell>,
     spins: u32,
-    /// Event moderation for the other side.
+    /// Moderation of the events sent to the reader.
     events: Moderator,
     counted: Put,
     /// Amount that a fault-injection build counts as put without putting it.
     lost: Amount,
-    /// Command queue to notify when the space waits for room here.
-    told: Option<Arc<CommandQueue>>,
-    /// Stall probe of the space, if it replays a record.
+    /// Status of the writer's space, which reports a full ring.
+    status: Option<Arc<SpaceStatus>>,
+    /// Stall probe of the writer's space during a replay.
     post: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Step of the end of a replica in which the entry is put.
+    /// Step of the replica's end that marks the entries put from now on; 0 before the end
+    /// (`crate::space::replica_end`).
     pub step: u32,
-    /// Gauge of the time that blocks spend in the ring, if measured.
+    /// Gauge of the time spent in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
 impl Export {
-    /// An end over this writer. The space sleeps on `bell` when the ring is full; the space on the
-    /// other side sleeps on `far`.
+    /// Makes a writing end. The space sleeps on `doorbell` while the ring is full; the reader's
+    /// space sleeps on `far`.
     #[must_use]
     pub fn new(
         planned: usize,
-        writer: Writer,
-        (bell, far): (Arc<Doorbell>, Arc<Doorbell>),
+        writer: CrossingWriter,
+        (doorbell, far): (Arc<Doorbell>, Arc<Doorbell>),
         threshold: Threshold,
     ) -> Self {
         let spins =
@@ -91,13 +64,13 @@ impl Export {
         Self {
             planned,
             writer: Some(writer),
-            bell,
+            doorbell,
             events: Moderator::new(Timer::of_process(), threshold, far.clone()),
             far,
             spins,
             counted: Put::default(),
             lost: Amount::default(),
-            told: None,
+            status: None,
             post: None,
             kind: EdgeKind::Ring,
             step: 0,
@@ -105,43 +78,48 @@ impl Export {
         }
     }
 
-    /// Tells this gauge what is put.
+    /// Attaches the gauge of the time spent in the ring.
     pub fn measured_by(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Has those who give the space orders know when it waits here.
-    pub fn tells(&mut self, orders: Arc<CommandQueue>, post: Option<StallProbe>) {
-        (self.told, self.post) = (Some(orders), post);
+    /// Connects the status and, in a replay, the stall probe of the space that writes the ring.
+    pub fn connect(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
+        (self.status, self.post) = (Some(status), probe);
     }
 
-    /// Never lets more blocks wait for an event than the smallest dbuf that they lie in can do
-    /// without. [SL §6.2]
+    /// Limits the number of blocks without an event, so that unread blocks never exhaust the
+    /// smallest dbuf that they lie in. [SL §6.2]
     pub fn bound(&mut self, blocks: u64) {
         self.events.bound(blocks);
     }
 
-    /// Returns the number of entries not yet taken.
+    /// Returns the number of entries not yet taken by the reader.
     pub fn waiting(&mut self) -> usize {
         let Some(writer) = &mut self.writer else { return 0 };
         let capacity = writer.capacity();
         capacity - writer.room(capacity).unwrap_or(0).min(capacity)
     }
 
-    /// Returns the event threshold of the other side.
+    /// Returns the event threshold.
     #[must_use]
     pub const fn threshold(&self) -> Threshold {
         self.events.threshold()
     }
 
-    /// Returns the number of events sent to the other side, by cause.
+    /// Returns the number of events sent, by cause.
     #[must_use]
     pub fn events(&self) -> Events {
         self.events.events()
     }
 
-    /// Puts the live lanes, in order; waits while the ring is full. `last`: the space has nothing
-    /// more, and sleeps next.
+    /// Puts the live lanes, in order; blocks while the ring is full. `last`: the space sleeps after
+    /// this batch unless input arrives.
+    ///
+    /// # Errors
+    ///
+    /// [`RingFailure::Abandoned`] if the reader has ended; [`RingFailure::Fault`] on an
+    /// inconsistent ring.
     pub(crate) fn put(
         &mut self,
         batch: &mut Batch<'_>,
@@ -151,8 +129,8 @@ impl Export {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         let mut mask = batch.live();
         let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
-        // Who gets no block of a burst that it has a part in would be waited for.
-        let may_lose = self.kind != EdgeKind::Deal || put.blocks > 1;
+        // A replica with a part in a batch but without a block would be awaited for ever.
+        let may_lose = self.kind != EdgeKind::Dispatch || put.blocks > 1;
         if may_lose
             && loses_here(self.kind, put)
             && let Some(last) = mask.checked_ilog2()
@@ -161,10 +139,10 @@ impl Export {
             self.lost.add(batch.block(last as usize).length());
         }
         match self.kind {
-            EdgeKind::Deal => {
-                batch.tell_turns(mask, mask.checked_ilog2().map(|last| last as usize));
+            EdgeKind::Dispatch => {
+                batch.store_order(mask, mask.checked_ilog2().map(|last| last as usize));
             }
-            EdgeKind::Join => batch.tell_steps(mask, self.step),
+            EdgeKind::Join => batch.store_end_step(mask, self.step),
             _ => {}
         }
         let intakes = Pools(memory.intakes);
@@ -217,23 +195,23 @@ impl Export {
             if writer.is_abandoned() {
                 return Err(RingFailure::Abandoned);
             }
-            let told = self.told.iter();
-            told.clone().for_each(|told| told.is_held_up(Some(self.planned)));
-            self.bell.heed_room(true);
+            let status = self.status.iter();
+            status.clone().for_each(|status| status.set_full_ring(Some(self.planned)));
+            self.doorbell.set_waits_for_room(true);
             let mut ready = || writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0);
             match &self.post {
-                None => self.bell.wait_until(self.spins, ready),
+                None => self.doorbell.wait_until(self.spins, ready),
                 Some(post) => {
                     let what = || format!("room on the way to node {}", self.planned);
-                    post.wait_until(&self.bell, what, &mut ready);
+                    post.wait_until(&self.doorbell, what, &mut ready);
                 }
             }
-            told.for_each(|told| told.is_held_up(None));
+            status.for_each(|status| status.set_full_ring(None));
         }
     }
 
-    /// Tells the other side what has been put since the last event, and takes back the memory that
-    /// it has passed: before the space sleeps.
+    /// Sends the pending event to the reader and reclaims memory that the reader has released.
+    /// Called before the space sleeps.
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         if self.events.idle() {
@@ -243,12 +221,12 @@ impl Export {
         Ok(())
     }
 
-    /// Ends the ring: the other side takes what is there and then knows that nothing will come.
+    /// Closes the ring; the reader drains it and then sees its end.
     pub fn close(&mut self) {
         self.writer = None;
     }
 
-    /// Returns the counters of this side.
+    /// Returns the counters of the writer, including blocks lost by fault injection.
     #[must_use]
     pub const fn counted(&self) -> Put {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
@@ -257,13 +235,13 @@ impl Export {
     }
 }
 
-/// The reading end of a ring.
+/// Reading end of a ring.
 #[derive(Debug)]
 pub struct Import {
     /// Index of the edge in the plan.
     pub planned: usize,
-    reader: Reader,
-    /// Gauge of the time that blocks spend in the ring, if measured.
+    reader: CrossingReader,
+    /// Gauge of the time spent in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -274,19 +252,19 @@ impl Drop for Import {
 }
 
 impl Import {
-    /// An end over this reader.
+    /// Makes a reading end without a gauge; `planned` is the index of the edge in the plan.
     #[must_use]
-    pub const fn new(planned: usize, reader: Reader) -> Self {
+    pub const fn new(planned: usize, reader: CrossingReader) -> Self {
         Self { planned, reader, gauge: None }
     }
 
-    /// Tells this gauge what is taken.
+    /// Attaches the gauge of the time spent in the ring.
     pub fn measured_by(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Up to `max` entries, which stay where they are until they are released; `None`: nothing is
-    /// there.
+    /// Returns up to `max` entries, which stay in the ring until [`Self::release`]; `None` if the
+    /// ring is empty. Updates the gauge.
     pub fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
         let before = self.reader.count().blocks;
         let there = if self.gauge.is_some() { self.reader.waiting()? } else { 0 };
@@ -303,23 +281,23 @@ impl Import {
         self.reader.waiting()
     }
 
-    /// Returns true if the other side has ended: no more entries follow those in the ring.
+    /// Returns true if the writer has closed the ring; entries may remain.
     pub fn is_closed(&self) -> bool {
         self.reader.is_closed()
     }
 
-    /// All entries that are there by now.
+    /// Returns all entries, after a fresh read of the writer's position.
     pub fn look_again(&mut self) -> Result<Taken<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
     }
 
-    /// Up to `max` entries, or none.
+    /// Returns up to `max` entries, possibly none.
     pub fn look(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
         self.reader.peek(max)
     }
 
-    /// Gives back the first `count` entries.
+    /// Releases the first `count` entries to the writer.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)?;
         if let Some(gauge) = &self.gauge {
@@ -328,12 +306,12 @@ impl Import {
         Ok(())
     }
 
-    /// Returns true if the other side has ended and every entry was taken.
+    /// Returns true if the writer has closed the ring and every entry was taken.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.reader.is_finished()
     }
 
-    /// Returns the amount that this side has taken.
+    /// Returns the amount taken by the reader.
     #[must_use]
     pub fn taken(&self) -> Amount {
         let taken = self.reader.count();

@@ -1,61 +1,74 @@
-//! Putting nodes and arcs together, and finding out what does not change while they run.
+//! Construction of the graph of a space, and of its constant shape.
 
-use super::node::{Arc, EdgeDrops, Node, NodeId, Part};
+use super::arc::NodeId;
+use super::arc::{EdgeDrops, GraphArc};
+use super::node::{Node, Operator};
 use super::select::Wanted;
-use super::walk::Shape;
+use super::shape::Shape;
 use filter::{Amount, Filter};
 
-/// The graph of a space while it is being built.
+/// Graph of a space under construction.
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
-    /// Nodes to which several arcs lead, of which one at a time has blocks.
+    /// Nodes with several incoming arcs of which only one has blocks at a time.
     in_turn: Vec<NodeId>,
 }
 
 impl Assembly {
-    /// Adds a node.
+    /// Adds a node; returns its index.
     pub fn node(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
-    /// Adds an operand of a Boolean section: called by the section, joined by no arc.
+    /// Adds an operand of a Boolean section, which the section calls without an arc.
     pub fn operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
         self.node(node)
     }
 
-    /// Says that of the arcs that lead to a node one at a time has blocks: nothing is to be sorted.
+    /// Declares that only one of a node's incoming arcs has blocks at a time, so that the node
+    /// needs no join.
     pub fn in_turn(&mut self, node: NodeId) {
         self.in_turn.push(node);
     }
 
-    /// The nodes so far.
+    /// Returns the nodes added so far.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The nodes so far, to be changed.
+    /// Returns the nodes added so far, mutably.
     pub fn nodes_mut(&mut self) -> &mut [Node] {
         &mut self.nodes
     }
 
-    /// Puts into a node what could not be made before.
-    pub fn replace(&mut self, node: NodeId, part: Part) {
-        self.nodes[node].part = part;
+    /// Replaces the operator of a node.
+    pub fn replace(&mut self, node: NodeId, part: Operator) {
+        self.nodes[node].operator = part;
     }
 
-    /// Adds an arc behind those that `from` already has.
+    /// Adds an arc after the existing arcs of `from`. `planned` is the index of the edge in the
+    /// plan.
     pub fn arc(&mut self, from: NodeId, to: NodeId, wanted: Wanted, back: bool, planned: usize) {
         let branch = self.nodes[to].taken.len();
         self.nodes[to].taken.push(Amount::default());
         let (put, dropped) = (Amount::default(), EdgeDrops::default());
         let direct = false;
-        self.nodes[from].arcs.push(Arc { to, branch, wanted, back, direct, planned, put, dropped });
+        self.nodes[from].arcs.push(GraphArc {
+            to,
+            branch,
+            wanted,
+            back,
+            direct,
+            planned,
+            put,
+            dropped,
+        });
     }
 
-    /// The nodes, where branches meet, and the order from the sources to the sinks.
+    /// Returns the nodes and their shape: joins, forks, and a topological order.
     pub fn done(mut self) -> (Vec<Node>, Shape) {
         let asked_by = self.asked_by();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -70,8 +83,9 @@ impl Assembly {
         let mut ready: Vec<NodeId> = (0..self.nodes.len()).filter(|n| inputs[*n] == 0).collect();
         ready.reverse();
         let mut order = Vec::with_capacity(self.nodes.len());
-        // Edits come last: by then everybody else who is to see the blocks has. [Th §5.3.1]
-        let edits = |at: NodeId| matches!(self.nodes[at].part, Part::Filter(Filter::Edit(_)));
+        // Edits come last, after all parallel readers of the same block. [Th §5.3.1]
+        let edits =
+            |at: NodeId| matches!(self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
         while !ready.is_empty() {
             let next = ready.iter().rposition(|at| !edits(*at)).unwrap_or(ready.len() - 1);
             let at = ready.remove(next);
@@ -90,37 +104,37 @@ impl Assembly {
             rank[*at] = i;
         }
         let parts = self.parts(&joins);
-        let looks = self.nodes.iter().any(|node| node.part.looks());
+        let looks = self.nodes.iter().any(|node| node.operator.looks());
         let edits = (0..self.nodes.len()).any(edits);
-        let is_deal = |at: &NodeId| matches!(self.nodes[*at].part, Part::Deal(_));
-        let deals = (0..self.nodes.len()).filter(is_deal).collect();
-        (self.nodes, Shape { rank, order, parts, looks, edits, deals, asked_by })
+        let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
+        let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
+        (self.nodes, Shape { rank, order, parts, looks, edits, dispatchers, asked_by })
     }
 
-    /// Returns, for every operand that may hold blocks, its section; the fates of blocks there are
-    /// recorded for it.
+    /// Returns the section of each operand that may hold blocks, and enables the tracking of held
+    /// blocks in these operands.
     fn asked_by(&mut self) -> Vec<Option<NodeId>> {
         let mut asked_by = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {
-            let Part::Asks(section) = &node.part else { continue };
+            let Operator::OperandSection(section) = &node.operator else { continue };
             asked[at] = true;
             for operand in section.operands() {
                 (asked_by[operand], asked[operand]) = (Some(at), true);
             }
         }
         for (node, asked) in self.nodes.iter_mut().zip(asked) {
-            node.holds.be_asked(asked);
+            node.holds.track_fates(asked);
         }
         asked_by
     }
 
-    /// The order of nodes with operands right before their section: what comes before it has let
-    /// everything out by then.
+    /// Inserts operands into the order directly before their section, so that at the end all nodes
+    /// upstream of the section release their blocks first.
     fn with_operands(&self, order: Vec<NodeId>, asked_by: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
         for at in order.into_iter().filter(|at| asked_by[*at].is_none()) {
-            if let Part::Asks(section) = &self.nodes[at].part {
+            if let Operator::OperandSection(section) = &self.nodes[at].operator {
                 with.extend(section.operands());
             }
             with.push(at);
@@ -128,8 +142,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, by node, true where paths fork and no path from further upstream leads around to
-    /// the same join.
+    /// Returns, by node, true for forks outside of every branch that is joined again; blocks are
+    /// numbered there.
     fn parts(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =
@@ -147,7 +161,7 @@ impl Assembly {
         parts
     }
 
-    /// The nodes that forward arcs lead to from `from`, without going through `without`.
+    /// Returns, by node, true if forward arcs lead there from `from` without passing `without`.
     fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];

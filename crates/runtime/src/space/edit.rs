@@ -1,94 +1,97 @@
-//! Write isolation: blocks are changed when nobody has a view of them, and nobody but those behind
-//! the change sees it. [SL §6.1], [Th §5.3]
+//! Write isolation: a block is changed while no view of it exists, and only nodes downstream of the
+//! change see it. [SL §6.1], [Th §5.3]
 //!
-//! A batch that comes to an editing filter is put aside as rich pointers, and the walk goes on with
-//! everything else that can be done without it: so what reads a block in parallel has read it
-//! before the change [Th §5.3.1, rule 2], wherever it stands in the request. Then the walk ends,
-//! and with it every view of the turn (`Walk::pause`); only rich pointers are left ([`Paused`]).
-//! Now the space has its pools for itself (`&mut`), the filter edits block by block, and a new walk
-//! takes up where the old one stopped. That no slice is alive the compiler has proved, and
-//! `Pool::edit` says why the bytes may be written (M9).
+//! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
+//! all other work. Parallel readers have therefore read the block before the change [Th §5.3.1,
+//! rule 2], whatever their position in the request. Then the walk ends, and with it every view of
+//! the pass (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
+//! exclusive access to its pools (`&mut`), the filter edits block by block, and a new walk resumes
+//! where the old one stopped. The compiler proves that no slice is alive; `Pool::edit` argues why
+//! the bytes may be written (M9).
 //!
-//! That nobody *expects* the old bytes is argued here. A frame is changed where it lies only if
-//! - E1 it lies in a pool of this space that is our own: imported and lent blocks are copied into
-//!   the local pool (`work`), which is always writable;
-//! - E2 nobody else in any space holds it: its segment has no lease (rings) and no pin (holds),
-//!   which `Pool::edit` checks;
-//! - E3 no block that is under way in this space shares a byte of the frame: all of those are in
-//!   [`Paused`], since the walk is at rest and puts nothing elsewhere, and the frames of all are
-//!   compared, those of the same batch among them (a filter may make several blocks of one);
-//! - E4 nobody asked for copies (`Settings::copies`).
+//! A frame is changed in place only if no other party relies on the old bytes:
+//! - E1 It lies in an owned pool of this space. Imported and lent blocks are copied into the local
+//!   pool (`work`), which is always writable.
+//! - E2 No other holder exists in any space: its segment has no lease (rings) and no pin (holds).
+//!   `Pool::edit` checks this.
+//! - E3 No block in flight in this space shares a byte of the frame. All of these are in
+//!   [`PausedWalk`], because the walk is at rest, and the frames of all are compared, including
+//!   those of the same batch (a filter may make several blocks of one).
+//! - E4 The settings do not demand copies (`Settings::copies`).
 //!
-//! A filter that remembers a rich pointer without holding the block is entitled to nothing (M5). A
-//! frame is compared whole, since `pcap` writes all of it whatever the view. Otherwise the change
-//! is made in a copy: of the whole frame, or, if that is long and those behind take fragments, of
-//! the part that is written ([`FRAGMENT_MIN`]).
+//! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
+//! Frames are compared whole, since `pcap` writes the whole frame whatever the view. In all other
+//! cases the edit is made in a copy: of the whole frame, or, if the frame is long and the nodes
+//! downstream accept fragments, of the written part ([`FRAGMENT_MIN`]).
 
 mod bench;
 
 use self::bench::Bench;
+use super::arc::NodeId;
 use super::graph::LocalGraph;
-use super::node::{NodeId, Part};
-use super::pause::Paused;
+use super::node::Operator;
+use super::pause::PausedWalk;
 use crate::failure::PathFailure;
 use crate::ledger::Edits;
 use abi::{DbufId, Entry};
 use buffer::crossing::Batch as Taken;
-use filter::{Amount, Block, Columns, Filter, Room, Tell, Time};
+use filter::{Amount, BatchMemory, Block, ClassifyContext, Columns, Filter, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A shorter frame is copied whole: three blocks cost more than the copy (about 60 ns for 4 KB).
+/// Minimum length of a frame that is split into fragments, in bytes. Copying a shorter frame is
+/// cheaper than three blocks (about 60 ns for 4 KB).
 pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
 
 impl LocalGraph {
-    /// Has the filter that comes first in the graph edit all batches that wait for it.
-    pub(super) fn edit(&mut self, paused: &mut Paused, imported: &[Taken<'_>], now: Time) {
+    /// Runs the first editing filter in graph order on all of its deferred batches.
+    pub(super) fn edit(&mut self, paused: &mut PausedWalk, imported: &[Taken<'_>], now: Time) {
         let first = paused.cuts.iter().map(|cut| cut.at).min_by_key(|at| self.shape.rank[*at]);
         let Some(at) = first else { return };
         while let Some(next) = paused.cuts.iter().position(|cut| cut.at == at) {
             let cut = paused.cuts.remove(next);
             let shared = shared(&cut.room.columns, paused);
-            let mut out = Out { spare: std::mem::take(&mut self.turn.rooms), ..Out::default() };
+            let mut out =
+                EditOutput { spare: std::mem::take(&mut self.pass.rooms), ..EditOutput::default() };
             self.batch((at, now), &cut.room.columns, (shared, imported), &mut out);
-            self.turn.rooms = out.spare;
+            self.pass.rooms = out.spare;
             paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, cut.hops)));
-            self.turn.keep(cut.room);
+            self.pass.keep(cut.room);
         }
     }
 
-    /// Edits the blocks of a batch.
+    /// Runs an editing filter on one batch; a panic of the filter fails the path.
     fn batch(
         &mut self,
         (at, now): (NodeId, Time),
         columns: &Columns,
         (shared, imported): (u64, &[Taken<'_>]),
-        out: &mut Out,
+        out: &mut EditOutput,
     ) {
         let node = &mut self.nodes[at];
         let came = amount(columns);
-        if self.turn.failure.is_some() {
+        if self.pass.failure.is_some() {
             add(&mut node.flow.failed, came);
             return;
         }
-        let Part::Filter(Filter::Edit(filter)) = &mut node.part else { return };
+        let Operator::Filter(Filter::Edit(filter)) = &mut node.operator else { return };
         node.flow.calls += 1;
-        let begin = if self.turn.observers.measure_time() { sys::clock::monotonic() } else { 0 };
+        let begin = if self.pass.observers.measure_time() { sys::clock::monotonic() } else { 0 };
         let mut bench = Bench {
             intakes: &mut self.intakes,
             work: &mut self.work,
             imported,
             fragments: node.fragments,
         };
-        let mut tell = Tell::new(now, &mut node.counts);
+        let mut context = ClassifyContext::new(now, &mut node.counts);
         let mut last = 0;
         let ran = catch_unwind(AssertUnwindSafe(|| {
             for l in 0..columns.len() {
                 last = l;
-                let copies = self.turn.copies || shared & (1 << l) != 0;
+                let copies = self.pass.copies || shared & (1 << l) != 0;
                 bench.block(
                     (columns.entry(l), columns.order(l)),
                     copies,
-                    (&mut **filter, &mut tell),
+                    (&mut **filter, &mut context),
                     out,
                 );
             }
@@ -102,7 +105,7 @@ impl LocalGraph {
         edits.copied += out.edits.copied;
         edits.appended += out.edits.appended;
         edits.fragmented += out.edits.fragmented;
-        if self.turn.observers.measure_time() {
+        if self.pass.observers.measure_time() {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         }
         if let Err(panic) = ran {
@@ -114,25 +117,25 @@ impl LocalGraph {
             let Entry { pointer, marks, context } = entry;
             let block = Block { pointer, frame, marks, context };
             let name = node.name.clone();
-            self.turn.failure = Some(PathFailure::panicked(name, &*panic, Some(&block)));
+            self.pass.failure = Some(PathFailure::panicked(name, &*panic, Some(&block)));
         }
     }
 }
 
 /// Output of an editing filter.
 #[derive(Default)]
-struct Out {
-    rooms: Vec<Room>,
-    /// Memory for more of them.
-    spare: Vec<Room>,
-    /// Blocks that came out beyond those that came in.
+struct EditOutput {
+    rooms: Vec<BatchMemory>,
+    /// Memory for further output batches.
+    spare: Vec<BatchMemory>,
+    /// Number of output blocks minus number of input blocks.
     made: u64,
-    /// The lengths of those for which there was no memory.
+    /// Lengths in bytes of the blocks for which there was no memory.
     lost: Vec<u32>,
     edits: Edits,
 }
 
-impl Out {
+impl EditOutput {
     fn push(&mut self, entry: Entry, order: u32) {
         let added =
             self.rooms.last_mut().is_some_and(|room| room.columns.push_caused(entry, order));
@@ -145,15 +148,15 @@ impl Out {
     }
 }
 
-/// The lanes whose frames share a byte with another block that is under way (E3).
-fn shared(columns: &Columns, paused: &Paused) -> u64 {
+/// Returns the lanes whose frames share a byte with another block in flight (E3).
+fn shared(columns: &Columns, paused: &PausedWalk) -> u64 {
     let frame = |columns: &Columns, l: usize| {
         let frame = columns.frame(l);
         let from = frame.place.position();
         (frame.dbuf(), from, from + u64::from(frame.length()))
     };
     if paused.is_empty() {
-        // Mostly a batch is alone, and its frames follow each other.
+        // The usual case: a single batch with frames in ascending order.
         let mut end = (DbufId::HOLE, 0);
         let mut apart = true;
         for l in 0..columns.len() {
@@ -174,7 +177,7 @@ fn shared(columns: &Columns, paused: &Paused) -> u64 {
     all.retain(|((_, from, to), _)| from < to);
     all.sort_unstable_by_key(|((dbuf, from, _), _)| (dbuf.number(), *from));
     let mut shared = 0;
-    // The one that reaches farthest of those before.
+    // Range with the highest end so far.
     let mut far: Option<((DbufId, u64, u64), Option<usize>)> = None;
     for (range, lane) in all {
         let mark = |lane: Option<usize>| lane.map_or(0, |l| 1 << l);

@@ -1,196 +1,182 @@
-//! Events of a space: the port over which its run is written down and repeated.
+//! Events of a space: the port for recording and replay.
 //!
-//! A filter sees blocks, their order and the time that it is given, and nothing else, and a space
-//! is one thread. So its run is decided by the sequence of its events. A [`Journal`] writes them
-//! down; a space with a [`Script`] asks no source and no clock but repeats the events that it
-//! gives. Where either keeps them is not known here.
+//! A filter's behaviour depends only on its blocks, their order, and the time passed to it, and a
+//! space is one thread. The sequence of its events therefore determines its run. A [`Journal`]
+//! records the events. A space with a [`Script`] reads neither sources nor clocks but repeats the
+//! events of the script. Storage is up to the implementor.
 
-use super::node::NodeId;
-use super::stall::StallDetector;
-use super::turn::Claims;
+use super::arc::NodeId;
+use super::count_limit::ClaimPolicy;
+use super::stall::SharedScript;
 use crate::failure::PathFailure;
 use abi::Entry;
 use endpoint::{Sink, Source};
 use filter::{Amount, Time};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-/// One event in the run of a space. The sequence of its events decides all that a space does.
+/// Event in the run of a space. The sequence of events determines everything that the space does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpaceEvent {
-    /// A source gave so many blocks, which follow.
+    /// A source gave blocks; their data follows.
     Pull {
-        /// The node of the space.
+        /// Index of the source's node in the space.
         node: usize,
-        /// The path's time.
+        /// Time of the path, in nanoseconds.
         now: Time,
         /// Number of blocks that follow.
         count: usize,
-        /// The arc that they took, if the source chose it.
+        /// Arc on which the blocks continued, if the source chose it.
         edge: Option<usize>,
-        /// The failure of the source.
+        /// Failure of the source, if it failed.
         failure: Option<String>,
     },
-    /// So many blocks were taken off a ring.
+    /// Blocks were taken off a ring.
     Import {
-        /// The node behind the ring.
+        /// Index of the ring's entry node in the space.
         node: usize,
-        /// The path's time.
+        /// Time of the path, in nanoseconds.
         now: Time,
         /// Number of blocks.
         count: usize,
     },
-    /// Filters were called because their time had come.
+    /// Filters were called by their timers.
     Tick {
-        /// The path's time.
+        /// Time of the path, in nanoseconds.
         now: Time,
     },
-    /// So many of the blocks that a sink was given counted for `-c`.
+    /// Blocks of the `-c` limit were granted to a sink.
     Claim {
-        /// Number of blocks.
+        /// Number of granted blocks.
         count: u32,
     },
-    /// Nothing came any more, and what was held left.
+    /// All inputs ended and held blocks were released.
     Finish {
-        /// The path's time.
+        /// Time of the path, in nanoseconds.
         now: Time,
-        /// The failure that ended the space.
+        /// Failure that ended the space, if it failed.
         failure: Option<String>,
     },
-    /// The space stood still here for a change of the path, of this number. Up to
-    /// [`SpaceEvent::Changed`] the old graph settles its accounts.
+    /// The space stopped for a hot swap. Events up to [`SpaceEvent::Changed`] drain the old graph.
     Change {
-        /// The number.
+        /// Number of the hot swap in the path.
         number: u64,
     },
-    /// The nodes that go let out what they held, and ended.
+    /// Removed nodes released their blocks and ended.
     Retire {
-        /// The path's time.
+        /// Current time on the path's clock, in ns.
         now: Time,
-        /// The failure that is about to end the space instead.
+        /// Failure that is about to end the space instead.
         failure: Option<String>,
     },
-    /// From here on nodes are those of the new graph.
+    /// The new graph is in place; later node indices refer to it.
     Changed,
-    /// The final counts of a source.
+    /// Final counts of a source.
     Seen {
-        /// The node of the plan.
+        /// Index of the source in the plan.
         planned: usize,
-        /// Blocks and bytes that there were, if known.
+        /// Blocks and bytes observed before any loss, if known.
         seen: Option<(u64, u64)>,
-        /// Losses, by place.
+        /// Losses by place; `None`: unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
-    /// The final counts of a program.
+    /// Final counts of a program's input.
     Heard {
-        /// The node of the plan.
+        /// Index of the program in the plan.
         planned: usize,
-        /// Blocks and bytes that it took.
+        /// Blocks and bytes that the program accepted.
         written: (u64, u64),
-        /// Blocks and bytes that it did not take, by reason.
+        /// Blocks and bytes that the program did not accept, by reason.
         dropped: Vec<(String, u64, u64)>,
     },
 }
 
-/// A writer of events.
+/// Recorder of the events of a space.
 pub trait Journal: fmt::Debug + Send {
-    /// Writes an event.
+    /// Records an event.
     fn event(&mut self, event: &SpaceEvent);
 
-    /// Writes a [`SpaceEvent::Pull`] with the blocks that the source gave.
+    /// Records a [`SpaceEvent::Pull`] with the blocks of the source.
     fn pull(&mut self, event: &SpaceEvent, blocks: &mut dyn Iterator<Item = (Entry, &[u8])>);
 
-    /// Hands over what it has: before the space sleeps.
+    /// Flushes buffered events. Called before the space sleeps.
     fn flush(&mut self);
 }
 
-/// The events of an earlier run, one after the other.
+/// Reader of the recorded events of one space.
 pub trait Script: fmt::Debug + Send {
-    /// Takes the next event; `None`: there are no more, or the next is damaged.
+    /// Consumes the next event; `None` at the end of the script or if the event is damaged.
     fn event(&mut self) -> Option<SpaceEvent>;
 
-    /// Returns the next event, which stays the next.
+    /// Returns the next event without consuming it.
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Takes the next block of the event that came last, behind which so many follow. `None`: the
-    /// script is cut here, or damaged.
+    /// Consumes the next block of the last event; `follow` blocks come after it. `None` if the
+    /// script is truncated or damaged.
     fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks that counted for `-c` in the pass of which so many blocks are
-    /// still to be taken.
+    /// Returns the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
+    /// are not consumed yet.
     fn claims(&self, blocks: usize) -> u32;
 
-    /// Takes the notes that close a run: final counts and claims. Returns the number of blocks that
-    /// counted for `-c`, and a contradiction if there is one.
+    /// Consumes the closing entries of a run: final counts and claims. Returns the number of blocks
+    /// granted for `-c`, and the contradiction found, if any.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Notes that the source of this node has given so much more.
+    /// Adds to the amount given by the source of this node.
     fn gave(&self, planned: usize, amount: Amount);
 
-    /// Marks the event that came last as wrong, for this reason.
+    /// Reports the last event as invalid.
     fn is_wrong(&mut self, what: &str);
 
-    /// Returns what is wrong with the script, if anything is known.
+    /// Returns the reason for which the script is invalid, if one is known.
     fn wrong(&self) -> Option<&str>;
 
-    /// Notes that the script ended before the run that it is of.
+    /// Reports that the script ended before the recorded run did.
     fn note_short(&self);
 
-    /// Returns what a space does that stands where this change was made; `requested`: it has been
-    /// asked for.
+    /// Decides what a space does at a recorded hot swap. `requested`: the thread of the swap has
+    /// asked for the space.
     fn change(&self, number: u64, requested: bool) -> ScriptedChange;
 
-    /// Returns what the spaces of this script share.
+    /// Returns the state shared by the spaces of this replay.
     fn shared(&self) -> SharedScript;
 }
 
-/// State shared by the spaces that replay one run.
-#[derive(Clone, Debug)]
-pub struct SharedScript {
-    /// The detector of spaces that wait for one another.
-    pub stalls: Arc<StallDetector>,
-    /// The position in bytes of the event that came last, of this space.
-    pub byte: Arc<AtomicU64>,
-    /// True if the script has all that the run did.
-    pub whole: bool,
-}
-
-/// Outcome for a space that has reached a recorded change of the path.
+/// Decision for a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ScriptedChange {
-    /// It waits until it is asked for.
+    /// Wait until the thread of the swap asks for the space.
     Wait,
-    /// It takes part in the change.
+    /// Take part in the swap.
     Go,
-    /// There is no such change: the script ends here.
+    /// End: the script has no such swap.
     End,
-    /// The change could not be made, for this reason.
+    /// Fail: the swap could not be made.
     Failed(String),
 }
 
-/// The port of a space for events.
+/// Port of a space for its events.
 #[derive(Debug)]
 pub enum EventPort {
-    /// Events are not observed.
+    /// Events are neither recorded nor replayed.
     Off,
-    /// Events are written down.
+    /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events come from an earlier run; `None` while that is being read.
+    /// Events come from a script; `None` while the replay has taken it out.
     Script(Option<Box<dyn Script>>),
 }
 
 impl EventPort {
-    /// Returns how claims for `-c` are decided here; `counted`: the path has such a limit.
-    pub(super) fn claims(&self, counted: bool) -> Claims {
+    /// Returns the claim policy for `-c`; `counted`: the path has such a limit.
+    pub(super) fn claims(&self, counted: bool) -> ClaimPolicy {
         match self {
-            Self::Journal(_) if counted => Claims::Noted(Vec::new()),
-            Self::Script(_) if counted => Claims::Scripted(0),
-            _ => Claims::Free,
+            Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
+            Self::Script(_) if counted => ClaimPolicy::Scripted(0),
+            _ => ClaimPolicy::Free,
         }
     }
 
-    /// Takes the script out, if events come from one.
+    /// Takes the script out of the port, if there is one.
     pub(super) fn script(&mut self) -> Option<Box<dyn Script>> {
         match self {
             Self::Script(script) => script.take(),
@@ -198,7 +184,7 @@ impl EventPort {
         }
     }
 
-    /// Returns what the spaces that repeat one run share, if events come from a script.
+    /// Returns the state shared by the spaces of the replay, if this is one.
     pub(super) fn shared(&self) -> Option<SharedScript> {
         match self {
             Self::Script(script) => script.as_ref().map(|script| script.shared()),
@@ -206,35 +192,36 @@ impl EventPort {
         }
     }
 
-    /// Writes an event.
+    /// Records an event; `event` is called only if a journal is attached.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());
         }
     }
 
-    /// Writes that blocks were taken off a ring.
+    /// Records that blocks were taken off a ring.
     pub(super) fn import(&mut self, node: NodeId, now: Time, count: usize) {
         self.event(|| SpaceEvent::Import { node, now, count });
     }
 
-    /// Writes the end of the run.
+    /// Records the end of the run.
     pub(super) fn finish(&mut self, now: Time, failure: Option<&PathFailure>) {
         self.event(|| SpaceEvent::Finish { now, failure: failure.map(ToString::to_string) });
     }
 
-    /// Writes the final counts of a source.
+    /// Records the final counts of a source.
     pub(super) fn seen(&mut self, planned: usize, source: &dyn Source) {
         self.event(|| {
-            let seen = source.seen();
+            let seen = source.counters();
             let dropped = seen.dropped.iter().map(|(place, count)| (place.to_string(), *count));
-            let (dropped, seen) = (dropped.collect(), seen.seen.map(|all| (all.blocks, all.bytes)));
+            let (dropped, seen) =
+                (dropped.collect(), seen.observed.map(|all| (all.blocks, all.bytes)));
             SpaceEvent::Seen { planned, seen, dropped }
         });
     }
 
-    /// Writes the final counts of a program.
-    pub(super) fn heard(&mut self, planned: usize, sink: &dyn Sink) {
+    /// Records the final counts of a program's input; does nothing for other sinks.
+    pub(super) fn program_counts(&mut self, planned: usize, sink: &dyn Sink) {
         if sink.process().is_none() {
             return;
         }
@@ -247,7 +234,7 @@ impl EventPort {
         });
     }
 
-    /// Hands over what was written.
+    /// Flushes the journal.
     pub(super) fn flush(&mut self) {
         if let Self::Journal(journal) = self {
             journal.flush();

@@ -1,33 +1,34 @@
-//! The part of a graph that runs in a space, with its memory: all that a walk needs.
+//! A space's part of the graph, with its memory: the state that a walk uses.
 
 use super::Clock;
 use super::memory::Memory;
 use super::node::Node;
-use super::pause::Paused;
-use super::turn::Turn;
-use super::walk::{Shape, Walk};
+use super::pass::PassState;
+use super::pause::PausedWalk;
+use super::shape::Shape;
+use super::walk::Walk;
 use buffer::crossing::Batch as Taken;
 use buffer::pool::Pool;
 use filter::{Columns, Time};
 
-/// The nodes of a space, their memory and their clock.
+/// Nodes of a space, with the memory, clock and pass state that a walk uses.
 #[derive(Debug)]
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
     pub(super) shape: Shape,
-    /// Memory of blocks that come in: the first for sources that bring none along.
+    /// Pools for input; the first serves all sources without memory of their own.
     pub(super) intakes: Vec<Pool>,
-    /// Memory of blocks that filters make.
+    /// Pool for blocks that filters make.
     pub(super) work: Pool,
-    pub(super) turn: Turn,
+    pub(super) pass: PassState,
     pub(super) clock: Clock,
-    /// Offset from the monotonic clock to the time of day when the path was built, in ns.
+    /// Offset from the monotonic clock to the time of day when the path was built, in nanoseconds.
     pub(super) epoch: Time,
 }
 
 impl LocalGraph {
-    /// Walks what `act` puts into the graph, edits what was put aside, and walks on until nothing
-    /// is left. `imported`: what was taken off rings for it.
+    /// Runs a walk that begins with `act`, performs deferred edits, and resumes until no block is
+    /// in flight. `imported` holds the ring batches that the walk reads.
     pub(super) fn walk(
         &mut self,
         now: Time,
@@ -46,35 +47,35 @@ impl LocalGraph {
         now: Time,
         imported: &[Taken<'_>],
         act: impl FnOnce(&mut Walk<'_, '_>),
-    ) -> Option<Paused> {
-        let Self { nodes, shape, intakes, work, turn, .. } = self;
+    ) -> Option<PausedWalk> {
+        let Self { nodes, shape, intakes, work, pass, .. } = self;
         let mut memory = Memory { intakes, work, imported };
-        let mut walk = Walk::new(nodes, &mut memory, shape, now, turn);
+        let mut walk = Walk::new(nodes, &mut memory, shape, now, pass);
         act(&mut walk);
         walk.pause()
     }
 
-    /// Calls the filters that asked to be called by now.
+    /// Calls the filters whose timers are due.
     pub(super) fn tick(&mut self, now: Time, imported: &[Taken<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
             self.walk(now, imported, |walk| walk.tick());
         }
     }
 
-    /// Advances the clock to the time of these blocks, which have just come; returns it.
+    /// Advances the clock by a batch; returns the path's time in nanoseconds.
     pub(super) fn advance(&mut self, columns: &Columns) -> Time {
         let live = self.live();
         self.clock.advance(columns, live)
     }
 
-    /// Returns the live time of the path.
+    /// Returns the live time: monotonic time plus `epoch`, in nanoseconds.
     pub(super) fn live(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 
-    /// Ends a pass: nothing looks at blocks any more, and what is not kept can be used again.
-    pub(super) fn turn_pools(&mut self) {
-        self.intakes.iter_mut().for_each(Pool::turn);
-        self.work.turn();
+    /// Ends a pass: no views exist, so unpinned memory may be reused.
+    pub(super) fn end_pass(&mut self) {
+        self.intakes.iter_mut().for_each(Pool::end_pass);
+        self.work.end_pass();
     }
 }

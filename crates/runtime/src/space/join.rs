@@ -1,16 +1,15 @@
-//! Joins: blocks of several branches in the order in which they came in (CONTRACT 16).
+//! Joins of branches in input order. (CONTRACT 16)
 //!
-//! Where paths part, blocks are numbered; what a block becomes on a branch keeps its number. A
-//! stable sort by number, then by branch, gives the input order back whatever the size of the
-//! batches.
+//! A fork numbers its blocks, and the output of a branch keeps the number of the block that caused
+//! it. A stable sort by number, then by branch, restores input order whatever the batch size.
 //!
-//! One limit: where paths part again inside a branch, and the filter between the two partings made
-//! several blocks of one, these come out branch by branch and not block by block.
+//! Limit: if a branch forks again after a filter that makes several blocks of one, these leave the
+//! join branch by branch instead of block by block.
 
 use filter::{Batch, lanes};
 
-/// The blocks of these branches in input order, in full batches. `branches` are sorted by branch.
-/// Where only one has something, and that in order, it stays as it is.
+/// Merges batches of several branches into full batches in input order. `branches` must be sorted
+/// by branch. A single batch in order is returned unchanged.
 pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
     let in_order = |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.order(l));
     if branches.len() < 2
@@ -25,7 +24,7 @@ pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>>
         .iter()
         .flat_map(|(_, batch)| lanes(batch.live()).map(move |l| (batch.order(l), batch.block(l))));
     let mut sorted: Vec<_> = blocks.collect();
-    // Stable: what has the same number stays in the order of the branches.
+    // Stable: blocks of the same number stay in branch order.
     sorted.sort_by_key(|(order, _)| *order);
     let mut merged: Vec<Batch<'a>> = Vec::new();
     for (order, block) in sorted {

@@ -1,31 +1,31 @@
-//! Memory services of a space for its filters: find bytes, keep blocks, make blocks, edit blocks.
+//! Memory services of a space for its filters: find bytes, hold blocks, make blocks, edit blocks.
 //!
-//! A space has pools into which its sources put blocks: one for all that bring no memory along, and
-//! one for each that does (the ring of a packet socket). Beside them stands `work`, where filters
-//! append, edits go and held blocks are moved to when they would keep an intake from being reused,
-//! at once where it is lent (CONTRACT 12).
-//! An edit in the middle of a turn always writes a copy: the filter that asks for it, and others,
-//! have views of the block. Filters that edit block by block are called when nobody has any, and
-//! change blocks where they lie (`space::edit`).
+//! A space has intake pools, filled by its sources: one shared by all sources without memory of
+//! their own, and one for each other source (for example the ring of a packet socket). The pool
+//! `work` receives the output of filters, edited copies, and held blocks that would prevent the
+//! reuse of an intake; blocks of lent intakes are moved there at once (CONTRACT 12).
+//!
+//! An edit in the middle of a walk always writes a copy, because views of the block exist. Filters
+//! that edit block by block run while no view exists, and change blocks in place (`space::edit`).
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
-use filter::{Batch, Block, Fill, Gateway, Keep, Pin, Room};
+use filter::{Batch, BatchMemory, Block, Fill, Gateway, Keep, PinId};
 
-/// The pools of a space, for one turn.
+/// Pools of a space during one walk.
 pub(crate) struct Memory<'a> {
     pub(crate) intakes: &'a [Pool],
     pub(crate) work: &'a Pool,
-    /// Batches taken off rings, if the blocks of this pass came from there.
+    /// Batches taken off rings whose blocks this walk reads.
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Pool number in a pin: the number of the intake, or this for `work`, above what a pin of a pool
-/// can be.
+/// Pool number of `work` in a pin; intakes have lower numbers. Occupies the top byte, which pins of
+/// a pool leave free.
 const WORK: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
-/// Pin of a hole, which keeps nothing.
-const NOTHING: Pin = Pin(u64::MAX);
+/// Pin of a hole, which holds no memory.
+const NOTHING: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
     fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
@@ -33,7 +33,7 @@ impl<'a> Memory<'a> {
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
 
-    /// All that is filled around a frame, wherever that is.
+    /// Returns the filled segment around a frame, in any pool or imported batch.
     pub(crate) fn segment(&self, frame: RichPointer) -> Option<Segment<'a>> {
         let imported = || {
             let segments = self.imported.iter().flat_map(|imported| {
@@ -55,8 +55,9 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// A copy of a block that another space held, held here.
-    pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, Pin)> {
+    /// Copies a block that another space held into `work` and pins it; `None` if there is no
+    /// memory.
+    pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
             return Some((*entry, NOTHING));
@@ -68,7 +69,8 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
     }
 
-    /// The intake in which a block may stay while it is held, and its number.
+    /// Returns the intake in which a held block may remain, with its index; `None` if the block
+    /// must be copied.
     fn stays(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
         (0..WORK)
@@ -78,14 +80,15 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks keep so much of an intake that its source would soon have no room.
+/// Returns true if held blocks pin at least half of the intake's segments, so that its source would
+/// soon run out of memory.
 fn is_tight(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments
 }
 
-fn pin_of(pool: u64, pin: buffer::pool::Pin) -> Pin {
-    Pin(pin.to_word() | pool << POOL_SHIFT)
+fn pin_of(pool: u64, pin: buffer::pool::SegmentPin) -> PinId {
+    PinId(pin.to_word() | pool << POOL_SHIFT)
 }
 
 impl<'a> Gateway<'a> for Memory<'a> {
@@ -107,7 +110,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         whole.is_whole().then_some(whole)
     }
 
-    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, Pin)> {
+    fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)> {
         let entry = block.entry();
         let frame = entry.frame();
         if frame.is_hole() {
@@ -125,14 +128,14 @@ impl<'a> Gateway<'a> for Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
     }
 
-    fn unpin(&mut self, pin: Pin) {
+    fn unpin(&mut self, pin: PinId) {
         if pin == NOTHING {
             return;
         }
         let number = pin.0 >> POOL_SHIFT;
         let intake = usize::try_from(number).ok().and_then(|number| self.intakes.get(number));
         let word = pin.0 & !(WORK << POOL_SHIFT);
-        intake.unwrap_or(self.work).unpin(buffer::pool::Pin::from_word(word));
+        intake.unwrap_or(self.work).unpin(buffer::pool::SegmentPin::from_word(word));
     }
 
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
@@ -159,10 +162,10 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Finds the frames of blocks: mostly in the segment of the block before.
+/// Resolver of frames; remembers the segment of the last one.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
-    /// Finds the segment of a frame by the block's number and the frame.
+    /// Returns the segment of a frame, given the block's index and the frame.
     segment: F,
 }
 
@@ -171,8 +174,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { near: Segment::default(), segment }
     }
 
-    /// The batch over these columns. Mostly all frames lie in one segment.
-    pub(crate) fn batch(mut self, room: Room) -> Batch<'a> {
+    /// Makes the batch of these columns. In the usual case all frames lie in one segment.
+    pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
         let near = self.near;
@@ -182,7 +185,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         }
     }
 
-    /// The bytes of a frame; none if they are not here.
+    /// Returns the bytes of a frame; empty if they are not accessible here.
     #[inline(always)]
     fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.near.bytes(frame) {
@@ -198,7 +201,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies what lies around the view: the marks must go on meaning the same.
+/// Copies the bytes of the old frame before and after the view, so that offsets in the marks stay
+/// valid.
 fn around(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());
     let to = from.saturating_add(block.length() as usize).min(old.len());
@@ -207,8 +211,7 @@ fn around(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
             room.copy_from_slice(old);
         }
     }
-    // Memory that is used again: nothing of an earlier block may show where `write` leaves it
-    // alone.
+    // Reused memory: bytes of an earlier block must not show where `write` leaves gaps.
     if let Some(view) = room.get_mut(from..to) {
         view.fill(0);
     }

@@ -1,23 +1,24 @@
-//! Observers of the walk: one interface for all that looks at blocks on their way.
+//! Observers of the walk: one interface for tracing, taps and timing.
 //!
-//! A node begins with a batch, has done with it, and what leaves it is routed; an observer hears of
-//! each. While nothing observes, a walk pays one load and a branch per node.
+//! An observer is called when a batch enters a node, when the node has run, and when its output is
+//! routed. Without observers a walk pays one load and one branch per node.
 
 use super::node::Node;
 use super::taps::Taps;
 use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
-/// An observer of the walk of one space, called in its thread. Calls of [`Observer::begins`] and
-/// [`Observer::done`] nest.
+/// Observer of the walk of one space, called in the thread of the space. Calls of
+/// [`Observer::begins`] and [`Observer::done`] nest.
 pub trait Observer: fmt::Debug + Send {
-    /// Observes a batch that comes to a node, before the node runs.
+    /// Called with a batch before the node runs.
     fn begins(&mut self, _: &Node, _: &Batch<'_>) {}
 
-    /// Observes a node that has run.
+    /// Called after the node has run.
     fn done(&mut self, _: &mut Node, _: Time) {}
 
-    /// Observes the live blocks that leave a node, of which arcs take those that are `wanted`.
+    /// Called with the live output of a node before it is routed; `wanted` are the lanes that at
+    /// least one arc accepts.
     fn routed(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
 
     /// Returns true if blocks must leave nodes one at a time.
@@ -26,10 +27,10 @@ pub trait Observer: fmt::Debug + Send {
     }
 }
 
-/// The observers of a space.
+/// Observers of a space.
 #[derive(Debug, Default)]
 pub struct Observers {
-    /// True if there is one.
+    /// True if at least one observer is set.
     active: bool,
     timing: Option<Timing>,
     taps: Option<Box<Taps>>,
@@ -37,7 +38,7 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Observers that measure time in filters, if `timed`, and trace blocks.
+    /// Makes the observers of a new space: timing if `timed` or if there is a tracer.
     pub(super) fn new(timed: bool, tracer: Option<Box<dyn Observer>>) -> Self {
         let timing = (timed || tracer.is_some()).then(Timing::default);
         let active = timing.is_some() || tracer.is_some();
@@ -50,29 +51,29 @@ impl Observers {
         self.active
     }
 
-    /// Returns true if the time in filters is measured.
+    /// Returns true if the time spent in filters is measured.
     pub(super) const fn measure_time(&self) -> bool {
         self.timing.is_some()
     }
 
-    /// Measures the time in filters from now on, or no more.
+    /// Enables or disables the measurement of the time spent in filters.
     pub(super) fn set_timed(&mut self, on: bool) {
         self.timing = on.then(Timing::default);
         self.update();
     }
 
-    /// Returns true if an observer looks at bytes.
+    /// Returns true if an observer reads the bytes of blocks.
     pub(super) const fn look(&self) -> bool {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the taps, which are made if there are none.
+    /// Returns the set of taps, which is created if there is none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()
     }
 
-    /// Keeps the taps for which there is something to do.
+    /// Ends the taps of nodes for which `is_here` is false, and removes the taps if none remain.
     pub(super) fn keep_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.stay(is_here);
@@ -85,7 +86,7 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// The innermost last: the time of other observers is not that of filters.
+    /// Returns the active observers. Timing comes last, so that it excludes the time of the others.
     fn each(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);
@@ -119,10 +120,10 @@ impl Observers {
     }
 }
 
-/// The time in filters.
+/// Measurement of the time spent in filters.
 #[derive(Debug, Default)]
 struct Timing {
-    /// The time at which the nodes that run began, in ns.
+    /// Monotonic start times of the running nodes, in nanoseconds, innermost last.
     begun: Vec<u64>,
 }
 

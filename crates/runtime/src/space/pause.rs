@@ -1,39 +1,39 @@
-//! A walk at rest: where something is to be edited, it ends with all its views, and is taken up
-//! again behind the edit (`space::edit`).
+//! Paused walks: a walk ends before a deferred edit, and with it all views; a new walk resumes
+//! after the edit (`space::edit`).
 
+use super::arc::NodeId;
 use super::memory::{Frames, Memory};
-use super::node::NodeId;
-use super::walk::{Ran, Waiting, Walk};
-use filter::{Batch, Room};
+use super::walk::{Ran, WaitingBatch, Walk};
+use filter::{Batch, BatchMemory};
 
-/// A batch that came to an editing filter, without its bytes.
-pub(crate) struct Cut {
+/// Batch deferred at an editing filter, without views of its bytes.
+pub(crate) struct DeferredEdit {
     pub(crate) at: NodeId,
-    pub(crate) room: Room,
+    pub(crate) room: BatchMemory,
     pub(crate) hops: u8,
 }
 
-/// A walk at rest: all blocks that are under way, and no view of any of them.
-pub(crate) struct Paused {
-    /// Before an editing filter.
-    pub(crate) cuts: Vec<Cut>,
-    /// Behind one.
-    pub(crate) edited: Vec<(NodeId, Room, u8)>,
-    /// At a join: where from, on which arc.
-    waiting: Vec<(NodeId, usize, Room)>,
-    /// On a back edge.
-    around: Vec<(NodeId, usize, Room, u8)>,
+/// All blocks in flight of a walk at rest, without views of their bytes.
+pub(crate) struct PausedWalk {
+    /// Batches before an editing filter.
+    pub(crate) cuts: Vec<DeferredEdit>,
+    /// Batches after an editing filter.
+    pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
+    /// Batches waiting at joins: start node, arc, blocks.
+    waiting: Vec<(NodeId, usize, BatchMemory)>,
+    /// Batches on back edges: start node, arc, blocks, hops.
+    around: Vec<(NodeId, usize, BatchMemory, u8)>,
     next: u32,
 }
 
-impl Paused {
+impl PausedWalk {
     /// Returns true if no block is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.rooms().next().is_none()
     }
 
-    /// All blocks that are under way.
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &Room> {
+    /// Returns all batches in flight.
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = &BatchMemory> {
         let cuts = self.cuts.iter().map(|cut| &cut.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
         let waiting = self.waiting.iter().map(|(_, _, room)| room);
@@ -43,15 +43,16 @@ impl Paused {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Ends the walk where something is to be edited, and with it all views; `None`: it is done.
-    pub(crate) fn pause(self) -> Option<Paused> {
+    /// Ends the walk and all of its views. Returns the deferred work; `None` if the walk is
+    /// complete.
+    pub(crate) fn pause(self) -> Option<PausedWalk> {
         if self.cuts.is_empty() {
             return None;
         }
         let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.at_rest()));
         let around =
             self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.at_rest(), hops));
-        Some(Paused {
+        Some(PausedWalk {
             cuts: self.cuts,
             edited: Vec::new(),
             waiting: waiting.collect(),
@@ -60,33 +61,34 @@ impl<'a> Walk<'_, 'a> {
         })
     }
 
-    /// Goes on where a walk paused.
-    pub(crate) fn resume(&mut self, paused: Paused) {
+    /// Continues a paused walk.
+    pub(crate) fn resume(&mut self, paused: PausedWalk) {
         let Memory { intakes, work, imported } = *self.memory;
         let memory = Memory { intakes, work, imported };
         let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
         self.next = paused.next;
         self.cuts = paused.cuts;
         let waiting = paused.waiting.into_iter();
-        self.waiting =
-            waiting.map(|(from, arc, room)| Waiting { from, arc, batch: batch(room) }).collect();
+        self.waiting = waiting
+            .map(|(from, arc, room)| WaitingBatch { from, arc, batch: batch(room) })
+            .collect();
         let around = paused.around.into_iter();
-        let back = |(from, arc, room, hops)| (Waiting { from, arc, batch: batch(room) }, hops);
+        let back = |(from, arc, room, hops)| (WaitingBatch { from, arc, batch: batch(room) }, hops);
         self.around = around.map(back).collect();
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
-            self.turn.keep(edited.into_room());
+            self.pass.keep(edited.into_room());
         }
         self.settle();
     }
 
-    /// Keeps a batch for the editing filter that it came to.
+    /// Defers a batch at an editing filter.
     pub(super) fn put_aside(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        let mut room = self.turn.rooms.pop().unwrap_or_default();
+        let mut room = self.pass.rooms.pop().unwrap_or_default();
         room.columns.clear();
         let taken = std::mem::replace(batch, Batch::unseen(room));
-        self.cuts.push(Cut { at, room: taken.at_rest(), hops });
+        self.cuts.push(DeferredEdit { at, room: taken.at_rest(), hops });
         Ran::Ended
     }
 }

@@ -1,22 +1,25 @@
-//! Events of a space written down, and a space that repeats the events of an earlier run.
+//! Recording of a space's events, and replay of recorded events.
 //!
-//! A space that repeats asks no source and no clock. It waits until what its next event took is
-//! there again, walks that, at the time of the script, and goes on to the next event. The space
-//! before it in the path puts the same blocks into the same rings, so it comes; where the script
-//! ends before the run did, what is under way drains at the last known time.
+//! A replaying space reads neither sources nor clocks. It waits until the input of its next
+//! recorded event is available, walks it at the recorded time, and continues with the next event.
+//! The spaces upstream replay too and put the same blocks into the same rings. Where the record
+//! ends before the run did, blocks in flight are drained at the last recorded time.
 
 mod change;
 
+use super::arc::NodeId;
+use super::count_limit::ClaimPolicy;
 use super::events::{EventPort, Script, SpaceEvent};
+use super::pass::PassResult;
+use super::pull::TakeLimits;
 use super::stall::{StallProbe, StallWait, WAIT};
-use super::turn::Claims;
-use super::{GENERAL, Input, NodeId, Pass, Space, Taking};
+use super::{GENERAL, Input, Space};
 use crate::failure::PathFailure;
 use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
-/// One turn of a source, as a record says it.
+/// Recorded batch of a source.
 struct Pulled {
     node: NodeId,
     now: Time,
@@ -26,12 +29,12 @@ struct Pulled {
 }
 
 impl Space {
-    /// Writes down that filters are called because their time has come.
+    /// Records that timers were due.
     pub(super) fn note_tick(&mut self, now: Time) {
-        self.events.event(|| SpaceEvent::Tick { now });
+        self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Writes down what a source gave, if anything follows from it.
+    /// Records a batch of a source, unless it has no effect.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -39,7 +42,7 @@ impl Space {
         now: Time,
         failure: Option<&PathFailure>,
     ) {
-        let EventPort::Journal(journal) = &mut self.events else { return };
+        let EventPort::Journal(journal) = &mut self.ports.events else { return };
         let due = self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now));
         if columns.is_empty() && failure.is_none() && !due {
             return;
@@ -56,21 +59,21 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Writes down how many of those that were counted were taken.
+    /// Records the grants of `-c`.
     pub(super) fn note_claims(&mut self) {
-        if let Claims::Noted(noted) = &mut self.graph.turn.claims {
+        if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
-                self.events.event(|| SpaceEvent::Claim { count });
+                self.ports.events.event(|| SpaceEvent::Claim { count });
             }
         }
     }
 
-    /// Takes the turns of a record, one after the other.
+    /// Replays the events of a record.
     pub(super) fn repeat(mut self, mut player: Box<dyn Script>) -> super::Remains {
         let mut last = 0;
         let mut whole = false;
-        while self.graph.turn.failure.is_none() && !self.control.is_stopped() {
-            self.heed();
+        while self.graph.pass.failure.is_none() && !self.ports.control.is_stopped() {
+            self.serve_requests();
             match player.event() {
                 Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
                     last = now;
@@ -78,27 +81,27 @@ impl Space {
                 }
                 Some(SpaceEvent::Import { node, now, count }) => {
                     last = now;
-                    self.tell_claims(&*player, 0);
+                    self.set_claims(&*player, 0);
                     self.play_import(node, now, count);
                 }
                 Some(SpaceEvent::Tick { now }) => {
                     last = now;
-                    self.tell_claims(&*player, 0);
+                    self.set_claims(&*player, 0);
                     self.graph.tick(now, &[]);
-                    self.turn_pools();
+                    self.end_pass();
                 }
                 Some(SpaceEvent::Change { number }) => {
                     let Some(request) = self.borrow_for(&*player, number) else { break };
-                    let before = self.grafts;
-                    self.events = EventPort::Script(Some(player));
+                    let before = self.accounts.swaps;
+                    self.ports.events = EventPort::Script(Some(player));
                     match request.lend(self) {
                         Ok(back) => self = back,
                         Err(remains) => return *remains,
                     }
-                    let Some(back) = self.events.script() else { return self.remains() };
+                    let Some(back) = self.ports.events.script() else { return self.remains() };
                     player = back;
-                    if self.grafts == before {
-                        // It was given back as it was: nothing that follows means anything.
+                    if self.accounts.swaps == before {
+                        // The borrower returned the space unchanged: later events do not apply.
                         break;
                     }
                 }
@@ -125,59 +128,55 @@ impl Space {
         } else {
             player.note_short();
             self.fail_as_recorded(player.wrong());
-            // Who wants to change it hears that it has ended: it waits for what others still put.
-            self.post().iter().for_each(StallProbe::refuses);
-            self.borrow = None;
-            self.commands.0.refuse();
+            // A pending hot swap fails because this space has ended; other spaces may still put
+            // blocks into its rings.
+            self.ports.stall_probe().iter().for_each(StallProbe::refuses);
+            self.ports.borrow = None;
+            self.ports.commands.0.refuse();
             self.drain(last);
         }
-        if self.graph.turn.failure.is_some() {
-            self.control.stop();
+        if self.graph.pass.failure.is_some() {
+            self.ports.control.stop();
         }
-        if self.control.asked() > 0 {
+        if self.ports.control.asked() > 0 {
             self.answer(true);
         }
         self.finish(last);
-        self.commands.leave(self.counted());
+        self.ports.commands.leave(self.counted());
         self.remains()
     }
 
-    /// Does what somebody outside wants done, and says what sources have seen.
-    fn heed(&mut self) {
-        if self.commands.0.has_pending() {
+    /// Executes queued commands and answers position requests.
+    fn serve_requests(&mut self) {
+        if self.ports.commands.0.has_pending() {
             self.execute_commands();
         }
-        if self.control.asked() != self.answered {
+        if self.ports.control.asked() != self.ports.answered {
             self.answer(false);
         }
     }
 
-    /// Takes the notes that close a run or a change: they stand behind the event that ends it, and
-    /// are needed in it.
+    /// Consumes the closing entries of a run or swap, which follow the closing event in the record
+    /// but take effect in it.
     fn take_last(&mut self, player: &mut dyn Script) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
             self.is_wrong(what);
         }
-        if let Claims::Scripted(left) = &mut self.graph.turn.claims {
+        if let ClaimPolicy::Scripted(left) = &mut self.graph.pass.claims {
             *left = claimed;
         }
     }
 
-    /// Returns the stall probe of the space among those that replay.
-    pub(super) fn post(&self) -> Option<StallProbe> {
-        self.stall.as_ref().map(|here| here.0.clone())
-    }
-
-    /// It has looked in vain for what it waits for. Answers whether it would do so for ever: then
-    /// it has failed.
+    /// Registers a fruitless poll. Fails the path and returns true if no space of the replay can
+    /// make further progress.
     pub(super) fn waits_in_vain(
         &mut self,
         wait: &mut Option<StallWait>,
         what: impl FnOnce() -> String,
         change: bool,
     ) -> bool {
-        let why = match (&wait, &self.stall) {
+        let why = match (&wait, &self.ports.stall) {
             (Some(wait), _) => wait.in_vain(),
             (None, Some(here)) => {
                 let name = &self.name;
@@ -190,39 +189,42 @@ impl Space {
         why.is_some()
     }
 
-    /// The record is wrong at its last turn, in this.
+    /// Fails the path because the record is invalid at its last event.
     fn is_wrong(&mut self, what: &str) {
-        let byte = self.stall.as_ref().map_or(0, |here| here.0.byte());
+        let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
     }
 
-    /// The other side of a ring has ended, and so many blocks of a turn have not come. Where the
-    /// record ends early, here or there, that is so.
-    fn came_short(&mut self, count: usize, left: usize) {
-        let Some(post) = self.post() else { return };
-        if post.is_of_whole() && !self.control.is_stopped() && self.graph.turn.failure.is_none() {
+    /// Fails the path because a ring closed before a recorded batch was complete, unless the record
+    /// is truncated or the path was stopped.
+    fn fail_if_short(&mut self, count: usize, left: usize) {
+        let Some(post) = self.ports.stall_probe() else { return };
+        if post.is_of_whole()
+            && !self.ports.control.is_stopped()
+            && self.graph.pass.failure.is_none()
+        {
             let came = count - left;
             self.is_wrong(&format!("{count} blocks were taken off a ring, and {came} come"));
         }
     }
 
-    /// Fails where the recorded run did, unless this one has.
+    /// Fails the path with a recorded failure, unless it has failed before.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {
             let failure = Failure::new("go on as recorded", "the run", why);
             PathFailure::outside(self.name.clone(), failure)
         };
-        self.graph.turn.failure.get_or_insert_with(failed);
+        self.graph.pass.failure.get_or_insert_with(failed);
     }
 
-    /// Puts the blocks of a turn into the intake of their source again, and walks them.
+    /// Puts recorded blocks into the intake of their source and walks them.
     fn play_pull(&mut self, player: &mut dyn Script, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
-        if !self.inputs.iter().any(is_source) {
-            // A record of another path: nothing of it means anything here.
+        if !self.inputs.list.iter().any(is_source) {
+            // The record belongs to another path.
             return self.is_wrong("it names a source that is not there");
         }
         if pulled.edge.is_some_and(|arc| arc >= self.graph.nodes[node].arcs.len()) {
@@ -230,13 +232,13 @@ impl Space {
         }
         let planned = self.graph.nodes[node].planned;
         let mut left = pulled.count;
-        self.tell_claims(player, left);
+        self.set_claims(player, left);
         loop {
-            let mut room = self.spare.take().unwrap_or_default();
+            let mut room = self.inputs.spare.take().unwrap_or_default();
             room.columns.clear();
             let mut amount = Amount::default();
             let mut pins = Vec::new();
-            while left > 0 && room.columns.len() < self.batch_max {
+            while left > 0 && room.columns.len() < self.inputs.batch_max {
                 left -= 1;
                 let Some((entry, bytes)) = player.block(left) else {
                     left = 0;
@@ -245,7 +247,7 @@ impl Space {
                 if bytes.len() > BLOCK_MAX {
                     return self.is_wrong("a block of it is longer than blocks are");
                 }
-                let Some(entry) = self.placed(entry, bytes, &mut pins) else { return };
+                let Some(entry) = self.place_block(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
                 room.columns.push(entry);
             }
@@ -254,8 +256,8 @@ impl Space {
             }
             player.gave(planned, amount);
             let place = (node, GENERAL, pulled.edge);
-            self.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
-            if left == 0 || self.graph.turn.failure.is_some() {
+            self.inputs.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
+            if left == 0 || self.graph.pass.failure.is_some() {
                 break;
             }
         }
@@ -264,17 +266,17 @@ impl Space {
                 let failure = Failure::new("go on as recorded", "the source", why);
                 PathFailure::outside(self.graph.nodes[node].name.clone(), failure)
             };
-            self.graph.turn.failure.get_or_insert_with(failed);
+            self.graph.pass.failure.get_or_insert_with(failed);
         }
     }
 
-    /// A block with its bytes in the intake; waits while that is full. Nothing if the path is
-    /// stopped meanwhile.
-    fn placed(
+    /// Copies a recorded block into the intake; blocks while the intake is full. Returns `None` if
+    /// the path is stopped or fails.
+    fn place_block(
         &mut self,
         entry: Entry,
         bytes: &[u8],
-        pins: &mut Vec<buffer::pool::Pin>,
+        pins: &mut Vec<buffer::pool::SegmentPin>,
     ) -> Option<Entry> {
         if entry.pointer.is_hole() {
             return Some(entry);
@@ -294,87 +296,86 @@ impl Space {
                 let pointer = RichPointer::new(pool.id(), view, pointer.class);
                 return Some(Entry::new(pointer, context, marks));
             }
-            let ticket = self.bell.listen();
+            let ticket = self.ports.doorbell.listen();
             self.settle();
-            if self.control.is_stopped()
-                || self.graph.turn.failure.is_some()
+            if self.ports.control.is_stopped()
+                || self.graph.pass.failure.is_some()
                 || self.waits_in_vain(&mut wait, || "memory".to_owned(), false)
             {
                 return None;
             }
-            self.bell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, WAIT);
         }
     }
 
-    /// Takes as many blocks off a ring as a turn took, once they are there.
+    /// Takes `count` blocks off a ring and walks them; blocks until they are available.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
-        let Some(i) = self.inputs.iter().position(at) else {
+        let Some(i) = self.inputs.list.iter().position(at) else {
             return self.is_wrong("it names a ring that is not there");
         };
         let mut left = count;
-        while left > 0 && self.graph.turn.failure.is_none() {
-            let step = left.min(self.batch_max);
-            if !self.has_come(i, step, false) {
-                return self.came_short(count, left);
+        while left > 0 && self.graph.pass.failure.is_none() {
+            let step = left.min(self.inputs.batch_max);
+            if !self.wait_for_entries(i, step, false) {
+                return self.fail_if_short(count, left);
             }
             left -= step;
-            let taking = Taking { most: step, now: Some(now), last: left == 0 };
-            self.walk_imported(i, &mut Pass::default(), taking);
+            let limits = TakeLimits { most: step, now: Some(now), last: left == 0 };
+            self.walk_imported(i, &mut PassResult::default(), limits);
         }
     }
 
-    /// Waits until so many blocks lie in a ring; answers whether any do: a space that ends early
-    /// puts no more. Nor is it waited for in a path that is stopped, unless this side has ended.
-    fn has_come(&mut self, i: usize, count: usize, ends: bool) -> bool {
+    /// Blocks until a ring has `count` entries or its writer has closed it. Returns true if the
+    /// ring has any entries. After a stop of the path it waits only if `ends`.
+    fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
-            let ticket = self.bell.listen();
+            let ticket = self.ports.doorbell.listen();
             wait.iter_mut().for_each(StallWait::looks);
-            let Input::Ring { import, .. } = &mut self.inputs[i] else { return false };
-            let over = import.is_closed() || (self.control.is_stopped() && !ends);
+            let Input::Ring { import, .. } = &mut self.inputs.list[i] else { return false };
+            let over = import.is_closed() || (self.ports.control.is_stopped() && !ends);
             match import.waiting() {
                 Ok(waiting) if waiting >= count => return true,
                 Ok(waiting) if over => return waiting > 0,
                 Ok(_) => {}
                 Err(fault) => {
                     let name = self.graph.nodes[0].name.clone();
-                    self.graph.turn.failure = Some(PathFailure::ring(name, fault));
+                    self.graph.pass.failure = Some(PathFailure::ring(name, fault));
                     return false;
                 }
             }
             self.settle();
-            // Who waits for room is woken when half of a ring is free, and this space may go on
-            // with less than that only when another ring is filled.
-            self.control.ring();
-            let Input::Ring { node, .. } = &self.inputs[i] else { return false };
+            // Writers wake when half of a ring is free; this space may need another ring to be
+            // filled before it can free that much.
+            self.ports.control.ring();
+            let Input::Ring { node, .. } = &self.inputs.list[i] else { return false };
             let name = self.graph.nodes[*node].name.clone();
             if self.waits_in_vain(&mut wait, || format!("{count} blocks to `{name}`"), false) {
                 return false;
             }
-            self.bell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, WAIT);
         }
     }
 
-    /// Reports the claims made in the pass that is walked next, after this many blocks.
-    fn tell_claims(&mut self, player: &dyn Script, blocks: usize) {
-        if let Claims::Scripted(told) = &mut self.graph.turn.claims {
+    /// Sets the grants of `-c` for the current pass, of which `blocks` blocks are not consumed yet.
+    fn set_claims(&mut self, player: &dyn Script, blocks: usize) {
+        if let ClaimPolicy::Scripted(told) = &mut self.graph.pass.claims {
             *told = player.claims(blocks);
         }
     }
 
-    /// Takes what the spaces before still put, at the last time that is known; answers whether
-    /// there was anything.
+    /// Takes the remaining blocks off all rings at time `now`; returns true if there were any.
     fn drain(&mut self, now: Time) -> bool {
         let mut drained = false;
-        for i in 0..self.inputs.len() {
-            if !matches!(self.inputs[i], Input::Ring { .. }) {
+        for i in 0..self.inputs.list.len() {
+            if !matches!(self.inputs.list[i], Input::Ring { .. }) {
                 continue;
             }
-            while self.graph.turn.failure.is_none() && self.has_come(i, 1, true) {
+            while self.graph.pass.failure.is_none() && self.wait_for_entries(i, 1, true) {
                 drained = true;
-                let taking = Taking { most: self.batch_max, now: Some(now), last: true };
-                self.walk_imported(i, &mut Pass::default(), taking);
+                let limits = TakeLimits { most: self.inputs.batch_max, now: Some(now), last: true };
+                self.walk_imported(i, &mut PassResult::default(), limits);
             }
         }
         drained

@@ -1,49 +1,49 @@
-//! Saved state of a filter, as a value that can leave the process: its sessions as plain data, and
-//! the blocks that it holds, each with its frame. (CONTRACT 15)
+//! Serializable state of a filter: sessions as plain data, and held blocks with their frames.
+//! (CONTRACT 15)
 //!
-//! Saving takes nothing away: the filter goes on unchanged until the holder of the saved state
-//! reports that it runs elsewhere now ([`Space::forget`]). State that comes back may be from an
-//! untrusted peer; what is believed of it was checked where it arrived (`sandbox::state`).
+//! Saving does not change the filter: it continues until the holder of the saved state has started
+//! it elsewhere ([`Space::forget`]). State received from another process may come from an untrusted
+//! peer; it has been validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
-use super::node::{Node, Part};
+use super::node::{Node, Operator};
 use abi::Entry;
-use filter::{Amount, Gateway as _, Moved, Pin, Time};
+use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 
 /// Saved state of one filter.
 #[derive(Clone, Debug, Default)]
-pub struct Saved {
-    /// Its sessions, by key from the lowest to the highest.
+pub struct SavedState {
+    /// Sessions, by ascending key.
     pub sessions: Vec<SavedSession>,
-    /// Time of its next timer.
+    /// Due time of the next timer, in nanoseconds.
     pub wake: Option<Time>,
 }
 
-/// One session.
+/// Saved session.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSession {
-    /// Its key.
+    /// Key of the session.
     pub key: u64,
-    /// Its plain data.
+    /// Plain data of the session.
     pub bytes: Vec<u8>,
-    /// The blocks that it holds, list by list, in order.
+    /// Held blocks, list by list, in order.
     pub lists: Vec<Vec<SavedBlock>>,
 }
 
-/// A block that is held.
+/// Saved copy of a held block.
 #[derive(Clone, Debug)]
 pub struct SavedBlock {
-    /// Key by which its list is ordered.
+    /// Sort key of the block in its list.
     pub key: u32,
-    /// Everything but where it lies.
+    /// Pointer, metadata and marks; the location in memory is not valid here.
     pub entry: Entry,
-    /// The frame in which it lies.
+    /// Bytes of the frame.
     pub frame: Vec<u8>,
 }
 
-impl Saved {
-    /// Returns the amount held.
+impl SavedState {
+    /// Returns the total of all held blocks.
     pub fn held(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
@@ -53,18 +53,18 @@ impl Saved {
 }
 
 impl Space {
-    /// Returns the state of the filter of this number, if one runs here.
-    pub fn save(&mut self, number: usize) -> Option<Saved> {
+    /// Copies the state of the filter with this planned index; `None` if it does not run here.
+    pub fn save(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_each(number, &mut |session| {
             sessions.push(session);
             Some(())
         })?;
-        Some(Saved { sessions, wake })
+        Some(SavedState { sessions, wake })
     }
 
-    /// The same, session by session, until `put` does not take one; answers when the filter wants
-    /// to be called.
+    /// Copies the state session by session into `put`; stops with `None` if `put` returns `None`.
+    /// Returns the due time of the filter's next timer.
     pub fn save_each(
         &mut self,
         number: usize,
@@ -73,18 +73,18 @@ impl Space {
         let at = self.filter_at(number)?;
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let node = &mut self.graph.nodes[at];
-        let Part::Filter(filter) = &mut node.part else { return None };
+        let Operator::Filter(filter) = &mut node.operator else { return None };
         let Some(state) = filter.state() else { return Some(node.wake) };
         for key in state.sessions() {
             let Some(moved) = state.take(key, &mut node.holds) else { continue };
-            let block = |(key, entry, _): &(u32, Entry, Pin)| SavedBlock {
+            let block = |(key, entry, _): &(u32, Entry, PinId)| SavedBlock {
                 key: *key,
                 entry: *entry,
                 frame: memory.frame(entry).to_vec(),
             };
             let lists = moved.held.iter().map(|list| list.iter().map(block).collect()).collect();
             let session = SavedSession { key, bytes: moved.bytes.clone(), lists };
-            // What was taken from it fits it.
+            // State taken from a filter always fits it.
             let back = state.put(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
             put(session)?;
@@ -92,11 +92,11 @@ impl Space {
         Some(node.wake)
     }
 
-    /// Has a new filter, which is to run here, know this. Where it does not take it, what it was
-    /// given until then is with it; see [`Space::empty`].
-    pub fn teach(&self, node: &mut Node, saved: &Saved) -> Result<(), String> {
+    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far;
+    /// remove them with [`Space::empty`].
+    pub fn teach(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
-        let Part::Filter(filter) = &mut node.part else {
+        let Operator::Filter(filter) = &mut node.operator else {
             return Err("it is no filter".to_owned());
         };
         for session in &saved.sessions {
@@ -112,45 +112,45 @@ impl Space {
                 }
                 held.push(blocks);
             }
-            let moved = Moved { key: session.key, bytes: session.bytes.clone(), held };
+            let moved = MovedSession { key: session.key, bytes: session.bytes.clone(), held };
             state.put(moved, &mut node.holds).map_err(|mistake| mistake.to_string())?;
         }
         let held = saved.held();
-        // They come from elsewhere, and stay.
+        // The blocks come from another process, so they count as made here.
         node.counts.made = sum(node.counts.made, held);
         node.counts.held = held;
         node.wake = saved.wake;
         Ok(())
     }
 
-    /// The same for a filter that runs here already.
-    pub fn learn_all(&mut self, number: usize, saved: &Saved) -> Result<(), String> {
+    /// Loads saved state into a filter that already runs here.
+    pub fn learn_all(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_at(number).ok_or("there is no such filter")?;
-        let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
+        let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let learned = self.teach(&mut node, saved);
         self.graph.nodes[at] = node;
         learned
     }
 
-    /// The filter of this number runs elsewhere from now on, with all that it knows.
+    /// Removes the state of a filter that has been started elsewhere.
     pub fn forget(&mut self, number: usize) {
         let Some(at) = self.filter_at(number) else { return };
-        let place = Node::new("", usize::MAX, Part::Pass, filter::Counts::default());
+        let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         self.empty(&mut node);
-        // Here what it held is used up; there it is made.
+        // Held blocks count as consumed here, and as made at the new place.
         let held = std::mem::take(&mut node.counts.held);
         node.counts.consumed = sum(node.counts.consumed, held);
         self.graph.nodes[at] = node;
     }
 
-    /// Takes all sessions from a filter, and lets go of what it holds.
+    /// Removes all sessions from a filter and releases its held blocks.
     pub fn empty(&self, node: &mut Node) {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         node.wake = None;
-        let Part::Filter(filter) = &mut node.part else { return };
+        let Operator::Filter(filter) = &mut node.operator else { return };
         let Some(state) = filter.state() else { return };
         for key in state.sessions() {
             let moved = state.take(key, &mut node.holds);
@@ -159,21 +159,21 @@ impl Space {
         }
     }
 
-    /// The node in which the filter of this number runs here.
+    /// Returns the node of the filter with this planned index, if it runs here.
     pub fn node(&self, number: usize) -> Option<&Node> {
         self.filter_at(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Returns the index of the node that runs the filter of this number.
+    /// Returns the index of the node of the filter with this planned index.
     fn filter_at(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
-            node.planned == number && !node.away && matches!(node.part, Part::Filter(_))
+            node.planned == number && !node.away && matches!(node.operator, Operator::Filter(_))
         };
         self.graph.nodes.iter().position(is)
     }
 }
 
-/// Adds two amounts.
+/// Returns the sum of two amounts, by blocks and by bytes.
 #[must_use]
 pub const fn sum(one: Amount, other: Amount) -> Amount {
     Amount { blocks: one.blocks + other.blocks, bytes: one.bytes + other.bytes }

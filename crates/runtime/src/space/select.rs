@@ -1,23 +1,23 @@
-//! Class sets of arcs, in the form that is fastest to test.
+//! Class sets of arcs, in a form that is fast to test.
 
 use abi::Class;
 use filter::{Batch, LaneMask};
 
-/// The set of classes that an arc lets through.
+/// Set of classes that pass an arc.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// Everything that was answered: the plain pipe.
+    /// All nonzero classes: the plain pipe.
     Answered,
-    /// Everything: `|all`.
+    /// All classes: `|all`.
     All,
     /// One class.
     One(u32),
-    /// These ranges, sorted, disjoint, both ends included.
+    /// Sorted, disjoint ranges, both ends included.
     Ranges(Vec<(u32, u32)>),
 }
 
 impl Wanted {
-    /// The set of these ranges, which are sorted and disjoint.
+    /// Makes the set of these ranges, which must be sorted and disjoint.
     #[must_use]
     pub fn ranges(ranges: Vec<(u32, u32)>) -> Self {
         match ranges.as_slice() {
@@ -28,7 +28,7 @@ impl Wanted {
         }
     }
 
-    /// Returns true if this class goes through.
+    /// Returns true if the set contains the class.
     #[must_use]
     pub fn has(&self, class: Class) -> bool {
         match self {
@@ -39,7 +39,7 @@ impl Wanted {
         }
     }
 
-    /// The live lanes that go through.
+    /// Returns the live lanes whose class is in the set.
     #[inline]
     #[must_use]
     pub fn select(&self, batch: &Batch<'_>) -> LaneMask {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_told_apart() {
+    fn adjacent_ranges_select_exactly_their_classes() {
         let wanted = Wanted::ranges(vec![(0, 21), (23, 79), (81, u32::MAX)]);
         let Wanted::Ranges(ranges) = &wanted else { panic!("three ranges") };
         for (value, yes) in [(0, true), (22, false), (80, false), (81, true), (u32::MAX, true)] {

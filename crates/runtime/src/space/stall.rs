@@ -1,37 +1,47 @@
-//! Stall detection in a run that is replayed.
+//! Stall detection in a replay.
 //!
-//! A space that replays waits for what its record demands: for blocks that another space puts, for
-//! room, for a change. An invalid record may have all of them wait for one another. So each space
-//! registers what it waits for whenever it has looked in vain. When all have done so since anything
-//! moved last, nothing will move any more: each waiting space is notified, with the positions of
-//! all of them.
+//! A replaying space waits for what its record demands: blocks of another space, room in a ring, a
+//! hot swap. An invalid record may make all spaces wait for one another. Each space therefore
+//! registers its wait after a fruitless poll. When all have done so since the last progress of any
+//! of them, no further progress is possible: every waiting space is notified, with the positions of
+//! all.
 //!
-//! No clock is read. A space in a filter or a sink counts as moving, however long that takes. A
-//! space that does something for which another one waits counts that move before it waits itself,
-//! so no order of threads makes a valid record end so.
+//! The detector reads no clock. A space inside a filter or sink counts as active, however long that
+//! takes. A space that makes progress for which another one waits reports it before it waits
+//! itself, so no thread schedule ends a valid replay.
 //! docs/book/decisions/0042-changes-in-a-record.md
 
-use super::events::SharedScript;
-use crate::commands::CommandQueue;
+use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Number of looks in vain after the last move before a space counts as waiting. Once would do;
-/// between two looks it has published what it put and taken back what the others passed.
-const LOOKS: u32 = 2;
+/// State shared by the spaces of one replay.
+#[derive(Clone, Debug)]
+pub struct SharedScript {
+    /// Detector of spaces that wait for one another.
+    pub stalls: Arc<StallDetector>,
+    /// Byte offset of this space's last event in the record.
+    pub byte: Arc<AtomicU64>,
+    /// True if the record covers the whole run.
+    pub whole: bool,
+}
 
-/// Maximum sleep of a space whose record demands what is not there yet.
+/// Number of fruitless polls since the last progress before a space counts as waiting. One would
+/// suffice; between two polls the space has published its output and reclaimed memory.
+const POLLS_MIN: u32 = 2;
+
+/// Maximum sleep between two polls.
 pub const WAIT: Duration = Duration::from_millis(2);
 
-/// A detector of spaces that wait for one another.
+/// Detector of spaces that wait for one another.
 #[derive(Debug, Default)]
 pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Number of moves that others may wait for.
+    /// Progress counter: number of steps that others may wait for.
     moves: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
@@ -40,9 +50,9 @@ struct StallState {
 
 #[derive(Debug)]
 struct SpaceActivity {
-    orders: Arc<CommandQueue>,
+    space: Arc<SpaceStatus>,
     doing: Activity,
-    /// True if it takes no more commands.
+    /// True if the space rejects commands.
     refuses: bool,
 }
 
@@ -50,29 +60,30 @@ struct SpaceActivity {
 enum Activity {
     Moves,
     Waits {
-        /// Value of [`StallState::moves`] observed at its last look, and the number of looks since.
+        /// Value of [`StallState::moves`] at the last poll, and the number of polls since it
+        /// changed.
         seen: u64,
         looks: u32,
-        /// True if it waits for a change.
+        /// True if the space waits for a hot swap.
         change: bool,
         what: String,
     },
-    /// Exclusively borrowed by the changer.
+    /// Exclusively borrowed by a hot swap.
     Lent,
 }
 
-/// Activity of the changer.
+/// Activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum ChangerActivity {
-    /// There is nobody, or no change comes any more.
+    /// No such thread, or no further hot swap.
     #[default]
     Over,
     Moves,
-    /// Waits until this space stands where the change was made.
-    Takes(Arc<CommandQueue>),
+    /// Waits until this space reaches the recorded swap, where it executes the command of the swap.
+    Takes(Arc<SpaceStatus>),
     /// Waits until this space has ended.
-    Ends(Arc<CommandQueue>),
-    /// Waits until so many spaces have settled their accounts.
+    Ends(Arc<SpaceStatus>),
+    /// Waits until this many spaces have been drained.
     Settles(usize),
 }
 
@@ -81,12 +92,12 @@ impl StallDetector {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a changer.
+    /// Registers the thread that replays hot swaps.
     pub fn changes_come(&self) {
         self.state().changer = ChangerActivity::Moves;
     }
 
-    /// No change is made any more.
+    /// Reports that no further hot swap follows.
     pub fn changes_are_over(&self) {
         self.changer(ChangerActivity::Over);
     }
@@ -97,56 +108,57 @@ impl StallDetector {
         state.changer = changer;
     }
 
-    /// Registers that the changer waits for this space, which is given a command next.
-    pub fn takes(&self, orders: &Arc<CommandQueue>) {
-        self.changer(ChangerActivity::Takes(Arc::clone(orders)));
+    /// Reports that the hot swap waits for this space, which gets a command next.
+    pub fn takes(&self, space: &Arc<SpaceStatus>) {
+        self.changer(ChangerActivity::Takes(Arc::clone(space)));
     }
 
-    /// It waits for the end of this space.
-    pub fn ends(&self, orders: &Arc<CommandQueue>) {
-        self.changer(ChangerActivity::Ends(Arc::clone(orders)));
+    /// Reports that the hot swap waits for the end of this space.
+    pub fn ends(&self, space: &Arc<SpaceStatus>) {
+        self.changer(ChangerActivity::Ends(Arc::clone(space)));
     }
 
-    /// So many spaces settle their accounts.
+    /// Reports that the hot swap waits until this many spaces have been drained.
     pub fn settles(&self, spaces: usize) {
         if spaces > 0 {
             self.changer(ChangerActivity::Settles(spaces));
         }
     }
 
-    /// It waits for nobody.
+    /// Reports that the hot swap waits for no space.
     pub fn goes_on(&self) {
         self.changer(ChangerActivity::Moves);
     }
 }
 
 impl StallState {
-    fn of(&mut self, orders: &Arc<CommandQueue>) -> Option<&mut SpaceActivity> {
-        self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.orders, orders))
+    fn of(&mut self, space: &Arc<SpaceStatus>) -> Option<&mut SpaceActivity> {
+        self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.space, space))
     }
 
-    /// Returns true if nothing will move any more.
-    fn is_still(&self) -> bool {
+    /// Returns true if no further progress is possible.
+    fn is_stalled(&self) -> bool {
         let waits = |stand: &SpaceActivity| match &stand.doing {
             Activity::Moves => false,
-            Activity::Waits { seen, looks, .. } => *seen == self.moves && *looks >= LOOKS,
+            Activity::Waits { seen, looks, .. } => *seen == self.moves && *looks >= POLLS_MIN,
             Activity::Lent => true,
         };
-        let find = |orders| self.spaces.iter().find(|stand| Arc::ptr_eq(&stand.orders, orders));
+        let find = |space| self.spaces.iter().find(|stand| Arc::ptr_eq(&stand.space, space));
         let changer = match &self.changer {
             ChangerActivity::Over | ChangerActivity::Settles(_) => true,
             ChangerActivity::Moves => false,
-            // One that stands at a change takes the order, and goes or says that it is another.
-            ChangerActivity::Takes(orders) => find(orders).is_some_and(|stand| {
+            // A space at a recorded swap executes the command: it joins the swap, or fails because
+            // the swap is another one.
+            ChangerActivity::Takes(space) => find(space).is_some_and(|stand| {
                 !stand.refuses && !matches!(stand.doing, Activity::Waits { change: true, .. })
             }),
-            ChangerActivity::Ends(orders) => find(orders).is_some(),
+            ChangerActivity::Ends(space) => find(space).is_some(),
         };
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the positions of all spaces.
-    fn told(&self) -> String {
+    /// Formats the verdict: the waits of all spaces.
+    fn verdict_text(&self) -> String {
         let waits = self.spaces.iter().filter_map(|stand| match &stand.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
             _ => None,
@@ -156,61 +168,62 @@ impl StallState {
     }
 }
 
-/// A space among those that play a record.
+/// Handle of one replaying space on the detector.
 #[derive(Clone, Debug)]
 pub struct StallProbe {
     stalls: Arc<StallDetector>,
-    orders: Arc<CommandQueue>,
+    space: Arc<SpaceStatus>,
     byte: Arc<AtomicU64>,
     whole: bool,
 }
 
 impl StallProbe {
-    /// Registers a space with the detector of its script.
+    /// Registers a space with the detector of its replay.
     #[must_use]
-    pub fn new(script: SharedScript, orders: Arc<CommandQueue>) -> Self {
+    pub fn new(script: SharedScript, space: Arc<SpaceStatus>) -> Self {
         let SharedScript { stalls, byte, whole } = script;
         let stand =
-            SpaceActivity { orders: Arc::clone(&orders), doing: Activity::Moves, refuses: false };
+            SpaceActivity { space: Arc::clone(&space), doing: Activity::Moves, refuses: false };
         stalls.state().spaces.push(stand);
-        Self { stalls, orders, byte, whole }
+        Self { stalls, space, byte, whole }
     }
 
-    /// Returns the byte offset of its last event in the record.
+    /// Returns the byte offset of the space's last event in the record.
     pub fn byte(&self) -> u64 {
-        // It only says where; nothing else travels with it.
+        // Relaxed: the word guards no other memory.
         self.byte.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the script has all that the run did.
+    /// Returns true if the record covers the whole run.
     pub const fn is_of_whole(&self) -> bool {
         self.whole
     }
 
-    /// It is about to take no orders any more.
+    /// Reports that the space is about to reject commands.
     pub fn refuses(&self) {
         let mut state = self.stalls.state();
-        if let Some(stand) = state.of(&self.orders) {
+        if let Some(stand) = state.of(&self.space) {
             stand.refuses = true;
         }
     }
 
-    /// Marks the space as exclusively borrowed by the changer, which goes on.
+    /// Reports that a hot swap has borrowed the space.
     pub fn is_lent(&self) {
         self.set(Activity::Lent).changer = ChangerActivity::Moves;
     }
 
-    /// It is not begun yet, and with whoever makes the changes.
+    /// Reports that the space has not started, because a pending hot swap creates it.
     pub fn comes_later(&self) {
         drop(self.set(Activity::Lent));
     }
 
-    /// It goes on by itself, settles its accounts, or has done something that others see.
+    /// Reports progress of the space.
     pub fn moves(&self) {
         drop(self.set(Activity::Moves));
     }
 
-    /// It has settled its accounts. When all have, whoever makes the changes goes on.
+    /// Reports that the space has been drained for a hot swap. After the last one the swap
+    /// continues.
     pub fn has_settled(&self) {
         let mut state = self.set(Activity::Lent);
         if let ChangerActivity::Settles(left) = &mut state.changer {
@@ -224,17 +237,17 @@ impl StallProbe {
     fn set(&self, doing: Activity) -> MutexGuard<'_, StallState> {
         let mut state = self.stalls.state();
         state.moves += 1;
-        if let Some(stand) = state.of(&self.orders) {
+        if let Some(stand) = state.of(&self.space) {
             stand.doing = doing;
         }
         state
     }
 
-    /// Sleeps on this bell until `ready`. It does not end when nothing moves any more: another one
-    /// does, which makes room.
+    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: another space
+    /// ends because of it, and that makes room.
     pub fn wait_until(
         &self,
-        bell: &Doorbell,
+        doorbell: &Doorbell,
         what: impl FnOnce() -> String,
         ready: &mut dyn FnMut() -> bool,
     ) {
@@ -243,17 +256,18 @@ impl StallProbe {
         }
         let mut wait = self.waits(what, false);
         loop {
-            let ticket = bell.listen();
+            let ticket = doorbell.listen();
             wait.looks();
             if ready() {
                 return;
             }
             wait.in_vain();
-            bell.sleep_for(ticket, WAIT);
+            doorbell.sleep_for(ticket, WAIT);
         }
     }
 
-    /// Begins to wait: what it did until now, others can see.
+    /// Begins a wait; reports all output up to now as progress. `change`: the wait is for a hot
+    /// swap.
     pub fn waits(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.moves();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -261,8 +275,7 @@ impl StallProbe {
     }
 }
 
-/// The place of a space among those that play. When it goes, the space has ended, and everything
-/// that others see of it has.
+/// Registration of a space. Dropping it, after everything else of the space, reports its end.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 
@@ -270,11 +283,11 @@ impl Drop for StallRegistration {
     fn drop(&mut self) {
         let mut state = self.0.stalls.state();
         state.moves += 1;
-        state.spaces.retain(|stand| !Arc::ptr_eq(&stand.orders, &self.0.orders));
+        state.spaces.retain(|stand| !Arc::ptr_eq(&stand.space, &self.0.space));
     }
 }
 
-/// A space that waits; when this goes, it goes on.
+/// Wait of a space; ends when dropped.
 #[derive(Debug)]
 pub struct StallWait {
     post: StallProbe,
@@ -285,22 +298,22 @@ pub struct StallWait {
 }
 
 impl StallWait {
-    /// It is about to look.
+    /// Records the progress counter before a poll.
     pub fn looks(&mut self) {
         let moves = self.post.stalls.state().moves;
         self.looks = if self.seen == moves { self.looks + 1 } else { 1 };
         self.seen = moves;
     }
 
-    /// It has looked in vain. Answers why it does so for ever, if it does.
+    /// Registers a fruitless poll. Returns the verdict if no further progress is possible.
     pub fn in_vain(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
         let Self { seen, looks, change, .. } = *self;
-        if let Some(stand) = state.of(&self.post.orders) {
+        if let Some(stand) = state.of(&self.post.space) {
             stand.doing = Activity::Waits { seen, looks, change, what: self.what.clone() };
         }
-        if state.verdict.is_none() && state.is_still() {
-            state.verdict = Some(state.told());
+        if state.verdict.is_none() && state.is_stalled() {
+            state.verdict = Some(state.verdict_text());
         }
         state.verdict.clone()
     }
@@ -308,9 +321,9 @@ impl StallWait {
 
 impl Drop for StallWait {
     fn drop(&mut self) {
-        // What it saw had moved; that it goes on is nothing that another one waits for.
+        // Resuming is no progress: the cause of it has been counted already.
         let mut state = self.post.stalls.state();
-        if let Some(stand) = state.of(&self.post.orders) {
+        if let Some(stand) = state.of(&self.post.space) {
             stand.doing = Activity::Moves;
         }
     }

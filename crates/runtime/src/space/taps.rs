@@ -1,248 +1,26 @@
-//! Taps: frames that leave a node of a running path, for somebody who looks, from the past on.
-//! [SL §5.2, readers that begin in the past; RELIABILITY T4]
+//! Taps: copies of the frames that leave a node of a running path, from the past on. [SL §5.2,
+//! readers that begin in the past; RELIABILITY T4]
 //!
-//! In: blocks as they leave a node, in the thread of the space. Out: the frames in which they lie,
-//! as records of a capture, written into a pipe by a thread of the tap. The space copies what it
-//! gives and never waits: what a tap has not taken is bounded ([`BEHIND_MAX`]), and beyond that it
-//! is skipped and counted, or the tap ends, as its reader has asked. A tap of which nothing was
-//! taken for as long as its patience ends, and so does one whose reader has closed the pipe.
+//! In: blocks that leave a node, in the thread of the space. Out: their frames as capture records,
+//! written into a pipe by the thread of the tap. The space copies frames and never waits: the
+//! backlog is bounded ([`BEHIND_MAX`]); beyond it frames are skipped and counted, or the tap ends,
+//! as its policy demands. A tap ends when its reader takes nothing for the length of its patience,
+//! or closes the pipe.
 //!
-//! What was before is there where the path keeps a history of its sources ([`Taps::remembers`]). A
-//! tap says at which block it began, so that nobody takes a late beginning for silence.
+//! A tap can begin in the past if the path keeps a history of its sources ([`Taps::remembers`]). It
+//! reports the number of its first block, so that a late beginning is not mistaken for silence.
 
-use super::Space;
-use super::node::{Node, Part};
+use super::node::Node;
 use super::observe::Observer;
-use crate::ledger::Missing;
-use endpoint::history::{self, From, History, Kept, Reach};
+use super::tap::*;
+use endpoint::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use filter::{Batch, Block, LaneMask, Time, lanes};
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
-/// Bytes that a tap may be behind.
-pub const BEHIND_MAX: usize = 8 << 20;
-/// Bytes that can be written at once to a pipe that has room.
-const AT_ONCE: usize = 4096;
-/// Interval at which a waiting thread checks for the end of the tap.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// Policy for frames that arrive while a tap is too far behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Policy {
-    /// They are skipped and counted.
-    #[default]
-    Skip,
-    /// The tap ends before the first of them.
-    End,
-}
-
-/// Cause for which a tap has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Over {
-    /// Its reader has closed the pipe, or gone.
-    Left,
-    /// Its reader took nothing for so long.
-    Stuck(Duration),
-    /// It was too far behind, and its reader wants all or nothing.
-    Behind,
-    /// The node is no more, or runs in another space now.
-    Moved,
-    /// The path has ended.
-    Ended,
-}
-
-impl std::fmt::Display for Over {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Left => f.write_str("its reader has gone"),
-            Self::Stuck(patience) => {
-                write!(f, "its reader took nothing for {} ms", patience.as_millis())
-            }
-            Self::Behind => write!(f, "its reader was {} MB behind", BEHIND_MAX >> 20),
-            Self::Moved => f.write_str("its node was changed: begin it again"),
-            Self::Ended => f.write_str("the path has ended"),
-        }
-    }
-}
-
-/// Starting point of a tap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Since {
-    /// All remembered blocks.
-    Oldest,
-    /// Blocks of the last so many ns.
-    Ago(u64),
-    /// The block of this number, of those that left the node, and what came after it.
-    Block(u64),
-}
-
-/// The counters of a tap.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TapStats {
-    /// Frames that it was given.
-    pub frames: u64,
-    /// Frames that came while it was too far behind.
-    pub skipped: u64,
-    /// Positions of the missing blocks among those that left the node.
-    pub missing: Missing,
-    /// Blocks that lie in no frame, or in one of another kind than the first.
-    pub no_frame: u64,
-    /// Cause of its end, if it has ended.
-    pub over: Option<Over>,
-}
-
-/// Start of a tap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Began {
-    /// The number of its first block, of those that left the node.
-    pub block: u64,
-    /// Number of its blocks that are history.
-    pub past: u64,
-    /// Age of the first of those, in ns.
-    pub ago_ns: u64,
-    /// True if the path keeps a history of this node.
-    pub remembers: bool,
-}
-
-/// A tap as its owner has it. Dropping it ends it.
-#[derive(Debug)]
-pub struct Tap {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The end of a tap in a space.
-#[derive(Debug)]
-pub struct Feed {
-    shared: Arc<Shared>,
-    to: mpsc::Sender<Vec<u8>>,
-    policy: Policy,
-    /// Number of blocks that had left the node before the next.
-    left: u64,
-    /// The first frame: what is of another kind cannot stand in the same capture.
-    first: Option<Kept>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// Bytes that were given and not yet taken.
-    behind: AtomicUsize,
-    frames: AtomicU64,
-    skipped: AtomicU64,
-    no_frame: AtomicU64,
-    missing: Mutex<Missing>,
-    is_over: AtomicBool,
-    over: Mutex<Option<Over>>,
-}
-
-impl Shared {
-    /// It is over for this reason, unless it was before.
-    fn end(&self, why: Over) {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-        // It only says that there is nothing to give any more.
-        self.is_over.store(true, Ordering::Relaxed);
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
-    }
-}
-
-impl Tap {
-    /// A tap that writes into this pipe, and its end for a space.
-    pub fn new(pipe: OwnedFd, policy: Policy, patience: Duration) -> sys::Result<(Self, Feed)> {
-        let shared = Arc::new(Shared::default());
-        let (to, comes) = mpsc::channel();
-        let writer = Writer { pipe: File::from(pipe), patience, shared: Arc::clone(&shared) };
-        let thread = std::thread::Builder::new().name("tap".to_owned());
-        let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
-            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
-        })?;
-        let feed = Feed { shared: Arc::clone(&shared), to, policy, left: 0, first: None };
-        Ok((Self { shared, thread: Some(thread) }, feed))
-    }
-
-    /// Returns its counters.
-    #[must_use]
-    pub fn stats(&self) -> TapStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Shared { frames, skipped, missing, no_frame, over, .. } = &*self.shared;
-        let over = *over.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = missing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (frames, skipped, no_frame) = (read(frames), read(skipped), read(no_frame));
-        TapStats { frames, skipped, missing, no_frame, over }
-    }
-}
-
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.shared.end(Over::Left);
-        if let Some(thread) = self.thread.take() {
-            // It looks every now and then, and has nothing to answer.
-            let _ended = thread.join();
-        }
-    }
-}
-
-/// The thread of a tap.
-struct Writer {
-    pipe: File,
-    patience: Duration,
-    shared: Arc<Shared>,
-}
-
-impl Writer {
-    fn run(mut self, comes: &mpsc::Receiver<Vec<u8>>) {
-        loop {
-            match comes.recv_timeout(LOOK) {
-                Ok(records) => {
-                    let written = self.write(&records);
-                    self.shared.behind.fetch_sub(records.len(), Ordering::Relaxed);
-                    if let Err(why) = written {
-                        return self.shared.end(why);
-                    }
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.is_over() => {}
-                Err(mpsc::RecvTimeoutError::Timeout) => return,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return self.shared.end(Over::Ended),
-            }
-        }
-    }
-
-    /// Writes all of it, as long as somebody takes it.
-    fn write(&mut self, mut rest: &[u8]) -> Result<(), Over> {
-        let mut since = sys::clock::monotonic();
-        while !rest.is_empty() {
-            if self.shared.is_over() {
-                return Err(Over::Left);
-            }
-            if !sys::poll::writable(&self.pipe, LOOK) {
-                let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-                if waited >= self.patience {
-                    return Err(Over::Stuck(self.patience));
-                }
-                continue;
-            }
-            // A pipe that has room takes so much without waiting (pipe(7)).
-            match self.pipe.write(rest.get(..AT_ONCE).unwrap_or(rest)) {
-                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Over::Left),
-            }
-            since = sys::clock::monotonic();
-        }
-        Ok(())
-    }
-}
-
-impl Feed {
-    /// Gives what was before, whatever its length: the pipe takes it by and by.
-    fn past(&mut self, history: &History, from: From) -> u64 {
+impl TapFeed {
+    /// Sends the history from `from` on, whatever the backlog limit; returns the number of frames.
+    fn past(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
         history.since(from, |kept, frame| {
@@ -256,7 +34,8 @@ impl Feed {
         frames
     }
 
-    /// Gives the blocks of these lanes; answers whether it goes on.
+    /// Sends the frames of these lanes, or skips them if the backlog is full. Returns false once
+    /// the tap has ended.
     fn give(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.is_over() {
             return false;
@@ -268,16 +47,16 @@ impl Feed {
             self.shared.skipped.fetch_add(count, Ordering::Relaxed);
             let missing = self.shared.missing.lock();
             missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
-            if self.policy == Policy::End {
-                self.shared.end(Over::Behind);
+            if self.policy == OverrunPolicy::End {
+                self.shared.end(TapEnd::Behind);
             }
-            return self.policy == Policy::Skip;
+            return self.policy == OverrunPolicy::Skip;
         }
         let mut records = Vec::new();
         let mut frames = 0;
         for lane in lanes(which) {
             let block = batch.block(lane);
-            let kept = Kept::of(&block);
+            let kept = FrameHeader::of(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
             if whole && self.fits(kept, &mut records) {
                 history::record(&kept, block.frame, &mut records);
@@ -290,8 +69,9 @@ impl Feed {
         true
     }
 
-    /// Returns true if a frame of this kind fits into the capture, whose type the first frame sets.
-    fn fits(&mut self, kept: Kept, records: &mut Vec<u8>) -> bool {
+    /// Returns true if the frame has the link type of the capture. The first frame sets the type
+    /// and appends the file header to `records`.
+    fn fits(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
             records.extend_from_slice(&history::header(kept.link));
         }
@@ -301,23 +81,23 @@ impl Feed {
     fn send(&self, records: Vec<u8>) {
         if !records.is_empty() {
             self.shared.behind.fetch_add(records.len(), Ordering::Relaxed);
-            // A thread that has gone has said why.
+            // A failed send means that the thread has ended and recorded the reason.
             let _ = self.to.send(records);
         }
     }
 }
 
-/// Taps of the nodes of a space, by number of the node.
+/// Taps and histories of a space, by planned node index.
 #[derive(Debug, Default)]
 pub struct Taps {
-    feeds: Vec<(usize, Feed)>,
+    feeds: Vec<(usize, TapFeed)>,
     histories: Vec<(usize, History)>,
 }
 
 impl Taps {
-    /// Remembers what leaves this node, in so many bytes.
+    /// Keeps a history of a node's output, of at most `bytes` bytes.
     pub fn remember(&mut self, node: usize, bytes: usize) {
-        self.histories.push((node, History::new(Reach { bytes, time: Time::MAX })));
+        self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
     }
 
     /// Returns the history of a node's output, if one is kept.
@@ -325,15 +105,15 @@ impl Taps {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
 
-    /// Begins to give a tap what leaves this node, of which so many blocks have left.
+    /// Adds a tap to a node; `left` is the number of blocks that have left the node so far.
     pub fn begin(
         &mut self,
         (node, left): (usize, u64),
-        from: Option<From>,
-        mut feed: Feed,
+        from: Option<HistoryStart>,
+        mut feed: TapFeed,
         now: Time,
-    ) -> Began {
-        let mut began = Began { block: left, ..Began::default() };
+    ) -> TapStart {
+        let mut began = TapStart { block: left, ..TapStart::default() };
         if let Some(history) = self.remembers(node) {
             began.remembers = true;
             if let Some(from) = from {
@@ -349,26 +129,26 @@ impl Taps {
         began
     }
 
-    /// Ends the taps of nodes for which `is_here` is false.
+    /// Ends the taps and histories of nodes for which `is_here` is false.
     pub fn stay(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.is_over();
             if !here {
-                feed.shared.end(Over::Moved);
+                feed.shared.end(TapEnd::Moved);
             }
             here
         });
         self.histories.retain(|(node, _)| is_here(*node));
     }
 
-    /// Returns true if there is nothing to do.
+    /// Returns true if no tap or history is left.
     pub fn is_empty(&self) -> bool {
         self.feeds.is_empty() && self.histories.is_empty()
     }
 }
 
 impl Observer for Taps {
-    /// Gives what leaves a node to all its taps.
+    /// Sends the routed frames to the histories and taps of the node.
     fn routed(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
         if wanted == 0 || !from.gives() {
             return;
@@ -382,36 +162,32 @@ impl Observer for Taps {
     }
 }
 
-impl Space {
-    /// Remembers what the sources here give, in so many bytes for each.
-    pub fn remember(&mut self, bytes: usize) {
-        let sources = self.graph.nodes.iter().filter(|node| matches!(node.part, Part::Source(_)));
-        let sources: Vec<usize> = sources.map(|node| node.planned).collect();
-        let taps = self.graph.turn.observers.taps();
-        sources.into_iter().for_each(|node| taps.remember(node, bytes));
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::tap::Tap;
+    use std::io::{self, Read as _};
+    use std::time::Duration;
 
-    /// Has a tap look at what leaves the node of this number; none: it does not run here.
-    pub fn tap(&mut self, number: usize, since: Option<Since>, feed: Feed) -> Option<Began> {
-        let node = self.graph.nodes.iter().find(|node| node.planned == number && node.gives())?;
-        let (left, now) = (node.flow.routed.blocks, self.now());
-        let from = since.map(|since| match since {
-            Since::Oldest => From::Oldest,
-            Since::Ago(ns) => From::Time(now.saturating_sub(ns)),
-            Since::Block(number) => From::Number(number),
-        });
-        Some(self.graph.turn.observers.taps().begin((number, left), from, feed, now))
-    }
-
-    /// Returns true if the node of this number gives out blocks here.
-    pub fn can_tap(&self, number: usize) -> bool {
-        self.graph.nodes.iter().any(|node| node.planned == number && node.gives())
-    }
-
-    /// Ends taps whose nodes are here no more.
-    pub(super) fn keep_taps(&mut self) {
-        let nodes = &self.graph.nodes;
-        let is_here = |number| nodes.iter().any(|node| node.planned == number && node.gives());
-        self.graph.turn.observers.keep_taps(is_here);
+    #[test]
+    fn v8_tap_that_ends_while_it_writes_leaves_whole_records() {
+        // Each record is longer than the pipe.
+        const LENGTH: u32 = 100_000;
+        let mut records = vec![0; history::HEADER];
+        for _ in 0..2 {
+            let at = records.len();
+            records.resize(at + history::RECORD + LENGTH as usize, 7);
+            records[at + 8..at + 12].copy_from_slice(&LENGTH.to_le_bytes());
+        }
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let (tap, feed) =
+            Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60)).unwrap();
+        feed.send(records);
+        reader.read_exact(&mut [0]).unwrap();
+        tap.shared.end(TapEnd::Moved);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!(1 + rest.len(), history::HEADER + history::RECORD + LENGTH as usize);
+        assert_eq!(tap.stats().over, Some(TapEnd::Moved));
     }
 }

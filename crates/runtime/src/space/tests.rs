@@ -1,19 +1,22 @@
-//! Small graphs by hand: order at joins, sections, cycles, panics, rings; the ledger after each.
+//! Small hand-built graphs: order at joins, sections, cycles, panics, rings; each checks that the
+//! ledger balances.
 
+use super::arc::NodeId;
 use super::assemble::Assembly;
-use super::node::{Part, SinkPart, SourcePart};
+use super::node::{Operator, SinkOperator, SourceOperator};
 use super::section::Section;
 use super::select::Wanted;
 use super::*;
 use crate::ledger::Ledger;
 use crate::report::ledger_of;
+use crate::ring::Import;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
-use buffer::crossing::{Config as RingConfig, crossing};
+use buffer::crossing::{RingConfig, crossing};
 use buffer::signal::moderate::Threshold;
-use endpoint::{Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
+use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus};
 use filter::{
-    Amount, Batch, Block, Classify, Counts, Filter, HeldList, Holds, LaneContext, Lanes, Report,
-    Stream, StreamContext, Tell,
+    Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, Holds, LaneContext,
+    Lanes, Report, Stream, StreamContext,
 };
 use std::sync::Mutex;
 
@@ -21,7 +24,7 @@ mod edits;
 mod operands;
 mod signals;
 
-/// Gives the numbers from 0 on as blocks of four bytes.
+/// Source of the numbers from 0 up, as blocks of four bytes.
 struct Numbers {
     next: u32,
     end: u32,
@@ -29,7 +32,7 @@ struct Numbers {
 }
 
 impl Source for Numbers {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         while self.next < self.end && intake.room() > 0 {
             let bytes = self.next.to_be_bytes();
             let appended = intake.pool.append(4, |room| {
@@ -37,25 +40,25 @@ impl Source for Numbers {
                 4
             });
             let Some((place, _)) = appended else {
-                return Ok(Given::Wait { until: None, readable: false });
+                return Ok(SourceStatus::Wait { until: None, readable: false });
             };
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             intake.put(Entry::new(pointer, BlockMetadata::default(), Marks::bare(4)));
             self.given.add(4);
             self.next += 1;
         }
-        Ok(if self.next == self.end { Given::End } else { Given::Blocks })
+        Ok(if self.next == self.end { SourceStatus::End } else { SourceStatus::Blocks })
     }
 
-    fn seen(&self) -> Seen {
-        Seen::all(self.given)
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::all(self.given)
     }
 }
 
-/// Keeps the numbers that arrive, with their classes.
-struct Kept(Arc<Mutex<Vec<(u32, u32)>>>);
+/// Sink that stores the numbers received, with their classes.
+struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 
-impl Sink for Kept {
+impl Sink for Collector {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let mut kept = self.0.lock().unwrap();
         kept.extend(batch.blocks().map(|(_, b)| (number(&b), b.pointer.class.0)));
@@ -71,19 +74,19 @@ fn number(block: &Block<'_>) -> u32 {
     u32::from_be_bytes(block.bytes().try_into().expect("four bytes"))
 }
 
-/// Answers 1 for the multiples of a number.
+/// Classifier that gives class 1 to the multiples of a number.
 struct Multiple(u32);
 
 impl Classify for Multiple {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(u32::from(number(block).is_multiple_of(self.0)))
     }
 }
 
-/// Holds every block until three more have come.
-struct Late(HeldList);
+/// Filter that holds every block until three more have arrived.
+struct HoldThree(HeldList);
 
-impl Stream for Late {
+impl Stream for HoldThree {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.hold(&mut self.0, &block, number(&block));
         if self.0.len() > 3 {
@@ -98,10 +101,10 @@ impl Stream for Late {
     }
 }
 
-/// Adds a hundred to every number, by editing.
-struct Hundred;
+/// Filter that adds 100 to every number by an edit.
+struct AddHundred;
 
-impl Lanes for Hundred {
+impl Lanes for AddHundred {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
             let more = number(&batch.block(l)) + 100;
@@ -112,17 +115,17 @@ impl Lanes for Hundred {
     }
 }
 
-/// Has a bug.
-struct Fails;
+/// Filter that panics.
+struct Panics;
 
-impl Classify for Fails {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+impl Classify for Panics {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         assert!(number(block) != 40, "forty is too much");
         Class::YES
     }
 }
 
-fn node(name: &str, part: Part) -> Node {
+fn node(name: &str, part: Operator) -> Node {
     let mut node = Node::new(name, 0, part, Counts::new(0, 0));
     node.holds = Holds::new(1000, 1 << 20);
     node
@@ -130,22 +133,22 @@ fn node(name: &str, part: Part) -> Node {
 
 fn source(end: u32) -> Node {
     let source = Box::new(Numbers { next: 0, end, given: Amount::default() });
-    node("numbers", Part::Source(SourcePart::new(source)))
+    node("numbers", Operator::Source(SourceOperator::new(source)))
 }
 
 fn sink(kept: &Arc<Mutex<Vec<(u32, u32)>>>) -> Node {
-    let sink = Box::new(Kept(Arc::clone(kept)));
-    node("kept", Part::Sink(SinkPart::new(sink)))
+    let sink = Box::new(Collector(Arc::clone(kept)));
+    node("kept", Operator::Sink(SinkOperator::new(sink)))
 }
 
 fn filter(name: &str, filter: Filter) -> Node {
-    node(name, Part::Filter(filter))
+    node(name, Operator::Filter(filter))
 }
 
 fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Space {
     let (nodes, shape) = assembly.done();
     let pool = |n| {
-        let config = buffer::pool::Config { segment: 1 << 16, segments: 4 };
+        let config = buffer::pool::PoolConfig { segment: 1 << 16, segments: 4 };
         Pool::new(DbufId::new(n).unwrap(), config).unwrap()
     };
     Space::new(Parts {
@@ -169,7 +172,7 @@ fn balanced(remains: &[Remains]) -> Ledger {
     ledger
 }
 
-/// `numbers | build(…) | kept`, as what was kept.
+/// Runs `numbers | build(…) | sink`; returns the numbers and classes at the sink, and the remains.
 fn run(
     end: u32,
     batch: usize,
@@ -191,7 +194,7 @@ fn a_join_keeps_the_input_order_whatever_the_batch() {
         let (kept, remains) = run(500, batch, |a, from, to| {
             let even = a.node(filter("even", Filter::classify(Multiple(2))));
             let third = a.node(filter("third", Filter::classify(Multiple(3))));
-            let late = a.node(filter("late", Filter::stream(Late(HeldList::default()))));
+            let late = a.node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
             a.arc(from, even, Wanted::Answered, false, 0);
             a.arc(from, third, Wanted::Answered, false, 1);
             a.arc(even, to, Wanted::Answered, false, 2);
@@ -215,10 +218,10 @@ fn a_join_keeps_the_input_order_whatever_the_batch() {
     }
 }
 
-/// Makes three blocks of one.
-struct Thrice;
+/// Filter that emits three blocks for each input block.
+struct Triple;
 
-impl Stream for Thrice {
+impl Stream for Triple {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.pass(block);
         cx.make(block);
@@ -230,9 +233,9 @@ impl Stream for Thrice {
 fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
     for batch in [1, 32] {
         let (kept, remains) = run(100, batch, |a, from, to| {
-            let thrice = a.node(filter("thrice", Filter::stream(Thrice)));
+            let thrice = a.node(filter("thrice", Filter::stream(Triple)));
             let left = a.node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.node(filter("right", Filter::lanes(Hundred)));
+            let right = a.node(filter("right", Filter::lanes(AddHundred)));
             a.arc(from, thrice, Wanted::Answered, false, 0);
             a.arc(thrice, left, Wanted::Answered, false, 1);
             a.arc(thrice, right, Wanted::Answered, false, 2);
@@ -246,18 +249,18 @@ fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
     }
 }
 
-/// Numbers that come over one edge and then over the other, in turn, as out of the kernel.
-struct InTurn(Numbers, usize);
+/// Source that alternates between its two arcs, as a kernel program does.
+struct AlternatingArcs(Numbers, usize);
 
-impl Source for InTurn {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+impl Source for AlternatingArcs {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.1 = 1 - self.1;
         intake.arc = Some(self.1);
         self.0.give(intake)
     }
 
-    fn seen(&self) -> Seen {
-        self.0.seen()
+    fn counters(&self) -> SourceCounters {
+        self.0.counters()
     }
 
     fn properties(&self) -> SourceProperties {
@@ -266,14 +269,17 @@ impl Source for InTurn {
 }
 
 #[test]
-fn k2_what_comes_over_an_edge_of_a_source_keeps_its_order_past_and_through_a_join() {
+fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
     for batch in [1, 7, 32] {
         let (kept, remains) = run(200, batch, |a, from, to| {
             let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
-            a.replace(from, Part::Source(SourcePart::new(Box::new(InTurn(numbers, 1)))));
+            a.replace(
+                from,
+                Operator::Source(SourceOperator::new(Box::new(AlternatingArcs(numbers, 1)))),
+            );
             let both = a.node(filter("both", Filter::classify(Multiple(1))));
             let left = a.node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.node(filter("right", Filter::lanes(Hundred)));
+            let right = a.node(filter("right", Filter::lanes(AddHundred)));
             a.arc(from, both, Wanted::Answered, false, 0);
             a.arc(from, left, Wanted::Answered, false, 1);
             a.arc(both, left, Wanted::Answered, false, 2);
@@ -292,7 +298,7 @@ fn k2_what_comes_over_an_edge_of_a_source_keeps_its_order_past_and_through_a_joi
 #[test]
 fn a_sibling_does_not_see_an_edit() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let edited = a.node(filter("hundred", Filter::lanes(Hundred)));
+        let edited = a.node(filter("hundred", Filter::lanes(AddHundred)));
         let plain = a.node(filter("plain", Filter::classify(Multiple(1))));
         a.arc(from, edited, Wanted::Answered, false, 0);
         a.arc(from, plain, Wanted::Answered, false, 1);
@@ -315,7 +321,7 @@ fn a_section_answers_by_sequence() {
         let not = Section::Not(Box::new(Section::Filter(third)));
         let both = Section::All(vec![all(Section::Filter(even)), all(not)]);
         let any = Section::Any(vec![all(both), all(Section::Filter(seventh))]);
-        let section = a.node(node("section", Part::Section(Arc::new(any))));
+        let section = a.node(node("section", Operator::Section(Arc::new(any))));
         a.arc(from, section, Wanted::Answered, false, 0);
         a.arc(section, to, Wanted::Answered, false, 1);
     });
@@ -344,7 +350,7 @@ fn a_cycle_ends_by_the_hop_limit_and_is_counted() {
 #[test]
 fn a_panic_ends_the_path_and_keeps_the_block() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let fails = a.node(filter("fails", Filter::classify(Fails)));
+        let fails = a.node(filter("fails", Filter::classify(Panics)));
         a.arc(from, fails, Wanted::Answered, false, 0);
         a.arc(fails, to, Wanted::Answered, false, 1);
     });
@@ -368,7 +374,7 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     let from = a.node(source(100_000));
     let out = a.node(node(
         "ring to thread1",
-        Part::Export(Box::new(crate::ring::Export::new(
+        Operator::Export(Box::new(crate::ring::Export::new(
             0,
             writer,
             (Arc::clone(&near), Arc::clone(&far)),
@@ -377,17 +383,17 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     ));
     a.arc(from, out, Wanted::Answered, false, 0);
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
-    first.bell = near;
+    first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.node(node("ring from thread0", Part::Pass));
-    let late = b.node(filter("late", Filter::stream(Late(HeldList::default()))));
+    let enter = b.node(node("ring from thread0", Operator::Pass));
+    let late = b.node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
     let to = b.node(sink(&kept));
     b.arc(enter, late, Wanted::Answered, false, 1);
     b.arc(late, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let input = Input::Ring { node: enter, import, ended: false };
     let mut second = space(b, vec![input], 32, 3);
-    second.bell = far;
+    second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
     balanced(&remains);
@@ -395,7 +401,7 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
 }
 
-/// Lets every block go a millisecond after it came.
+/// Filter that delays every block by a millisecond.
 struct Delay(HeldList);
 
 impl Stream for Delay {
@@ -411,22 +417,22 @@ impl Stream for Delay {
     }
 }
 
-/// Gives one block and then nothing, until what it waits for has happened.
+/// Source that gives one block, then nothing until a sink has received a block, and then ends.
 struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Source for OneThenSilence {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.0.next == 0 {
-            return self.0.give(intake).map(|_| Given::Blocks);
+            return self.0.give(intake).map(|_| SourceStatus::Blocks);
         }
         match self.1.lock().unwrap().is_empty() {
-            true => Ok(Given::Wait { until: None, readable: false }),
-            false => Ok(Given::End),
+            true => Ok(SourceStatus::Wait { until: None, readable: false }),
+            false => Ok(SourceStatus::End),
         }
     }
 
-    fn seen(&self) -> Seen {
-        self.0.seen()
+    fn counters(&self) -> SourceCounters {
+        self.0.counters()
     }
 }
 
@@ -436,7 +442,7 @@ fn a_filter_is_woken_while_nothing_comes() {
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
-    let from = a.node(node("one", Part::Source(SourcePart::new(source))));
+    let from = a.node(node("one", Operator::Source(SourceOperator::new(source))));
     let delay = a.node(filter("delay", Filter::stream(Delay(HeldList::default()))));
     let to = a.node(sink(&kept));
     a.arc(from, delay, Wanted::Answered, false, 0);

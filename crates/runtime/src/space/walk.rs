@@ -1,88 +1,70 @@
-//! The walk: one batch through the whole local graph before the next is taken. [Th §5.2.1]
+//! The walk: one batch passes the whole local graph before the next is taken. [Th §5.2.1]
 //!
-//! Depth first along the arcs; where branches meet, their batches wait until every branch has been
-//! walked and are merged in input order. A node is called once per batch; nothing is allocated
-//! while a path neither splits nor makes blocks. Blocks on a back edge go on a work list and around
-//! at most [`HOPS_MAX`] times (CONTRACT 17). What comes to an editing filter is put aside until
-//! everything else is done, and the walk pauses there (`space::edit`).
+//! Depth first along the arcs. At a join, batches wait until every branch has been walked, and are
+//! merged in input order. A node is called once per batch. Nothing is allocated while a path
+//! neither forks nor makes blocks. Blocks on a back edge enter a work list and go around at most
+//! [`HOPS_MAX`] times (CONTRACT 17). Input of an editing filter is deferred until all other work is
+//! done, and the walk pauses there (`space::edit`).
 
 mod leave;
+mod route;
+mod section;
 
+use super::arc::NodeId;
 use super::join;
 use super::memory::Memory;
-use super::node::{Arc as Edge, Node, NodeId, Part};
-use super::pause::Cut;
-use super::select::Wanted;
-use super::turn::Turn;
-use crate::ledger::{EdgeKind, loses_here, loses_way};
-use filter::{
-    Amount, Batch, Filter, LaneContext, LaneMask, Output, StreamContext, Tell, Time, lanes,
-};
+use super::node::{Node, Operator};
+use super::pass::PassState;
+use super::pause::DeferredEdit;
+use super::shape::Shape;
+use crate::ledger::loses_way;
+use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
+use route::put;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Maximum number of times that a block may follow a back edge.
+/// Maximum number of back edges that a block may follow.
 pub(crate) const HOPS_MAX: u8 = 16;
-/// Maximum number of batches that wait on back edges.
+/// Maximum number of batches waiting on back edges.
 const CYCLE_MAX: usize = 256;
 
-/// One turn of a space.
+/// One walk, with all of its views.
 pub(crate) struct Walk<'w, 'a> {
     pub(super) nodes: &'w mut [Node],
     pub(super) memory: &'w mut Memory<'a>,
     shape: &'w Shape,
     pub(super) now: Time,
-    pub(super) waiting: Vec<Waiting<'a>>,
-    pub(super) around: Vec<(Waiting<'a>, u8)>,
-    /// Input of editing filters.
-    pub(super) cuts: Vec<Cut>,
-    /// The number for the next block where paths part.
+    pub(super) waiting: Vec<WaitingBatch<'a>>,
+    pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
+    /// Deferred input of editing filters.
+    pub(super) cuts: Vec<DeferredEdit>,
+    /// Next block number at forks.
     pub(super) next: u32,
-    pub(super) turn: &'w mut Turn,
+    pub(super) pass: &'w mut PassState,
 }
 
-/// The constant shape of a running space: the order of its nodes and their roles.
-#[derive(Debug, Default)]
-pub struct Shape {
-    /// The position of each node in topological order.
-    pub(crate) rank: Vec<usize>,
-    /// The nodes in topological order.
-    pub(crate) order: Vec<NodeId>,
-    /// True, by node, where paths fork outside of any branch that is joined again: blocks are
-    /// numbered there.
-    pub(crate) parts: Vec<bool>,
-    /// True if anything in the space reads bytes.
-    pub(crate) looks: bool,
-    /// True if anything in the space edits block by block.
-    pub(crate) edits: bool,
-    /// The nodes that share blocks out.
-    pub(crate) deals: Vec<NodeId>,
-    /// Section of each operand that may hold blocks.
-    pub(crate) asked_by: Vec<Option<NodeId>>,
-}
-
-/// A batch on an arc, not yet taken.
-pub(super) struct Waiting<'a> {
+/// Batch waiting on an arc.
+pub(super) struct WaitingBatch<'a> {
     pub(super) from: NodeId,
     pub(super) arc: usize,
     pub(super) batch: Batch<'a>,
 }
 
-/// A batch at the end of an arc.
+/// Batch at the end of an arc.
 struct Arrival {
     to: NodeId,
-    /// The number of the arc among those that lead to the node.
+    /// Index of the arc among the node's incoming arcs.
     branch: usize,
     amount: Amount,
 }
 
-/// Result of a node for a batch.
+/// Result of running a node on a batch.
 pub(super) enum Ran<'a> {
-    /// It is still the same batch.
+    /// The batch continues.
     Same,
-    /// Other blocks came out.
+    /// Other blocks continue instead.
     Others(Output<'a>),
-    /// Nothing goes on.
+    /// No blocks continue.
     Ended,
 }
 
@@ -92,21 +74,21 @@ impl<'w, 'a> Walk<'w, 'a> {
         memory: &'w mut Memory<'a>,
         shape: &'w Shape,
         now: Time,
-        turn: &'w mut Turn,
+        pass: &'w mut PassState,
     ) -> Self {
         let (waiting, around, cuts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, memory, shape, now, waiting, around, cuts, next: 0, turn }
+        Self { nodes, memory, shape, now, waiting, around, cuts, next: 0, pass }
     }
 
-    /// Walks what a source or an importing ring gave.
+    /// Walks a batch of a source or of a ring.
     pub(crate) fn source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
         self.settle();
     }
 
-    /// Walks what a source gave that chose the arc. Nothing else is under way, so what comes to a
-    /// join by this arc waits for nothing there: nearly all that leaves a program passes the
-    /// filters that decide what twins are unsure of, and joins behind them.
+    /// Walks a batch of a source that has chosen the arc. No other batch is in flight, so a join on
+    /// the way need not wait for one. Most output of a kernel program takes this path: through the
+    /// filters that decide what the program could not, and the joins after them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_way();
@@ -125,26 +107,26 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Calls the filters that asked to be called by now.
+    /// Calls the filters whose timers are due.
     pub(crate) fn tick(&mut self) {
         for at in 0..self.shape.order.len() {
             let at = self.shape.order[at];
             if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
                 self.nodes[at].wake = None;
-                self.out_of_turn(at, false, self.turn.order);
+                self.call_unprompted(at, false, self.pass.order);
             }
         }
     }
 
-    /// Ends a node: nothing will come any more, and what it holds must leave.
+    /// Ends the filter of a node and walks the blocks that it releases.
     pub(crate) fn finish(&mut self, at: NodeId) {
-        match (&self.nodes[at].part, self.nodes[at].copied) {
-            (Part::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
-            _ => self.out_of_turn(at, true, 0),
+        match (&self.nodes[at].operator, self.nodes[at].copied) {
+            (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
+            _ => self.call_unprompted(at, true, 0),
         }
     }
 
-    /// Runs a filter of a Boolean section in place; its answer is the class of each live lane.
+    /// Runs an operand of a Boolean section in place; the class of each live lane is its answer.
     pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         add(&mut self.nodes[at].taken[0], came);
@@ -160,7 +142,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         flow.unselected.bytes += came.bytes - yes.bytes;
     }
 
-    /// Walks on with what a section lets go out of turn.
+    /// Walks blocks that a section has released.
     fn settled(&mut self, section: NodeId, ran: Ran<'a>) {
         if let Ran::Others(output) = ran {
             self.route_all(section, output, 0);
@@ -168,16 +150,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Has a filter let out what is due, or all that it holds because it is the `last` time. What a
-    /// replica lets out gets this number.
-    pub(super) fn out_of_turn(&mut self, at: NodeId, last: bool, order: u32) {
-        if let Part::Asks(_) = self.nodes[at].part {
+    /// Calls a filter without input, for its timer or, if `last`, for its end, and walks its
+    /// output. Output of a replica gets the sequence number `order`.
+    pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
+        if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.section_ends(at);
             return self.settled(at, ran);
         }
         let mut output = Output::default();
         let node = &mut self.nodes[at];
-        if let Part::Filter(Filter::Stream(filter)) = &mut node.part {
+        if let Operator::Filter(Filter::Stream(filter)) = &mut node.operator {
             let mut cx = StreamContext::new(
                 self.now,
                 &mut node.counts,
@@ -209,7 +191,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks on until nothing waits at a join or on a back edge, or only behind an edit.
+    /// Walks until no batch waits at a join or on a back edge, except behind a deferred edit.
     pub(super) fn settle(&mut self) {
         loop {
             let next =
@@ -258,16 +240,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    fn target(&self, w: &Waiting<'a>) -> NodeId {
+    fn target(&self, w: &WaitingBatch<'a>) -> NodeId {
         self.nodes[w.from].arcs[w.arc].to
     }
 
-    fn end_of(&self, w: &Waiting<'a>) -> (NodeId, usize) {
+    fn end_of(&self, w: &WaitingBatch<'a>) -> (NodeId, usize) {
         let arc = &self.nodes[w.from].arcs[w.arc];
         (arc.to, arc.branch)
     }
 
-    /// Takes a batch off an arc and walks on with it, until nothing goes on or what does waits.
+    /// Takes a batch off an arc and walks it until no blocks continue, or until they wait.
     fn enter(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
@@ -286,38 +268,38 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Calls what runs in a node, or puts the batch aside if that edits blocks.
+    /// Runs a node with observers, or defers the batch if the node edits blocks.
     #[inline]
     fn observed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        let observed = self.turn.observers.are_active();
+        let observed = self.pass.observers.are_active();
         if observed {
-            self.turn.observers.begins(&self.nodes[at], batch);
+            self.pass.observers.begins(&self.nodes[at], batch);
         }
-        let edits =
-            self.shape.edits && matches!(&self.nodes[at].part, Part::Filter(Filter::Edit(_)));
+        let edits = self.shape.edits
+            && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
         let ran = if edits { self.put_aside(at, batch, hops) } else { self.run(at, batch) };
         if observed {
-            self.turn.observers.done(&mut self.nodes[at], self.now);
+            self.pass.observers.done(&mut self.nodes[at], self.now);
         }
         ran
     }
 
-    /// Calls what runs in a node, once, for all live lanes.
+    /// Runs a node once for all live lanes.
     pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
-        if self.turn.failure.is_some() {
+        if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());
             add(&mut self.nodes[at].flow.failed, lost);
             return Ran::Ended;
         }
-        if let Part::Section(section) = &self.nodes[at].part {
+        if let Operator::Section(section) = &self.nodes[at].operator {
             let section = Arc::clone(section);
             section.answer(self, batch);
             return Ran::Same;
         }
-        if let Part::Asks(_) = &self.nodes[at].part {
+        if let Operator::OperandSection(_) = &self.nodes[at].operator {
             return self.ask(at, batch);
         }
-        if self.nodes[at].counted && self.turn.left.is_some() {
+        if self.nodes[at].counted && self.pass.left.is_some() {
             self.cut_to_count(at, batch);
             if batch.live() == 0 {
                 return Ran::Ended;
@@ -328,15 +310,15 @@ impl<'w, 'a> Walk<'w, 'a> {
         let came = batch.live();
         let (now, memory) = (self.now, &mut *self.memory);
         let counts = &mut node.counts;
-        let ran = match &mut node.part {
-            Part::Filter(Filter::Statistics(f)) => {
+        let ran = match &mut node.operator {
+            Operator::Filter(Filter::Statistics(f)) => {
                 catch_unwind(AssertUnwindSafe(|| f.record(batch.tags(), now)))
             }
-            Part::Filter(Filter::Lanes(f)) => {
-                let mut cx = LaneContext::new(Tell::new(now, counts), memory);
+            Operator::Filter(Filter::Lanes(f)) => {
+                let mut cx = LaneContext::new(ClassifyContext::new(now, counts), memory);
                 catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)))
             }
-            Part::Filter(Filter::Stream(f)) => {
+            Operator::Filter(Filter::Stream(f)) => {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
                 let mut output = Output::default();
                 if node.copied {
@@ -344,9 +326,8 @@ impl<'w, 'a> Walk<'w, 'a> {
                 }
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
-                self.turn.births.add(output.sessions_begun());
+                self.pass.births.add(output.sessions_begun());
                 match ran {
-                    Ok(()) if !f.in_place() => return Ran::Others(output),
                     Ok(()) if output.is_empty() && batch.live() == 0 => return Ran::Ended,
                     Ok(()) if output.is_empty() => return Ran::Same,
                     Ok(()) => {
@@ -358,12 +339,15 @@ impl<'w, 'a> Walk<'w, 'a> {
                     Err(panic) => Err(panic),
                 }
             }
-            Part::Sink(_) => return self.sink(at, batch),
-            Part::Export(_) => return self.export(at, batch),
-            Part::Deal(_) => return self.deal(at, batch),
-            // Put aside before.
-            Part::Filter(Filter::Edit(_)) => Ok(()),
-            Part::Pass | Part::Source(_) | Part::Section(_) | Part::Asks(_) => Ok(()),
+            Operator::Sink(_) => return self.sink(at, batch),
+            Operator::Export(_) => return self.export(at, batch),
+            Operator::Dispatch(_) => return self.dispatch(at, batch),
+            // Deferred before.
+            Operator::Filter(Filter::Edit(_)) => Ok(()),
+            Operator::Pass
+            | Operator::Source(_)
+            | Operator::Section(_)
+            | Operator::OperandSection(_) => Ok(()),
         };
         match ran {
             Ok(()) => Ran::Same,
@@ -374,154 +358,6 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
     }
-
-    /// Sends the live lanes along the arcs that want them, and walks on.
-    pub(super) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        if let Some(arrival) = self.step(from, batch, hops) {
-            self.enter(arrival, batch, hops);
-        }
-    }
-
-    /// Sends the live lanes along the arcs that want them. Returns where what is left in the batch
-    /// arrives; all else has been walked, or waits.
-    #[inline]
-    fn step(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
-        if self.turn.observers.are_active() && self.split(from, batch, hops) {
-            return None;
-        }
-        let [arc] = self.nodes[from].arcs.as_slice() else {
-            return self.fork(from, batch, hops);
-        };
-        let mask = match &arc.wanted {
-            Wanted::Answered => batch.answered(),
-            wanted => wanted.select(batch),
-        };
-        let amount = self.leave(from, batch, mask);
-        if mask == 0 {
-            return None;
-        }
-        self.along((from, 0), amount, batch, hops)
-    }
-
-    /// Routes blocks one by one if an observer asks for that; returns true if it was done.
-    #[cold]
-    fn split(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
-        let live = batch.live();
-        let split = live.count_ones() > 1 && self.turn.observers.split_batches();
-        for l in lanes(live).filter(|_| split) {
-            let mut one = batch.duplicate();
-            one.keep(1 << l);
-            self.route(from, &mut one, hops);
-        }
-        split
-    }
-
-    /// Sends copies of the batch along all arcs but the last that wants something.
-    fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
-        let arcs = self.nodes[from].arcs.len();
-        let mut masks = [0 as LaneMask; 8];
-        let mut more = Vec::new();
-        let masks: &mut [LaneMask] = if arcs <= masks.len() {
-            &mut masks[..arcs]
-        } else {
-            more.resize(arcs, 0);
-            &mut more
-        };
-        for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
-            *mask = arc.wanted.select(batch);
-        }
-        if self.shape.parts[from] {
-            batch.renumber(&mut self.next);
-        }
-        let any = masks.iter().fold(0, |a, b| a | b);
-        self.leave(from, batch, any);
-        let last = masks.iter().rposition(|mask| *mask != 0)?;
-        for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
-            let mut copy = batch.duplicate();
-            self.along_alone((from, arc), *mask, &mut copy, hops);
-        }
-        batch.keep(masks[last]);
-        let amount = batch.amount(masks[last]);
-        self.along((from, last), amount, batch, hops)
-    }
-
-    /// Puts these lanes of a batch on an arc, and walks on.
-    pub(super) fn along_alone(
-        &mut self,
-        arc: (NodeId, usize),
-        mask: LaneMask,
-        batch: &mut Batch<'a>,
-        hops: u8,
-    ) {
-        batch.keep(mask);
-        let amount = batch.amount(mask);
-        if let Some(arrival) = self.along(arc, amount, batch, hops) {
-            self.enter(arrival, batch, hops);
-        }
-    }
-
-    /// Counts what of a batch goes on and what ends here, and keeps the former.
-    fn leave(&mut self, from: NodeId, batch: &mut Batch<'a>, wanted: LaneMask) -> Amount {
-        let node = &mut self.nodes[from];
-        let rest = batch.live() & !wanted;
-        if rest != 0 {
-            add(&mut node.flow.unselected, batch.amount_in(rest));
-        }
-        let routed = batch.amount(wanted);
-        add(&mut node.flow.routed, routed);
-        if self.turn.observers.are_active() {
-            self.turn.observers.routed(node, batch, wanted, self.now);
-        }
-        batch.keep(wanted);
-        routed
-    }
-
-    /// Puts a batch on an arc. Returns where it arrives, unless it waits on the way.
-    #[inline]
-    fn along(
-        &mut self,
-        (from, arc): (NodeId, usize),
-        amount: Amount,
-        batch: &mut Batch<'a>,
-        hops: u8,
-    ) -> Option<Arrival> {
-        let edge = &mut self.nodes[from].arcs[arc];
-        let arrives = put(edge, amount, batch);
-        let arrival = Arrival { to: edge.to, branch: edge.branch, amount: arrives };
-        if edge.direct {
-            return Some(arrival);
-        }
-        let waiting = |batch: &Batch<'a>| Waiting { from, arc, batch: batch.duplicate() };
-        if !edge.back {
-            self.waiting.push(waiting(batch));
-        } else if hops >= HOPS_MAX {
-            add(&mut edge.dropped.too_many_hops, amount);
-        } else if self.around.len() >= CYCLE_MAX {
-            add(&mut edge.dropped.cycle_full, amount);
-        } else {
-            self.around.push((waiting(batch), hops + 1));
-        }
-        None
-    }
-}
-
-/// Counts what goes on an arc; returns what arrives.
-#[inline]
-fn put(edge: &mut Edge, amount: Amount, batch: &mut Batch<'_>) -> Amount {
-    add(&mut edge.put, amount);
-    let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
-    if !loses_here(kind, edge.put) {
-        return amount;
-    }
-    lose_one(batch);
-    batch.amount(batch.live())
-}
-
-/// Loses one block, in a fault-injection build.
-#[cold]
-fn lose_one(batch: &mut Batch<'_>) {
-    let first = batch.live() & batch.live().wrapping_neg();
-    batch.keep(!first);
 }
 
 #[inline]

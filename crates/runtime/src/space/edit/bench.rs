@@ -1,45 +1,48 @@
-//! The bench on which a block is edited: where it lies, or in a copy that is made as soon as the
-//! filter asks to write. [SL §6.1]
+//! Edit of one block: in place, or in a copy that is made when the filter first asks to write. [SL
+//! §6.1]
 //!
-//! In: a rich pointer and whether others may see its frame. Out: what became of it ([`Out`]). Which
-//! way is taken is argued in [`super`]; that the bytes may be written, in `buffer::pool::edit`.
+//! In: a rich pointer, and whether other blocks share its frame. Out: the resulting blocks
+//! ([`EditOutput`]). [`super`] argues the choice between the two; `buffer::pool::edit` argues why
+//! the bytes may be written.
 
-use super::{FRAGMENT_MIN, Out};
+use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as Taken;
 use buffer::pool::{Draft, Editing, Pool};
-use filter::{Edit, Editable, Keep, Tell, Workbench};
+use filter::{ClassifyContext, Edit, Editable, Keep, Workbench};
 use std::ops::Range;
 
-/// The workbench on which blocks are edited: exclusive access to the memory of the space.
+/// Exclusive access to the memory of the space during edits.
 pub(super) struct Bench<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
     pub(super) imported: &'i [Taken<'i>],
-    /// True if the filters downstream take fragments.
+    /// True if the filters downstream accept fragments.
     pub(super) fragments: bool,
 }
 
 impl Bench<'_, '_> {
-    /// Has the filter look at a block and change it, and puts out what became of it.
+    /// Runs the filter on a block, in place if possible, and emits the result. `copies`: edits must
+    /// be made in a copy.
     pub(super) fn block(
         &mut self,
         (entry, order): (Entry, u32),
         copies: bool,
-        (filter, tell): (&mut dyn Edit, &mut Tell<'_>),
-        out: &mut Out,
+        (filter, context): (&mut dyn Edit, &mut ClassifyContext<'_>),
+        out: &mut EditOutput,
     ) {
         let place = entry.frame().place;
         let dbuf = entry.frame().dbuf();
         let intake = self.intakes.iter_mut().find(|pool| !copies && pool.id() == dbuf);
         if let Some(editing) = intake.and_then(|pool| pool.edit(place)) {
-            let (done, made, wrote) = Direct::call(editing, Some(self.work), entry, filter, tell);
+            let (done, made, wrote) =
+                InPlaceEdit::call(editing, Some(self.work), entry, filter, context);
             out.edits.direct += u64::from(wrote);
             return out.put(made, &done, entry, (self.work, order));
         }
         if !copies && self.work.id() == dbuf {
             let called = self.work.edit(place).map(|editing| {
-                let (done, made, wrote) = Direct::call(editing, None, entry, filter, tell);
+                let (done, made, wrote) = InPlaceEdit::call(editing, None, entry, filter, context);
                 (done, made.kept(), wrote)
             });
             if let Some((done, made, wrote)) = called {
@@ -47,23 +50,23 @@ impl Bench<'_, '_> {
                 return out.put(made, &done, entry, (self.work, order));
             }
         }
-        self.copy((entry, order), (filter, tell), out);
+        self.copy((entry, order), (filter, context), out);
     }
 
-    /// The same for a block that others see.
+    /// Runs the filter on a block that must not be changed in place.
     fn copy(
         &mut self,
         (entry, order): (Entry, u32),
-        (filter, tell): (&mut dyn Edit, &mut Tell<'_>),
-        out: &mut Out,
+        (filter, context): (&mut dyn Edit, &mut ClassifyContext<'_>),
+        out: &mut EditOutput,
     ) {
         let bare = !entry.marks.is_frame() && !entry.marks.is_description();
         let fragments = self.fragments && bare;
         let (frame, old) = (entry.frame(), self.find(entry.frame()));
         let mut bench =
-            Copied { old, work: self.work, draft: None, made: Made::Nothing, fragments };
-        let done = Done::call(filter, tell, entry, &mut bench);
-        let Copied { draft, made, .. } = bench;
+            CopyEdit { old, work: self.work, draft: None, made: NewBlock::Nothing, fragments };
+        let done = EditResult::call(filter, context, entry, &mut bench);
+        let CopyEdit { draft, made, .. } = bench;
         match (done.used, draft) {
             _ if done.lost => out.lost.push(entry.pointer.length()),
             (Some(used), draft) => {
@@ -98,33 +101,39 @@ impl Bench<'_, '_> {
 }
 
 /// Result of a filter's edit of a block.
-struct Done {
+struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Used length of a new block, in bytes.
+    /// Used length in bytes of the new block that replaces the old one, if there is one.
     used: Option<usize>,
     lost: bool,
 }
 
-impl Done {
+impl EditResult {
     fn call(
         filter: &mut dyn Edit,
-        tell: &mut Tell<'_>,
+        context: &mut ClassifyContext<'_>,
         entry: Entry,
         bench: &mut dyn Workbench,
     ) -> Self {
         let mut block = Editable::new((entry.pointer, entry.marks, entry.context), bench);
-        let class: Class = filter.edit(&mut block, tell);
+        let class: Class = filter.edit(&mut block, context);
         let (used, lost) = (block.replaced(), block.is_lost());
         let Editable { pointer, marks, context, .. } = block;
         Self { pointer: pointer.with_class(class), marks, context, used, lost }
     }
 }
 
-impl Out {
-    /// Puts out a block that was changed where it lay, or made anew.
-    fn put(&mut self, made: Made<'_>, done: &Done, entry: Entry, (work, order): (&Pool, u32)) {
+impl EditOutput {
+    /// Emits a block that was changed in place or replaced.
+    fn put(
+        &mut self,
+        made: NewBlock<'_>,
+        done: &EditResult,
+        entry: Entry,
+        (work, order): (&Pool, u32),
+    ) {
         match done.used {
             _ if done.lost => self.lost.push(entry.pointer.length()),
             Some(used) => self.made_new(made, done, used, (work, order)),
@@ -132,11 +141,17 @@ impl Out {
         }
     }
 
-    /// Puts out a block that was made anew.
-    fn made_new(&mut self, made: Made<'_>, done: &Done, used: usize, (work, order): (&Pool, u32)) {
+    /// Emits a block that replaces the old one.
+    fn made_new(
+        &mut self,
+        made: NewBlock<'_>,
+        done: &EditResult,
+        used: usize,
+        (work, order): (&Pool, u32),
+    ) {
         let place = match made {
-            Made::Draft(draft) => Some(draft.commit(used)),
-            Made::Scratch(bytes) => {
+            NewBlock::Draft(draft) => Some(draft.commit(used)),
+            NewBlock::Scratch(bytes) => {
                 let bytes = bytes.get(..used).unwrap_or_default();
                 let copy = |room: &mut [u8]| {
                     room.copy_from_slice(bytes);
@@ -144,7 +159,7 @@ impl Out {
                 };
                 work.append(used, copy).map(|(place, _)| place)
             }
-            Made::Nothing => None,
+            NewBlock::Nothing => None,
         };
         match place {
             None => self.lost.push(done.pointer.length()),
@@ -157,11 +172,11 @@ impl Out {
         }
     }
 
-    /// Puts out a block of which `part` was copied: what lies before it, the copy, what lies
-    /// behind, each as far as it is in view. [SL §6.1]
+    /// Emits a block of which `part` was copied, as up to three fragments: before, copy, and after,
+    /// each clipped to the view. [SL §6.1]
     fn fragments(
         &mut self,
-        done: &Done,
+        done: &EditResult,
         (frame, copy, part): (RichPointer, RichPointer, Range<usize>),
         order: u32,
     ) {
@@ -191,20 +206,20 @@ impl Out {
     }
 }
 
-/// Room for a new block in place of one.
-enum Made<'b> {
+/// Memory of a block that replaces the old one.
+enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
-    /// Scratch memory, for edits of the pool itself.
+    /// Heap memory, for a pool under edit that cannot make drafts.
     Scratch(Vec<u8>),
 }
 
-impl Made<'_> {
-    /// The same without the pool: a pool that is edited makes no drafts.
-    fn kept(self) -> Made<'static> {
+impl NewBlock<'_> {
+    /// Detaches the memory from the pool; a pool under edit makes no drafts.
+    fn kept(self) -> NewBlock<'static> {
         match self {
-            Self::Scratch(bytes) => Made::Scratch(bytes),
-            Self::Nothing | Self::Draft(_) => Made::Nothing,
+            Self::Scratch(bytes) => NewBlock::Scratch(bytes),
+            Self::Nothing | Self::Draft(_) => NewBlock::Nothing,
         }
     }
 
@@ -217,37 +232,37 @@ impl Made<'_> {
     }
 }
 
-/// A block that is changed where it lies.
-struct Direct<'b> {
+/// Edit in place.
+struct InPlaceEdit<'b> {
     editing: Editing<'b>,
     work: Option<&'b Pool>,
-    made: Made<'b>,
+    made: NewBlock<'b>,
     wrote: bool,
 }
 
-impl<'b> Direct<'b> {
-    /// Has the filter edit; answers what it left, the new block if there is one, and whether it
-    /// wrote into the old one.
+impl<'b> InPlaceEdit<'b> {
+    /// Runs the filter. Returns its result, the replacement if there is one, and true if it wrote
+    /// into the old block.
     fn call(
         editing: Editing<'b>,
         work: Option<&'b Pool>,
         entry: Entry,
         filter: &mut dyn Edit,
-        tell: &mut Tell<'_>,
-    ) -> (Done, Made<'b>, bool) {
-        let mut bench = Self { editing, work, made: Made::Nothing, wrote: false };
-        let done = Done::call(filter, tell, entry, &mut bench);
+        context: &mut ClassifyContext<'_>,
+    ) -> (EditResult, NewBlock<'b>, bool) {
+        let mut bench = Self { editing, work, made: NewBlock::Nothing, wrote: false };
+        let done = EditResult::call(filter, context, entry, &mut bench);
         let Self { made, wrote, .. } = bench;
         (done, made, wrote)
     }
 }
 
-impl Workbench for Direct<'_> {
+impl Workbench for InPlaceEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         match &self.made {
-            Made::Nothing => &self.editing,
-            Made::Draft(draft) => draft,
-            Made::Scratch(bytes) => bytes,
+            NewBlock::Nothing => &self.editing,
+            NewBlock::Draft(draft) => draft,
+            NewBlock::Scratch(bytes) => bytes,
         }
     }
 
@@ -258,25 +273,26 @@ impl Workbench for Direct<'_> {
 
     fn replace(&mut self, room: usize) -> Option<&mut [u8]> {
         self.made = match self.work {
-            Some(work) => Made::Draft(work.draft(room, room)?),
-            None => Made::Scratch(vec![0; room]),
+            Some(work) => NewBlock::Draft(work.draft(room, room)?),
+            None => NewBlock::Scratch(vec![0; room]),
         };
         self.made.room(room)
     }
 }
 
-/// A block that is copied as soon as it is changed.
-struct Copied<'b> {
+/// Edit in a copy.
+struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,
-    /// The copy, and which part of the frame it is of.
+    /// Copy, with the range of the frame that it covers; `None` before the first write.
     draft: Option<(Draft<'b>, Range<usize>)>,
-    made: Made<'b>,
+    made: NewBlock<'b>,
     fragments: bool,
 }
 
-impl Copied<'_> {
-    /// A copy of the whole frame, with what was changed so far.
+impl CopyEdit<'_> {
+    /// Replaces a copy of a range by a copy of the whole frame, with the changes so far; `None` if
+    /// there is no memory.
     fn widen(&mut self) -> Option<()> {
         let before = self.draft.take().map(|(draft, part)| (draft.to_vec(), part));
         let mut draft = self.work.draft(self.old.len(), self.old.len())?;
@@ -288,8 +304,8 @@ impl Copied<'_> {
         Some(())
     }
 
-    /// A copy that `range` can be written into: of that alone, of a long frame of which little is
-    /// written; else of all.
+    /// Makes a copy into which `range` can be written: of the range alone if the frame is long and
+    /// the range short, else of the whole frame; `None` without memory.
     fn begin(&mut self, range: &Range<usize>, keep: Keep) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };
@@ -301,7 +317,7 @@ impl Copied<'_> {
                 let (from, to) = (range.start - part.start, range.end - part.start);
                 draft.get_mut(..from)?.copy_from_slice(old.get(..from)?);
                 draft.get_mut(to..)?.copy_from_slice(old.get(to..)?);
-                // Memory that is used again: nothing of an earlier block may show.
+                // Reused memory: bytes of an earlier block must not show.
                 draft.get_mut(from..to)?.fill(0);
             }
         }
@@ -310,14 +326,14 @@ impl Copied<'_> {
     }
 }
 
-impl Workbench for Copied<'_> {
+impl Workbench for CopyEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         if self.draft.as_ref().is_some_and(|(_, part)| part.len() < self.old.len()) {
-            // Without memory for that, what was changed does not show here.
+            // Without memory the filter sees the frame without its own changes.
             let _ = self.widen();
         }
         match (&self.made, &self.draft) {
-            (Made::Draft(draft), _) => draft,
+            (NewBlock::Draft(draft), _) => draft,
             (_, Some((draft, part))) if part.len() == self.old.len() => draft,
             _ => self.old,
         }
@@ -339,8 +355,8 @@ impl Workbench for Copied<'_> {
 
     fn replace(&mut self, room: usize) -> Option<&mut [u8]> {
         self.draft = None;
-        self.made = Made::Nothing;
-        self.made = Made::Draft(self.work.draft(room, room)?);
+        self.made = NewBlock::Nothing;
+        self.made = NewBlock::Draft(self.work.draft(room, room)?);
         self.made.room(room)
     }
 }

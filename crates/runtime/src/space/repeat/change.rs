@@ -1,30 +1,32 @@
-//! Changes among the turns of a space: where it stood still, what the old graph still took, and
-//! what ended with it.
+//! Hot swaps in a record: the stop of a space, the draining of its old graph, and the end of
+//! removed nodes.
 //!
-//! A change is several spaces at once between two turns ([`crate::change`]). Each writes down, when
-//! nothing can refuse it any more, that it stands still; then what it took off rings that go; then
-//! when what goes was ended. So a change that came to nothing leaves nothing behind. A space that
-//! plays lends itself where it stood still then, and takes the same.
+//! A hot swap stops several spaces between two of their passes. Once it can no longer fail, each
+//! space records its stop, then the blocks drained from removed rings, then the end of the removed
+//! nodes. A failed swap therefore leaves no trace in the record. A replaying space lends itself at
+//! the recorded stop and drains the same blocks.
 
 use super::super::Space;
 use super::{EventPort, Script, SpaceEvent, StallProbe, StallWait, WAIT};
 use crate::commands::BorrowRequest;
 use crate::space::events::ScriptedChange;
-use crate::space::graft::Key;
+use crate::space::key::NodeKey;
 use filter::Time;
 
 impl Space {
-    /// Writes down that it stands still for this change.
+    /// Records that the space has stopped for this hot swap.
     pub fn note_change(&mut self, number: u64) {
-        self.events.event(|| SpaceEvent::Change { number });
+        self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// The time at which what goes is ended: now, which is written down, or when it was then.
+    /// Returns the time at which removed nodes end: the current time, which is recorded, or in a
+    /// replay the recorded time.
     pub(in crate::space) fn retires_at(&mut self) -> Time {
         let now = self.now();
-        let Some(mut player) = self.events.script() else {
-            let failure = self.graph.turn.failure.as_ref();
-            self.events
+        let Some(mut player) = self.ports.events.script() else {
+            let failure = self.graph.pass.failure.as_ref();
+            self.ports
+                .events
                 .event(|| SpaceEvent::Retire { now, failure: failure.map(ToString::to_string) });
             return now;
         };
@@ -35,64 +37,64 @@ impl Space {
             self.take_last(&mut *player);
             self.fail_as_recorded(failure.as_deref());
         }
-        self.events = EventPort::Script(Some(player));
+        self.ports.events = EventPort::Script(Some(player));
         then
     }
 
-    /// Notes that the removed nodes have ended, and that later events belong to another graph.
+    /// Records that the removed nodes have ended and that later events belong to the new graph.
     pub(in crate::space) fn note_retired(&mut self) {
         self.note_claims();
-        self.events.event(|| SpaceEvent::Changed);
-        // Whoever reads of the change can read all that was before it.
-        self.events.flush();
-        if let Some(mut player) = self.events.script() {
+        self.ports.events.event(|| SpaceEvent::Changed);
+        // A reader of the record that sees the swap can read all events before it.
+        self.ports.events.flush();
+        if let Some(mut player) = self.ports.events.script() {
             if player.peek() == Some(SpaceEvent::Changed) {
                 player.event();
             }
-            self.events = EventPort::Script(Some(player));
+            self.ports.events = EventPort::Script(Some(player));
         }
     }
 
-    /// Takes what was taken off rings that go, if it plays a record.
+    /// Drains removed rings as recorded; does nothing outside of a replay.
     pub fn take_as_recorded(&mut self) {
-        let Some(mut player) = self.events.script() else { return };
+        let Some(mut player) = self.ports.events.script() else { return };
         loop {
             match player.peek() {
                 Some(SpaceEvent::Import { node, now, count }) => {
                     player.event();
-                    self.tell_claims(&*player, 0);
+                    self.set_claims(&*player, 0);
                     self.play_import(node, now, count);
                 }
                 Some(SpaceEvent::Claim { .. }) => drop(player.event()),
                 _ => break,
             }
         }
-        self.events = EventPort::Script(Some(player));
+        self.ports.events = EventPort::Script(Some(player));
     }
 
-    /// Marks the space as exclusively borrowed by the thread that changes the path.
+    /// Tells the stall detector that a hot swap has borrowed the space.
     pub fn is_lent(&self) {
-        self.post().iter().for_each(StallProbe::is_lent);
+        self.ports.stall_probe().iter().for_each(StallProbe::is_lent);
     }
 
-    /// It has not begun, and does when the path is another.
+    /// Tells the stall detector that the space has not started, because a pending hot swap creates
+    /// it.
     pub fn comes_later(&self) {
-        self.post().iter().for_each(StallProbe::comes_later);
+        self.ports.stall_probe().iter().for_each(StallProbe::comes_later);
     }
 
-    /// It goes on by itself, settles its accounts, or has done something that others see.
+    /// Tells the stall detector that the space has made progress.
     pub fn moves(&self) {
-        self.post().iter().for_each(StallProbe::moves);
+        self.ports.stall_probe().iter().for_each(StallProbe::moves);
     }
 
-    /// It has settled its accounts.
+    /// Tells the stall detector that the space has been drained for a hot swap.
     pub fn has_settled(&self) {
-        self.post().iter().for_each(StallProbe::has_settled);
+        self.ports.stall_probe().iter().for_each(StallProbe::has_settled);
     }
 
-    /// Takes what lies in rings that go until nothing more can come. `sleep` waits until something
-    /// may have.
-    pub fn empty_all_rings(&mut self, goes: &dyn Fn(Key) -> bool, sleep: &dyn Fn()) {
+    /// Drains removed rings until no more blocks can come; `sleep` waits for more.
+    pub fn empty_all_rings(&mut self, goes: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
         let mut wait: Option<StallWait> = None;
         loop {
             wait.iter_mut().for_each(StallWait::looks);
@@ -104,17 +106,18 @@ impl Space {
         }
     }
 
-    /// Waits until the space is asked for, for this change; `None`: it will not be.
+    /// Blocks until the thread of this hot swap asks for the space; `None` if the space must not
+    /// take part.
     pub(super) fn borrow_for(&mut self, player: &dyn Script, number: u64) -> Option<BorrowRequest> {
         let mut wait: Option<StallWait> = None;
         loop {
-            // What lies here and was put into rings then is waited for on their other sides.
+            // Other spaces may wait for blocks published here.
             self.settle();
-            let ticket = self.bell.listen();
+            let ticket = self.ports.doorbell.listen();
             wait.iter_mut().for_each(StallWait::looks);
-            self.heed();
-            match player.change(number, self.borrow.is_some()) {
-                ScriptedChange::Go => return self.borrow.take(),
+            self.serve_requests();
+            match player.change(number, self.ports.borrow.is_some()) {
+                ScriptedChange::Go => return self.ports.borrow.take(),
                 ScriptedChange::Wait => {}
                 ScriptedChange::End => return None,
                 ScriptedChange::Failed(why) => {
@@ -122,14 +125,14 @@ impl Space {
                     return None;
                 }
             }
-            if self.control.is_stopped() || self.graph.turn.failure.is_some() {
+            if self.ports.control.is_stopped() || self.graph.pass.failure.is_some() {
                 return None;
             }
-            self.control.ring();
+            self.ports.control.ring();
             if self.waits_in_vain(&mut wait, || format!("change {number}"), true) {
                 return None;
             }
-            self.bell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, WAIT);
         }
     }
 }

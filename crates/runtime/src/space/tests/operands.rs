@@ -1,39 +1,40 @@
-//! Sections whose operands hold blocks answer as those whose operands answer at once, and every
-//! block that came leaves once, whatever the operands do with their copies.
+//! Sections give the same answers whether their operands hold blocks or answer at once, and every
+//! input block leaves once, whatever the operands do with their copies.
 
 use super::*;
-use crate::space::asks::{Asked, Asks};
+use crate::space::operands::{OperandExpr, OperandSection};
 use testkit::Random;
 
 type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
-/// Numbers with their classes.
+/// Numbers, each with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// Expressions over the same operands, once for each kind of section.
-struct Both {
+/// The same expression for both kinds of section, with a reference evaluation.
+struct ExpressionPair {
     light: Section,
-    heavy: Asked,
-    /// True if it answers a number, by the rules alone; the class is then what the last operand
-    /// that answered said.
+    heavy: OperandExpr,
+    /// Reference evaluation: returns true if the section answers a number, and then sets the class
+    /// to that of the last answering operand.
     answers: Answers,
 }
 
-/// Answers a class for the multiples of a number: that number.
-struct Named(u32);
+/// Classifier that gives the multiples of a number that number as class.
+struct MultipleClass(u32);
 
-impl Classify for Named {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+impl Classify for MultipleClass {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(if number(block).is_multiple_of(self.0) { self.0 } else { 0 })
     }
 }
 
-/// The same, of blocks that it holds until others have come, of which it shows a part.
-struct Slow {
+/// [`MultipleClass`] as a stream filter that holds each block until three more have arrived, and
+/// makes further blocks.
+struct HoldingMultipleClass {
     held: HeldList,
     of: u32,
 }
 
-impl Stream for Slow {
+impl Stream for HoldingMultipleClass {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let class = Class(if number(&block).is_multiple_of(self.of) { self.of } else { 0 });
         cx.hold(&mut self.held, &block.with_class(class), number(&block));
@@ -50,7 +51,7 @@ impl Stream for Slow {
     }
 }
 
-fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> Both {
+fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> ExpressionPair {
     let kind = if depth == 0 { 0 } else { random.below(5) };
     let mut two = |random: &mut Random, depth| {
         let one = expression(random, depth, a, slow);
@@ -60,9 +61,9 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
     match kind {
         1 => {
             let (one, other) = two(random, depth - 1);
-            Both {
+            ExpressionPair {
                 light: Section::Any(light(Wanted::All, one.light, other.light)),
-                heavy: Asked::Any(pair(Wanted::All, one.heavy, other.heavy)),
+                heavy: OperandExpr::Any(pair(Wanted::All, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, result) || (other.answers)(n, result)
                 }),
@@ -70,9 +71,9 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         }
         2 => {
             let (one, other) = two(random, depth - 1);
-            Both {
+            ExpressionPair {
                 light: Section::All(light(Wanted::All, one.light, other.light)),
-                heavy: Asked::All(pair(Wanted::All, one.heavy, other.heavy)),
+                heavy: OperandExpr::All(pair(Wanted::All, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, result) && (other.answers)(n, result)
                 }),
@@ -80,17 +81,17 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         }
         3 => {
             let one = expression(random, depth - 1, a, slow);
-            Both {
+            ExpressionPair {
                 light: Section::Not(Box::new(one.light)),
-                heavy: Asked::Not(Box::new(one.heavy)),
+                heavy: OperandExpr::Not(Box::new(one.heavy)),
                 answers: Box::new(move |n, _| !(one.answers)(n, &mut 0)),
             }
         }
         4 => {
             let (one, other) = two(random, 0);
-            Both {
+            ExpressionPair {
                 light: Section::Chain(light(Wanted::Answered, one.light, other.light)),
-                heavy: Asked::Chain(pair(Wanted::Answered, one.heavy, other.heavy)),
+                heavy: OperandExpr::Chain(pair(Wanted::Answered, one.heavy, other.heavy)),
                 answers: Box::new(move |n, result| {
                     (one.answers)(n, &mut 0) && (other.answers)(n, result)
                 }),
@@ -99,13 +100,13 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
         _ => {
             let of = *random.pick(&[2, 3, 5]);
             let part = match random.below(2) == 0 && slow {
-                true => Filter::stream(Slow { held: HeldList::default(), of }),
-                false => Filter::classify(Named(of)),
+                true => Filter::stream(HoldingMultipleClass { held: HeldList::default(), of }),
+                false => Filter::classify(MultipleClass(of)),
             };
-            let at = a.operand(node("operand", Part::Filter(part)));
-            Both {
+            let at = a.operand(node("operand", Operator::Filter(part)));
+            ExpressionPair {
                 light: Section::Filter(at),
-                heavy: Asked::Filter(at, at),
+                heavy: OperandExpr::Filter(at, at),
                 answers: Box::new(move |n, result| {
                     let yes = n.is_multiple_of(of);
                     *result = if yes { of } else { *result };
@@ -120,7 +121,8 @@ fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)>
     vec![(Wanted::All, one), (wanted, other)]
 }
 
-/// Returns what leaves a section of this expression, answered or not, and the expected result.
+/// Runs a section over a random expression. Returns all blocks that leave it with their classes,
+/// and the expected ones.
 fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const ALL: u32 = 300;
     let mut wanted = Vec::new();
@@ -132,8 +134,8 @@ fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
         };
         wanted = (0..ALL).map(|n| (n, class(n))).collect();
         let part = match heavy {
-            true => Part::Asks(Box::new(Asks::new(&both.heavy))),
-            false => Part::Section(Arc::new(both.light)),
+            true => Operator::OperandSection(Box::new(OperandSection::new(&both.heavy))),
+            false => Operator::Section(Arc::new(both.light)),
         };
         let section = a.node(node("section", part));
         a.arc(from, section, Wanted::Answered, false, 0);

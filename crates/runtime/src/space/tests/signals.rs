@@ -1,65 +1,66 @@
-//! Signals between spaces: who is woken when, with real threads. K4, K7, A16.
+//! Events between spaces on real threads: which space is woken when. K4, K7, A16.
 
 use super::*;
 use buffer::signal::moderate::Events;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Gives one number at a time: the next one a while after the one before has arrived, when the
+/// Source that gives one number at a time: the next one after the previous has arrived and the
 /// reader sleeps again.
 struct Trickle {
     numbers: Numbers,
     arrived: Arc<AtomicU64>,
     given_at: Arc<Mutex<Vec<u64>>>,
-    seen_at: Option<u64>,
+    idle_since: Option<u64>,
 }
 
-/// Time that the reader gets to fall asleep.
+/// Time for the reader to fall asleep, in nanoseconds.
 const PAUSE_NS: u64 = 200_000;
 
 impl Source for Trickle {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.numbers.next == self.numbers.end {
-            return Ok(Given::End);
+            return Ok(SourceStatus::End);
         }
         let now = sys::clock::monotonic();
-        let later = Ok(Given::Wait { until: Some(now + PAUSE_NS), readable: false });
+        let later = Ok(SourceStatus::Wait { until: Some(now + PAUSE_NS), readable: false });
         if self.arrived.load(Ordering::Acquire) < u64::from(self.numbers.next) {
             return later;
         }
-        if now < *self.seen_at.get_or_insert(now) + PAUSE_NS {
+        if now < *self.idle_since.get_or_insert(now) + PAUSE_NS {
             return later;
         }
-        self.seen_at = None;
+        self.idle_since = None;
         let end = std::mem::replace(&mut self.numbers.end, self.numbers.next + 1);
         self.given_at.lock().unwrap().push(sys::clock::monotonic());
         let given = self.numbers.give(intake);
         self.numbers.end = end;
-        given.map(|_| Given::Blocks)
+        given.map(|_| SourceStatus::Blocks)
     }
 
-    fn seen(&self) -> Seen {
-        self.numbers.seen()
+    fn counters(&self) -> SourceCounters {
+        self.numbers.counters()
     }
 }
 
-/// Gives numbers as long as the trickle goes on, so that the space never sleeps and never flushes.
+/// Source that gives numbers until the trickle ends, so that the space never sleeps and never
+/// flushes.
 struct Flood(Numbers, Arc<AtomicU64>, u64);
 
 impl Source for Flood {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.1.load(Ordering::Acquire) >= self.2 {
-            return Ok(Given::End);
+            return Ok(SourceStatus::End);
         }
         self.0.end = self.0.next + 8;
-        self.0.give(intake).map(|_| Given::Blocks)
+        self.0.give(intake).map(|_| SourceStatus::Blocks)
     }
 
-    fn seen(&self) -> Seen {
-        self.0.seen()
+    fn counters(&self) -> SourceCounters {
+        self.0.counters()
     }
 }
 
-/// Notes when each block arrived.
+/// Sink that records the arrival time of each block.
 struct Arrivals {
     arrived: Arc<AtomicU64>,
     at: Arc<Mutex<Vec<u64>>>,
@@ -79,11 +80,11 @@ impl Sink for Arrivals {
     }
 }
 
-/// Keeps its space busy for as long as it is told, whenever a block comes.
-struct Busy(u64);
+/// Filter that spins for this many nanoseconds per block.
+struct Spin(u64);
 
-impl Classify for Busy {
-    fn classify(&mut self, _: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+impl Classify for Spin {
+    fn classify(&mut self, _: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let until = sys::clock::monotonic() + self.0;
         while sys::clock::monotonic() < until {
             std::hint::spin_loop();
@@ -92,8 +93,8 @@ impl Classify for Busy {
     }
 }
 
-/// `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`, as
-/// what both left behind.
+/// Runs `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`;
+/// returns the remains of both spaces.
 fn two_spaces(
     source: Box<dyn Source>,
     flood: Option<Flood>,
@@ -105,30 +106,30 @@ fn two_spaces(
     let config = RingConfig { entries: 256, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.node(node("source", Part::Source(SourcePart::new(source))));
-    let bells = (Arc::clone(&near), Arc::clone(&far));
-    let export = crate::ring::Export::new(0, writer, bells, threshold);
-    let out = a.node(node("ring to thread1", Part::Export(Box::new(export))));
-    let busy = a.node(filter("busy", Filter::classify(Busy(busy_ns))));
+    let from = a.node(node("source", Operator::Source(SourceOperator::new(source))));
+    let doorbells = (Arc::clone(&near), Arc::clone(&far));
+    let export = crate::ring::Export::new(0, writer, doorbells, threshold);
+    let out = a.node(node("ring to thread1", Operator::Export(Box::new(export))));
+    let busy = a.node(filter("busy", Filter::classify(Spin(busy_ns))));
     a.arc(from, out, Wanted::Answered, false, 0);
     a.arc(from, busy, Wanted::Answered, false, 1);
     let mut inputs = vec![Input::Source { node: from, intake: 0 }];
     if let Some(flood) = flood {
         let source = Box::new(flood);
-        let flood = a.node(node("flood", Part::Source(SourcePart::new(source))));
-        let none = a.node(filter("none", Filter::classify(Busy(0))));
+        let flood = a.node(node("flood", Operator::Source(SourceOperator::new(source))));
+        let none = a.node(filter("none", Filter::classify(Spin(0))));
         a.arc(flood, none, Wanted::Answered, false, 3);
         inputs.push(Input::Source { node: flood, intake: 0 });
     }
     let mut first = space(a, inputs, 32, 1);
-    first.bell = near;
+    first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.node(node("ring from thread0", Part::Pass));
-    let to = b.node(node("sink", Part::Sink(SinkPart::new(sink))));
+    let enter = b.node(node("ring from thread0", Operator::Pass));
+    let to = b.node(node("sink", Operator::Sink(SinkOperator::new(sink))));
     b.arc(enter, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
-    second.bell = far;
+    second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
     balanced(&remains);
@@ -136,15 +137,16 @@ fn two_spaces(
 }
 
 fn events(remains: &Remains) -> Events {
-    let mut exports = remains.nodes.iter().filter_map(|node| match &node.part {
-        Part::Export(export) => Some(export.events()),
+    let mut exports = remains.nodes.iter().filter_map(|node| match &node.operator {
+        Operator::Export(export) => Some(export.events()),
         _ => None,
     });
     exports.next().expect("an export")
 }
 
-/// Returns the sorted latencies of the blocks of a trickle over the ring, and the ring's events.
-fn trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
+/// Runs a trickle over a ring; returns the sorted latencies of its blocks in nanoseconds, and the
+/// ring's events.
+fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();
     let numbers = |end| Numbers { next: 0, end, given: Amount::default() };
@@ -153,7 +155,7 @@ fn trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
         numbers: numbers(blocks),
         arrived: Arc::clone(&arrived),
         given_at: Arc::clone(&given_at),
-        seen_at: None,
+        idle_since: None,
     };
     let sink = Box::new(Arrivals { arrived, at: Arc::clone(&at) });
     let threshold = Threshold { blocks: 32, ns };
@@ -166,8 +168,8 @@ fn trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
 }
 
 #[test]
-fn a16_a_trickle_arrives_within_the_latency_though_its_writer_never_sleeps() {
-    let (waits, events) = trickle(1_000_000, 0, 50);
+fn a16_trickle_of_a_busy_writer_arrives_within_the_latency() {
+    let (waits, events) = run_trickle(1_000_000, 0, 50);
     assert_eq!(waits.len(), 50);
     // It arrived at all, though the source waits for that with the next one: the timer sent it. How
     // soon is for the best of many, since others may use this machine too.
@@ -177,18 +179,18 @@ fn a16_a_trickle_arrives_within_the_latency_though_its_writer_never_sleeps() {
 }
 
 #[test]
-fn k4_a_filter_that_computes_for_long_does_not_hold_back_its_siblings() {
+fn k4_slow_filter_does_not_delay_its_siblings() {
     const BUSY_NS: u64 = 200_000_000;
-    let (waits, events) = trickle(1_000_000, BUSY_NS, 5);
+    let (waits, events) = run_trickle(1_000_000, BUSY_NS, 5);
     assert!(waits[0] < BUSY_NS, "not as long as the space is busy: {waits:?}");
     assert!(events.timer > 0, "{events:?}");
 }
 
 #[test]
-fn k7_a_stream_that_flows_gets_batches() {
+fn k7_steady_stream_is_signalled_in_batches() {
     let kept = Arc::default();
     let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
-    let sink = Box::new(Kept(Arc::clone(&kept)));
+    let sink = Box::new(Collector(Arc::clone(&kept)));
     let remains = two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
     let events = events(&remains[0]);

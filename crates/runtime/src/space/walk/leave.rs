@@ -1,10 +1,11 @@
-//! Exits of a walk: sinks, rings to other spaces, replicas elsewhere, and failing filters.
+//! Exits of a walk: sinks, rings to other spaces, dispatch to replicas, and failed filters.
 
 use super::{Ran, Walk, add};
-use crate::copies::last_of;
 use crate::failure::PathFailure;
-use crate::space::node::{NodeId, Part};
-use crate::space::turn::Claims;
+use crate::replicas::last_seq;
+use crate::space::arc::NodeId;
+use crate::space::count_limit::ClaimPolicy;
+use crate::space::node::Operator;
 use filter::{Amount, Batch, LaneMask, lanes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +15,7 @@ impl<'a> Walk<'_, 'a> {
         let amount = batch.amount(came);
         let now = self.now;
         let node = &mut self.nodes[at];
-        let Part::Sink(part) = &mut node.part else { return Ran::Ended };
+        let Operator::Sink(part) = &mut node.operator else { return Ran::Ended };
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
             Ok(Ok(())) => {
                 add(&mut node.flow.sunk, amount);
@@ -23,25 +24,25 @@ impl<'a> Walk<'_, 'a> {
             Ok(Err(failure)) => {
                 add(&mut node.flow.failed, amount);
                 let name = node.name.clone();
-                self.turn.failure = Some(PathFailure::outside(name, failure));
+                self.pass.failure = Some(PathFailure::outside(name, failure));
             }
             Err(panic) => self.failed(at, Some(batch), came, &*panic),
         }
         Ran::Ended
     }
 
-    /// Ends the lanes behind the number of blocks that was asked for.
+    /// Drops the lanes above the limit of `-c`.
     pub(super) fn cut_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
-        let Some(left) = &self.turn.left else { return };
+        let Some(left) = &self.pass.left else { return };
         let live = batch.live();
-        let may = match &mut self.turn.claims {
-            Claims::Free => left.claim(live.count_ones()),
-            Claims::Noted(noted) => {
+        let may = match &mut self.pass.claims {
+            ClaimPolicy::Free => left.claim(live.count_ones()),
+            ClaimPolicy::Noted(noted) => {
                 let may = left.claim(live.count_ones());
                 noted.push(may);
                 may
             }
-            Claims::Scripted(rest) => {
+            ClaimPolicy::Scripted(rest) => {
                 let may = live.count_ones().min(*rest);
                 *rest -= may;
                 may
@@ -57,15 +58,15 @@ impl<'a> Walk<'_, 'a> {
 
     pub(super) fn export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
         let node = &mut self.nodes[at];
-        let Part::Export(export) = &mut node.part else { return Ran::Ended };
+        let Operator::Export(export) = &mut node.operator else { return Ran::Ended };
         let came = batch.live();
         let amount = batch.amount(came);
         let before = export.counted();
-        export.step = self.turn.step;
-        match export.put(batch, self.memory, self.turn.last) {
+        export.step = self.pass.step;
+        match export.put(batch, self.memory, self.pass.last) {
             Ok(()) => add(&mut node.flow.routed, amount),
             Err(failure) => {
-                // What of the batch was put before is in the ring, which accounts for it.
+                // Blocks put before the failure are accounted for by the ring.
                 let after = export.counted();
                 let put = Amount {
                     blocks: after.blocks + after.dropped - before.blocks - before.dropped,
@@ -76,31 +77,31 @@ impl<'a> Walk<'_, 'a> {
                 let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
                 add(&mut node.flow.failed, lost);
                 let name = node.name.clone();
-                self.turn.failure = Some(PathFailure::ring(name, failure));
+                self.pass.failure = Some(PathFailure::ring(name, failure));
             }
         }
         Ran::Ended
     }
 
-    /// Shares a batch out among the copies of what follows: those elsewhere first, so that they
-    /// work on it while the one here does.
-    pub(super) fn deal(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    /// Dispatches a batch to replicas. Those in other spaces come first, so that they work in
+    /// parallel with the one in this space.
+    pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
         let (before, here) = self.nodes.split_at_mut(at);
         let Some((node, behind)) = here.split_first_mut() else { return Ran::Ended };
-        let Part::Deal(deal) = &mut node.part else { return Ran::Ended };
+        let Operator::Dispatch(dispatcher) = &mut node.operator else { return Ran::Ended };
         let arcs = &node.arcs;
         let mut load = |copy: usize| {
             let to = arcs.get(copy).map_or(at, |arc| arc.to);
             let far = if to < at { before.get_mut(to) } else { behind.get_mut(to - at - 1) };
-            match far.map(|node| &mut node.part) {
-                Some(Part::Export(export)) => export.waiting(),
+            match far.map(|node| &mut node.operator) {
+                Some(Operator::Export(export)) => export.waiting(),
                 _ => 0,
             }
         };
-        let (burst, hands) = deal.deal(batch, &mut load);
-        let here = deal.here();
+        let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
+        let here = dispatcher.here();
         self.leave(at, batch, batch.live());
-        self.turn.order = last_of(burst);
+        self.pass.order = last_seq(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
             self.along_alone((at, *copy), *mask, batch, 0);
             return Ran::Ended;
@@ -126,6 +127,6 @@ impl<'a> Walk<'_, 'a> {
             batch.block(batch.at())
         });
         let name = self.nodes[at].name.clone();
-        self.turn.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
+        self.pass.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
     }
 }

@@ -1,50 +1,50 @@
-//! Blocks through programs and operands.
+//! Evaluation: blocks through programs and operands.
 
-use super::{AT_ONCE, Asks, Classes, Part, Place, Then};
-use crate::space::node::{self, NodeId};
+use super::{AT_ONCE, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
+use crate::space::arc::NodeId;
+use crate::space::node;
 use crate::space::walk::{Ran, Walk};
 use abi::Class;
 use filter::{Amount, Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
-/// A block that is asked about.
+/// Block under evaluation.
 pub(super) struct Subject<'a> {
-    /// As it came.
+    /// The unchanged block.
     pub(super) block: Block<'a>,
-    /// The number of the block that caused it, where its paths last parted.
+    /// Number of the block that caused it, given at the last fork.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
-    pub(super) then: Then,
+    pub(super) then: NextStep,
 }
 
-/// A block that leaves a part of an operand.
-pub(super) struct Given<'a> {
+/// Output block of a part of an operand.
+pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
-    /// Index, among the blocks asked about together, of the block that caused it.
+    /// Index of its cause among the blocks evaluated together.
     pub(super) cause: u32,
 }
 
-/// Output of an operand for the blocks it was asked about.
+/// Output of an operand.
 #[derive(Default)]
-pub(super) struct Answer<'a> {
-    pub(super) given: Vec<Given<'a>>,
-    /// The tickets of blocks of which bytes came to the last part.
+pub(super) struct OperandAnswer<'a> {
+    pub(super) given: Vec<OperandBlock<'a>>,
+    /// Tickets of blocks that reached the last part with bytes.
     pub(super) arrived: HashSet<u32>,
     /// Fates of blocks in the operand.
     pub(super) fates: Vec<Fate>,
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Asks a section about the live blocks of a batch.
+    /// Evaluates a section on the live blocks of a batch.
     pub(in crate::space) fn ask(&mut self, at: NodeId, batch: &Batch<'a>) -> Ran<'a> {
         let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
         let blocks: Vec<_> = blocks.collect();
         self.section(at, |asks, walk| asks.enter(walk, at, 0, blocks))
     }
 
-    /// Takes up what a filter gives that a section asks: because its time has come, or because
-    /// nothing more will.
+    /// Continues the evaluation with blocks that an operand released by its timer or at its end.
     pub(in crate::space) fn operand_gave(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -54,32 +54,32 @@ impl<'a> Walk<'_, 'a> {
             output.take().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
         self.section(section, |asks, walk| {
             let Some(place) = asks.place_of(at) else { return Vec::new() };
-            let given = given.into_iter().map(|block| Given { block, cause: 0 }).collect();
-            let mut answer = Answer { given, ..Answer::default() };
+            let given = given.into_iter().map(|block| OperandBlock { block, cause: 0 }).collect();
+            let mut answer = OperandAnswer { given, ..OperandAnswer::default() };
             answer.fates = walk.nodes[at].holds.take_fates();
             asks.resume(walk, section, place, answer)
         })
     }
 
-    /// Has all blocks leave that wait in a section.
+    /// Releases all blocks that wait in a section.
     pub(in crate::space) fn section_ends(&mut self, at: NodeId) -> Ran<'a> {
         self.section(at, |asks, walk| asks.end(walk, at))
     }
 
-    /// Does something with a section while its operands can be called.
+    /// Detaches a section from its node during `act`, so that its operands can be called.
     fn section(
         &mut self,
         at: NodeId,
-        act: impl FnOnce(&mut Asks, &mut Self) -> Vec<Subject<'a>>,
+        act: impl FnOnce(&mut OperandSection, &mut Self) -> Vec<Subject<'a>>,
     ) -> Ran<'a> {
-        let part = std::mem::replace(&mut self.nodes[at].part, node::Part::Pass);
-        let node::Part::Asks(mut asks) = part else {
-            self.nodes[at].part = part;
+        let part = std::mem::replace(&mut self.nodes[at].operator, node::Operator::Pass);
+        let node::Operator::OperandSection(mut asks) = part else {
+            self.nodes[at].operator = part;
             return Ran::Ended;
         };
         let mut left = act(&mut asks, self);
         left.extend(asks.release_orphans(self, at));
-        self.nodes[at].part = node::Part::Asks(asks);
+        self.nodes[at].operator = node::Operator::OperandSection(asks);
         let mut output = Output::default();
         for subject in left {
             output.push(subject.block, subject.order);
@@ -87,17 +87,17 @@ impl<'a> Walk<'_, 'a> {
         if output.is_empty() { Ran::Ended } else { Ran::Others(output) }
     }
 
-    /// Calls a filter of a section with blocks; what leaves it is added to the answer.
-    fn call(&mut self, at: NodeId, given: &[Given<'a>], answer: &mut Answer<'a>) {
+    /// Calls a filter of an operand; appends its output and fates to the answer.
+    fn call(&mut self, at: NodeId, given: &[OperandBlock<'a>], answer: &mut OperandAnswer<'a>) {
         for some in given.chunks(AT_ONCE) {
             let mut batch = Batch::empty();
-            for Given { block, cause } in some {
+            for OperandBlock { block, cause } in some {
                 let added = batch.push(*block, *cause);
                 debug_assert!(added.is_ok(), "as many as there are lanes");
             }
             let came = batch.amount(batch.live());
             add(&mut self.nodes[at].taken[0], came);
-            let stays = matches!(self.nodes[at].part, node::Part::Filter(Filter::Lanes(_)));
+            let stays = matches!(self.nodes[at].operator, node::Operator::Filter(Filter::Lanes(_)));
             match self.run(at, &mut batch) {
                 Ran::Same => take(&batch, answer),
                 Ran::Others(mut output) => {
@@ -106,7 +106,7 @@ impl<'a> Walk<'_, 'a> {
                 Ran::Ended => batch.keep(0),
             }
             if stays {
-                // What does not stay in its lane there was dropped.
+                // Lanes that are no longer live were dropped.
                 let ended = some.iter().enumerate().filter(|(l, _)| batch.live() >> l & 1 == 0);
                 let tickets = ended.map(|(_, given)| given.block.marks.ticket());
                 answer.fates.extend(tickets.filter(|ticket| *ticket != 0).map(Fate::Dropped));
@@ -115,9 +115,14 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts what of the blocks that a filter gave goes on.
-    fn routed(&mut self, part: Part, all: &[Given<'_>], goes_on: impl Fn(&Given<'_>) -> bool) {
-        let Part::Filter(at, _) = part else { return };
+    /// Counts the output of a filter as routed or unselected.
+    fn routed(
+        &mut self,
+        part: OperandPart,
+        all: &[OperandBlock<'_>],
+        goes_on: impl Fn(&OperandBlock<'_>) -> bool,
+    ) {
+        let OperandPart::Filter(at, _) = part else { return };
         let flow = &mut self.nodes[at].flow;
         for given in all {
             let to = if goes_on(given) { &mut flow.routed } else { &mut flow.unselected };
@@ -126,9 +131,9 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-impl Asks {
-    /// Has a program answer these blocks, each with the number of what caused it. Those whose
-    /// answer is known leave, in the order of what was known.
+impl OperandSection {
+    /// Runs a program on blocks, each with its order number. Returns the decided blocks; the others
+    /// wait.
     fn enter<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -142,7 +147,7 @@ impl Asks {
         let mut flow = Vec::with_capacity(blocks.len());
         for (mut block, order) in blocks {
             if program == 0 {
-                // Nobody around asks about it.
+                // No enclosing section tracks the block.
                 block.marks = block.marks.with_ticket(0);
             }
             let class = block.pointer.class;
@@ -158,7 +163,7 @@ impl Asks {
         self.go_on(walk, at, (program, 0), flow)
     }
 
-    /// The steps of a program from one on.
+    /// Runs the steps of a program from step `from` on; returns the decided blocks.
     pub(super) fn go_on<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -172,7 +177,7 @@ impl Asks {
             let (yes, no, asked, plain) = (it.yes, it.no, it.asked.clone(), it.operand.is_empty());
             let mut given = Vec::new();
             for (cause, subject) in flow.iter_mut().enumerate() {
-                if subject.then != Then::Ask(step) {
+                if subject.then != NextStep::Ask(step) {
                     continue;
                 }
                 if !asked.has(subject.classes.came) {
@@ -182,13 +187,13 @@ impl Asks {
                 } else {
                     let mut block = subject.block.with_class(subject.classes.incoming);
                     block.marks = block.marks.with_ticket(subject.ticket);
-                    given.push(Given { block, cause: cause as u32 });
+                    given.push(OperandBlock { block, cause: cause as u32 });
                 }
             }
             if given.is_empty() {
                 continue;
             }
-            let answer = Answer { given, ..Answer::default() };
+            let answer = OperandAnswer { given, ..OperandAnswer::default() };
             let answer = self.operand(walk, at, (program, step, 0), answer);
             flow = self.settle(walk, at, (program, step), answer, flow);
         }
@@ -200,20 +205,20 @@ impl Asks {
         flow.into_iter().map(Subject::answered).collect()
     }
 
-    /// Has the parts of an operand from one on take what the answer has so far.
+    /// Runs the parts of an operand from part `from` on.
     fn operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-        (program, step, from): Place,
-        mut answer: Answer<'a>,
-    ) -> Answer<'a> {
+        (program, step, from): OperandPlace,
+        mut answer: OperandAnswer<'a>,
+    ) -> OperandAnswer<'a> {
         let parts = self.programs[program].steps[step].operand.len();
         for place in from..parts {
             let (wanted, part) = self.programs[program].steps[step].operand[place].clone();
             let mut given = std::mem::take(&mut answer.given);
             if place > 0 {
-                let goes_on = |given: &Given<'_>| wanted.has(given.block.pointer.class);
+                let goes_on = |given: &OperandBlock<'_>| wanted.has(given.block.pointer.class);
                 let before = self.programs[program].steps[step].operand[place - 1].1;
                 walk.routed(before, &given, goes_on);
                 given.retain(goes_on);
@@ -223,11 +228,11 @@ impl Asks {
                 answer.arrived.extend(arrived.map(|given| given.block.marks.ticket()));
             }
             match part {
-                Part::Filter(node, _) => walk.call(node, &given, &mut answer),
-                Part::Program(inner) => {
+                OperandPart::Filter(node, _) => walk.call(node, &given, &mut answer),
+                OperandPart::Program(inner) => {
                     let blocks = given.into_iter().map(|given| (given.block, given.cause));
                     let left = self.enter(walk, at, inner, blocks.collect());
-                    answer.given = left.into_iter().map(Given::from).collect();
+                    answer.given = left.into_iter().map(OperandBlock::from).collect();
                     answer.fates.extend(self.fates_inside(walk, at));
                 }
             }
@@ -238,20 +243,21 @@ impl Asks {
         answer
     }
 
-    /// Goes on behind a part of an operand that gave something by itself.
+    /// Continues after a part of an operand that released blocks on its own.
     pub(super) fn resume<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-        (program, step, place): Place,
-        answer: Answer<'a>,
+        (program, step, place): OperandPlace,
+        answer: OperandAnswer<'a>,
     ) -> Vec<Subject<'a>> {
         let answer = self.operand(walk, at, (program, step, place + 1), answer);
         let flow = self.settle(walk, at, (program, step), answer, Vec::new());
         self.left_behind(walk, at, (program, step), flow)
     }
 
-    /// Returns the blocks that leave the section after a step.
+    /// Runs the steps after a decided step, then those of enclosing programs; returns the blocks
+    /// that leave the section.
     pub(super) fn left_behind<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -263,27 +269,32 @@ impl Asks {
         match self.programs[program].inside {
             None => left,
             Some(around) => {
-                let given = left.into_iter().map(Given::from).collect();
+                let given = left.into_iter().map(OperandBlock::from).collect();
                 let fates = self.fates_inside(walk, at);
-                self.resume(walk, at, around, Answer { given, fates, ..Answer::default() })
+                self.resume(
+                    walk,
+                    at,
+                    around,
+                    OperandAnswer { given, fates, ..OperandAnswer::default() },
+                )
             }
         }
     }
 
-    /// Returns the fates of blocks in a program inside an operand.
+    /// Takes the fates that blocks met in an inner program.
     fn fates_inside(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates
     }
 
-    /// The class with which the block that this one was came into the section.
+    /// Returns the entry class of the enclosing block; `None` in the outermost program.
     fn came(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.came.get(&block.marks.ticket()).copied()
     }
 
-    /// A ticket that no block has.
+    /// Returns an unused, nonzero ticket.
     fn ticket(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -295,23 +306,24 @@ impl Asks {
 }
 
 impl<'a> Subject<'a> {
-    /// The block as it leaves the program.
+    /// Sets the final class of a decided block.
     fn answered(mut self) -> Self {
-        let class = if self.then == Then::Yes { self.classes.result } else { Class::NONE };
+        let class = if self.then == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);
         self
     }
 }
 
-impl<'a> From<Subject<'a>> for Given<'a> {
+impl<'a> From<Subject<'a>> for OperandBlock<'a> {
     fn from(subject: Subject<'a>) -> Self {
         Self { block: subject.block, cause: subject.order }
     }
 }
 
-/// Adds the live blocks of a batch to what was given.
-fn take<'a>(batch: &Batch<'a>, answer: &mut Answer<'a>) {
-    let given = lanes(batch.live()).map(|l| Given { block: batch.block(l), cause: batch.order(l) });
+/// Appends the live blocks of a batch to an answer.
+fn take<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
+    let given =
+        lanes(batch.live()).map(|l| OperandBlock { block: batch.block(l), cause: batch.order(l) });
     answer.given.extend(given);
 }
 

@@ -1,32 +1,34 @@
-//! Blocks that come: from a source of the space, or over a ring from another.
+//! Input of a space: blocks from a source, and blocks from a ring.
 
+use super::arc::NodeId;
 use super::memory::Frames;
-use super::node::{NodeId, Part};
-use super::sleep::earlier;
-use super::{GENERAL, Input, Pass, Space};
+use super::node::Operator;
+use super::pass::PassResult;
+use super::pass::earlier;
+use super::{GENERAL, Input, Space};
 use crate::failure::PathFailure;
-use endpoint::{Given, Intake};
-use filter::{Batch, Room, Time};
+use endpoint::{Intake, SourceStatus};
+use filter::{Batch, BatchMemory, Time};
 
-/// Limits on taking entries off a ring in one pass.
+/// Limits of one read from a ring.
 #[derive(Clone, Copy)]
-pub(super) struct Taking {
+pub(super) struct TakeLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
-    /// The path's time, where a record says it.
+    /// Time of the path from a record; `None`: read the clock.
     pub(super) now: Option<Time>,
-    /// True if the pass ends with them.
+    /// True if the pass ends after these blocks.
     pub(super) last: bool,
 }
 
 impl Space {
-    /// Asks a source for a batch and walks it.
-    pub(super) fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut Pass) {
-        let stopped = self.control.is_stopped();
-        // Of what is under way nothing is wanted once everybody has enough.
+    /// Takes a batch from a source and walks it.
+    pub(super) fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut PassResult) {
+        let stopped = self.ports.control.is_stopped();
+        // Once the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.has_enough();
-        let now = self.live();
-        let Part::Source(part) = &mut self.graph.nodes[at].part else { return };
+        let now = self.graph.live();
+        let Operator::Source(part) = &mut self.graph.nodes[at].operator else { return };
         if part.ended {
             return;
         }
@@ -34,9 +36,9 @@ impl Space {
             part.ended = true;
             return;
         }
-        let mut room = self.spare.take().unwrap_or_default();
+        let mut room = self.inputs.spare.take().unwrap_or_default();
         let pool = &self.graph.intakes[from];
-        let intake = Intake::new(pool, &mut room.columns, self.batch_max, now);
+        let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
         let mut intake = intake.beside(&self.graph.intakes[GENERAL]);
         let given = part.source.give(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
@@ -45,54 +47,54 @@ impl Space {
             age.came(&room.columns, now);
         }
         match given {
-            Ok(Given::Blocks) => pass.open = true,
-            Ok(Given::Wait { until, readable }) => {
+            Ok(SourceStatus::Blocks) => pass.open = true,
+            Ok(SourceStatus::Wait { until, readable }) => {
                 pass.open = true;
                 pass.until = earlier(pass.until, until);
                 pass.readable |= readable;
             }
-            Ok(Given::End) => part.ended = true,
+            Ok(SourceStatus::End) => part.ended = true,
             Err(failure) => {
                 part.ended = true;
                 let name = self.graph.nodes[at].name.clone();
-                self.graph.turn.failure = Some(PathFailure::outside(name, failure));
+                self.graph.pass.failure = Some(PathFailure::outside(name, failure));
             }
         }
         pass.moved |= came > 0;
-        self.graph.turn.last = drained && self.inputs.len() == 1;
-        self.spare = Some(self.turn_with((at, from, edge), room, now));
-        self.graph.turn.last = false;
+        self.graph.pass.last = drained && self.inputs.list.len() == 1;
+        self.inputs.spare = Some(self.finish_pull((at, from, edge), room, now));
+        self.graph.pass.last = false;
     }
 
-    /// Walks the blocks that a source put, what asked to be woken, and ends the turn.
-    pub(super) fn turn_with(
+    /// Walks the blocks of a source, calls due timers, and ends the pass.
+    pub(super) fn finish_pull(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
-        room: Room,
+        room: BatchMemory,
         now: Time,
-    ) -> Room {
-        // A failing source may have given blocks before: they are walked, then the path ends.
-        let failure = self.graph.turn.failure.take();
+    ) -> BatchMemory {
+        // A failing source may have given blocks first: they are walked, then the path ends.
+        let failure = self.graph.pass.failure.take();
         let now = self.graph.clock.advance(&room.columns, now);
         self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
         let room = self.walk_pulled((at, from, edge), room, now, true);
-        self.graph.turn.failure = self.graph.turn.failure.take().or(failure);
+        self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
         self.note_claims();
         room
     }
 
-    /// Walks blocks that lie in an intake, and ends the turn: with what asked to be woken, unless
-    /// more of the same turn follows.
+    /// Walks blocks in an intake. `last`: calls due timers afterwards; otherwise more blocks of the
+    /// same pass follow.
     pub(super) fn walk_pulled(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
-        room: Room,
+        room: BatchMemory,
         now: Time,
         last: bool,
-    ) -> Room {
-        let look = self.graph.shape.looks || self.graph.turn.observers.look();
+    ) -> BatchMemory {
+        let look = self.graph.shape.looks || self.graph.pass.observers.look();
         let mut spare = None;
-        // What was put aside comes before what filters let go because their time has come.
+        // Deferred edits run before timers.
         self.graph.walk(now, &[], |walk| {
             let intakes = walk.memory.intakes;
             let (general, pool) = (&intakes[GENERAL], &intakes[from]);
@@ -110,42 +112,46 @@ impl Space {
         if last {
             self.graph.tick(now, &[]);
         }
-        self.turn_pools();
+        self.end_pass();
         spare.unwrap_or_default()
     }
 
     /// Takes a batch off a ring and walks it.
-    pub(super) fn import(&mut self, i: usize, pass: &mut Pass) {
-        self.walk_imported(i, pass, Taking { most: self.batch_max, now: None, last: true });
+    pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
+        self.walk_imported(
+            i,
+            pass,
+            TakeLimits { most: self.inputs.batch_max, now: None, last: true },
+        );
         self.note_claims();
     }
 
-    pub(super) fn walk_imported(&mut self, i: usize, pass: &mut Pass, turn: Taking) {
-        let Input::Ring { node, import, ended } = &mut self.inputs[i] else { return };
+    pub(super) fn walk_imported(&mut self, i: usize, pass: &mut PassResult, limits: TakeLimits) {
+        let Input::Ring { node, import, ended } = &mut self.inputs.list[i] else { return };
         if *ended {
             return;
         }
         let at = *node;
-        let walked = match import.peek(turn.most) {
+        let walked = match import.peek(limits.most) {
             Ok(None) => import.is_finished().map(|finished| {
                 *ended = finished;
                 pass.open |= !finished;
             }),
             Ok(Some(taken)) => {
-                let mut room = self.spare.take().unwrap_or_default();
+                let mut room = self.inputs.spare.take().unwrap_or_default();
                 room.columns.clear();
                 room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
                 let count = room.columns.len();
-                let now = turn.now.unwrap_or_else(|| self.graph.advance(&room.columns));
-                let (all, spare) = ([taken], &mut self.spare);
-                self.events.import(at, now, count);
+                let now = limits.now.unwrap_or_else(|| self.graph.advance(&room.columns));
+                let (all, spare) = ([taken], &mut self.inputs.spare);
+                self.ports.events.import(at, now, count);
                 self.graph.walk(now, &all, |walk| {
                     let Some(taken) = walk.memory.imported.first() else { return };
                     let mut batch = Frames::new(|number, _| taken.segment(number)).batch(room);
                     walk.source(at, &mut batch);
                     *spare = Some(batch.into_room());
                 });
-                if turn.last {
+                if limits.last {
                     self.graph.tick(now, &all);
                 }
                 pass.open = true;
@@ -156,8 +162,8 @@ impl Space {
         };
         if let Err(fault) = walked {
             let name = self.graph.nodes[at].name.clone();
-            self.graph.turn.failure = Some(PathFailure::ring(name, fault));
+            self.graph.pass.failure = Some(PathFailure::ring(name, fault));
         }
-        self.turn_pools();
+        self.end_pass();
     }
 }

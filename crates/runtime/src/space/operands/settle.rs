@@ -1,8 +1,8 @@
 //! Answers of operands, and blocks that wait for them.
 
-use super::run::{Answer, Given, Subject};
-use super::{Asks, SoFar, Then, Waiting};
-use crate::space::node::NodeId;
+use super::run::{OperandAnswer, OperandBlock, Subject};
+use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
+use crate::space::arc::NodeId;
 use crate::space::walk::Walk;
 use abi::Class;
 use filter::{Block, Fate, Gateway as _, HeldList};
@@ -11,48 +11,48 @@ use std::collections::{BTreeSet, HashMap};
 /// Verdict on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// It is answered; with this class, if the operand said one.
+    /// Answered, with the class given by the operand, if any.
     Yes(Option<Class>),
     No,
-    /// It ends here.
+    /// Dropped by the operand.
     Drop,
-    /// It waits.
+    /// Not decided yet.
     Wait,
 }
 
-/// Position of a block in the output: behind the block that caused it, in the operand's order.
-type At = (usize, usize);
+/// Position of a block in the output: index of its cause, then the operand's order.
+type OutputPosition = (usize, usize);
 
-/// Results of an operand, by block.
+/// New results of an operand, by ticket.
 #[derive(Default)]
-struct Known {
-    so_far: HashMap<u32, SoFar>,
-    at: HashMap<u32, At>,
-    /// The tickets of which something is known now that was not.
+struct OperandResults {
+    so_far: HashMap<u32, PartialAnswer>,
+    at: HashMap<u32, OutputPosition>,
+    /// Tickets with new results.
     touched: BTreeSet<u32>,
-    /// Ticket of the block into which the block of this ticket was merged.
+    /// Ticket of the block into which a block was merged, by the ticket of the latter.
     joined: HashMap<u32, u32>,
 }
 
-impl Asks {
-    /// Takes what an operand answered: of `flow` the blocks that were asked about go on or wait,
-    /// and those that have waited go on with them.
+impl OperandSection {
+    /// Applies the answer of an operand: blocks of `flow` continue or begin to wait, and waiting
+    /// blocks with a verdict continue.
     pub(super) fn settle<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step): (usize, usize),
-        answer: Answer<'a>,
+        answer: OperandAnswer<'a>,
         flow: Vec<Subject<'a>>,
     ) -> Vec<Subject<'a>> {
         let orders: Vec<u32> = flow.iter().map(|subject| subject.order).collect();
-        let mut known = self.know(answer);
-        self.remember(program, step, &mut known);
-        let mut left: Vec<(At, Subject<'a>)> = Vec::with_capacity(flow.len());
+        let mut known = self.collect_results(answer);
+        self.add_waiting_results(program, step, &mut known);
+        let mut left: Vec<(OutputPosition, Subject<'a>)> = Vec::with_capacity(flow.len());
         let mut decided = Vec::new();
-        let failed = walk.turn.failure.is_some();
+        let failed = walk.pass.failure.is_some();
         for (place, mut subject) in flow.into_iter().enumerate() {
-            if subject.then != Then::Ask(step) {
+            if subject.then != NextStep::Ask(step) {
                 left.push(((place, 0), subject));
                 continue;
             }
@@ -67,7 +67,7 @@ impl Asks {
                 continue;
             }
             decided.push((ticket, verdict));
-            if self.goes_on(walk, at, (program, step), &mut subject, verdict) {
+            if self.advance(walk, at, (program, step), &mut subject, verdict) {
                 let seen = known.at.get(&root).copied().unwrap_or((place, 0));
                 subject.order = orders.get(seen.0).copied().unwrap_or(subject.order);
                 left.push((seen, subject));
@@ -84,14 +84,14 @@ impl Asks {
         let mut next = 0;
         while let Some((ticket, verdict)) = decided.get(next).copied() {
             next += 1;
-            // Those that were put together with it are what it is.
+            // Merged blocks share the verdict.
             let others = self.joined.remove(&ticket).unwrap_or_default();
             decided.extend(others.into_iter().map(|other| (other, verdict)));
             let root = self.follows(program, ticket).unwrap_or(ticket);
             let place = known.at.get(&root).copied().unwrap_or(last);
             let order = orders.get(place.0).copied().unwrap_or_default();
             if let Some(mut subject) = self.release(walk, at, (program, step), ticket, order)
-                && self.goes_on(walk, at, (program, step), &mut subject, verdict)
+                && self.advance(walk, at, (program, step), &mut subject, verdict)
             {
                 left.push((place, subject));
             }
@@ -101,12 +101,12 @@ impl Asks {
     }
 
     /// Collects the new results of each block.
-    fn know(&mut self, answer: Answer<'_>) -> Known {
-        let mut known = Known::default();
-        for (number, Given { block, cause }) in answer.given.iter().enumerate() {
+    fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
+        let mut known = OperandResults::default();
+        for (number, OperandBlock { block, cause }) in answer.given.iter().enumerate() {
             let ticket = block.marks.ticket();
             if ticket == 0 {
-                // Made inside: it ends here.
+                // Made by the operand: ends here.
                 continue;
             }
             let so_far = known.so_far.entry(ticket).or_default();
@@ -137,7 +137,7 @@ impl Asks {
                     known.so_far.entry(ticket).or_default().dropped = true;
                     known.touched.insert(ticket);
                 }
-                // Into what was made inside: it was used up.
+                // Merged into a block made by the operand: consumed.
                 Fate::Joined(_, 0) => {}
                 Fate::Joined(ticket, into) => {
                     known.joined.insert(ticket, into);
@@ -148,8 +148,8 @@ impl Asks {
         known
     }
 
-    /// Adds what was known before of blocks that wait for this step, and leaves it with them.
-    fn remember(&mut self, program: usize, step: usize, known: &mut Known) {
+    /// Merges new results with those of blocks that wait for this step.
+    fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
             if let Some(it) = waiting.get_mut(ticket) {
@@ -170,15 +170,15 @@ impl Asks {
         });
     }
 
-    /// Returns the verdict on the block of this ticket.
-    fn verdict(&self, known: &Known, ticket: u32) -> Verdict {
+    /// Returns the verdict on a block.
+    fn verdict(&self, known: &OperandResults, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {
-            SoFar { class: Some(class), .. } => Verdict::Yes(Some(class)),
+            PartialAnswer { class: Some(class), .. } => Verdict::Yes(Some(class)),
             _ if self.held.contains_key(&ticket) => Verdict::Wait,
-            SoFar { zero: true, .. } => Verdict::No,
-            SoFar { dropped: true, .. } => Verdict::Drop,
-            SoFar { arrived: true, .. } => Verdict::Yes(None),
+            PartialAnswer { zero: true, .. } => Verdict::No,
+            PartialAnswer { dropped: true, .. } => Verdict::Drop,
+            PartialAnswer { arrived: true, .. } => Verdict::Yes(None),
             _ => Verdict::No,
         }
     }
@@ -187,8 +187,8 @@ impl Asks {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
-    /// Leads a block on behind a step, and answers whether it does go on.
-    fn goes_on(
+    /// Advances a block after a step; returns false if the block is dropped.
+    fn advance(
         &mut self,
         walk: &mut Walk<'_, '_>,
         at: NodeId,
@@ -199,7 +199,7 @@ impl Asks {
         let it = &self.programs[program].steps[step];
         match verdict {
             Verdict::Yes(class) => {
-                if let Some(class) = class.filter(|_| it.says) {
+                if let Some(class) = class.filter(|_| it.sets_class) {
                     subject.classes.result = class;
                 }
                 subject.then = it.yes;
@@ -222,20 +222,20 @@ impl Asks {
         true
     }
 
-    /// A block of a program inside an operand ended: the operand dropped it.
+    /// Reports a block of an inner program as dropped to the enclosing program.
     fn ended(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Has a block wait for an operand.
+    /// Suspends a block until its operand has answered. Evicts it if it cannot be held.
     fn suspend<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step): (usize, usize),
         subject: Subject<'a>,
-        (follows, so_far): (Option<u32>, SoFar),
+        (follows, so_far): (Option<u32>, PartialAnswer),
     ) {
         let outermost = self.programs[program].inside.is_none();
         let Some((entry, pin)) = walk.memory.pin(&subject.block) else {
@@ -253,11 +253,12 @@ impl Asks {
             node.counts.held.add(subject.block.length());
         }
         let classes = subject.classes;
-        let waiting = Waiting { list, step, follows, classes, so_far };
+        let waiting = WaitingBlock { list, step, follows, classes, so_far };
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Takes out a block that waits for this step.
+    /// Takes a waiting block out of the section, to be resumed; `None` if it does not wait for this
+    /// step.
     fn release<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -269,16 +270,17 @@ impl Asks {
         let waiting = &mut self.programs[program].waiting;
         waiting.get(&ticket).filter(|it| it.step == step)?;
         let mut it = waiting.remove(&ticket)?;
-        let block = self.taken(walk, at, &mut it, program)?;
-        Some(Subject { block, order, ticket, classes: it.classes, then: Then::Ask(step) })
+        let block = self.take_waiting(walk, at, &mut it, program)?;
+        Some(Subject { block, order, ticket, classes: it.classes, then: NextStep::Ask(step) })
     }
 
-    /// The block that waits, which the section no longer holds.
-    fn taken<'a>(
+    /// Removes a waiting block from the holds of the section and unpins it; `None` if it is not
+    /// held.
+    fn take_waiting<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-        waiting: &mut Waiting,
+        waiting: &mut WaitingBlock,
         program: usize,
     ) -> Option<Block<'a>> {
         let node = &mut walk.nodes[at];
@@ -293,28 +295,28 @@ impl Asks {
         Some(block)
     }
 
-    /// Has all blocks leave that wait: of what operands hold now nothing more will be known.
+    /// Releases all waiting blocks: no further answers come.
     pub(super) fn end<'a>(&mut self, walk: &mut Walk<'_, 'a>, at: NodeId) -> Vec<Subject<'a>> {
         let mut all = Vec::new();
-        // What stands inside an operand comes behind what is around it, and goes before.
+        // Inner programs have higher indices and end first.
         while let Some(program) = self.programs.iter().rposition(|it| !it.waiting.is_empty()) {
             let waiting = &self.programs[program].waiting;
             let Some(step) = waiting.values().map(|it| it.step).min() else { break };
             let here = waiting.iter().filter(|(_, it)| it.step == step);
-            let tickets: Vec<(u32, SoFar)> =
+            let tickets: Vec<(u32, PartialAnswer)> =
                 here.map(|(ticket, it)| (*ticket, it.so_far)).collect();
             let mut flow = Vec::new();
             for (ticket, so_far) in tickets {
                 self.held.remove(&ticket);
                 self.joined.remove(&ticket);
                 let verdict = match so_far {
-                    SoFar { zero: true, .. } => Verdict::No,
-                    SoFar { dropped: true, .. } => Verdict::Drop,
-                    SoFar { arrived: true, .. } => Verdict::Yes(None),
+                    PartialAnswer { zero: true, .. } => Verdict::No,
+                    PartialAnswer { dropped: true, .. } => Verdict::Drop,
+                    PartialAnswer { arrived: true, .. } => Verdict::Yes(None),
                     _ => Verdict::No,
                 };
                 if let Some(mut subject) = self.release(walk, at, (program, step), ticket, 0)
-                    && self.goes_on(walk, at, (program, step), &mut subject, verdict)
+                    && self.advance(walk, at, (program, step), &mut subject, verdict)
                 {
                     flow.push(subject);
                 }
@@ -324,7 +326,7 @@ impl Asks {
         all
     }
 
-    /// Blocks that wait for what is asked no longer leave as they are.
+    /// Releases blocks whose operand no longer exists, unchanged.
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -332,10 +334,10 @@ impl Asks {
     ) -> Vec<Subject<'a>> {
         let mut left = Vec::new();
         for mut it in std::mem::take(&mut self.orphans) {
-            let Some(block) = self.taken(walk, at, &mut it, 0) else { continue };
+            let Some(block) = self.take_waiting(walk, at, &mut it, 0) else { continue };
             let class = if it.so_far.zero { Class::NONE } else { it.classes.result };
             let (block, classes) = (block.with_class(class), it.classes);
-            left.push(Subject { block, order: 0, ticket: 0, classes, then: Then::Yes });
+            left.push(Subject { block, order: 0, ticket: 0, classes, then: NextStep::Yes });
         }
         left
     }

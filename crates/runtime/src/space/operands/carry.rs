@@ -1,9 +1,9 @@
-//! A section that goes on in another graph: its blocks wait for the same operands.
+//! Transfer of waiting blocks to the section of a new graph.
 
-use super::{Asks, Part};
+use super::{OperandPart, OperandSection};
 
-impl Asks {
-    /// Goes on with the blocks that wait in the section that this one replaces.
+impl OperandSection {
+    /// Takes over the waiting blocks of the section that this one replaces.
     pub(in crate::space) fn take_over(&mut self, old: Self) {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {
@@ -21,14 +21,16 @@ impl Asks {
                         self.programs[at].waiting.insert(ticket, waiting);
                     }
                     None if program.inside.is_none() => self.orphans.push(waiting),
-                    // A view inside an operand: the block around it is told nothing more of it.
+                    // A view inside an operand: the enclosing block gets no further results from
+                    // it.
                     None => {}
                 }
             }
         }
     }
 
-    /// The step here that asks a filter which a step of another section asks, as deep inside.
+    /// Returns program and step of this section that contain a filter of the given step of the old
+    /// section, at the same depth of nesting.
     fn step_like(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.numbers(program, step, &mut numbers);
@@ -47,13 +49,13 @@ impl Asks {
         })
     }
 
-    /// The numbers in the plan of the filters of an operand.
+    /// Collects the planned indices of the filters in a step's operand.
     fn numbers(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
         let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
         for (_, part) in operand {
             match part {
-                Part::Filter(_, number) => numbers.push(*number),
-                Part::Program(inner) => {
+                OperandPart::Filter(_, number) => numbers.push(*number),
+                OperandPart::Program(inner) => {
                     let steps = 0..self.programs[*inner].steps.len();
                     steps.for_each(|step| self.numbers(*inner, step, numbers));
                 }

@@ -1,0 +1,325 @@
+//! Counters of one space, for its nodes, edges and reports: collected while it runs, or from its
+//! remains.
+
+use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
+use crate::space::arc::GraphArc;
+use crate::space::node::{Node, Operator};
+use endpoint::SourceCounters;
+use filter::{Amount, Report};
+use serde::{Deserialize, Serialize};
+
+/// Report of a filter or sink.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Index of the node in the plan.
+    pub planned: usize,
+    /// Name of the node.
+    pub name: String,
+    /// The report itself.
+    pub report: Report,
+}
+
+/// Input over one ring, counted by the reader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// Index of the edge in the plan.
+    pub planned: usize,
+    /// Index of the ring's entry node in its space; `usize::MAX` after the node was removed.
+    pub node: usize,
+    /// Name of the node. Several entry nodes may share one.
+    pub name: NodeName,
+    /// Blocks and bytes taken off the ring.
+    pub taken: Amount,
+}
+
+/// Counters of one space, collected by the space between two passes or at its end.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceCounters {
+    pub(crate) nodes: Vec<CountedNode>,
+    /// Edges of removed nodes.
+    pub(crate) edges: Vec<Edge>,
+    /// Continuations of kernel edges, including removed ones.
+    pub(crate) risen: Vec<Risen>,
+    pub(crate) imported: Vec<Imported>,
+    /// Reports with the index of their node; `usize::MAX` for removed nodes.
+    pub(crate) reports: Vec<(usize, NodeReport)>,
+    pub(crate) failed: bool,
+    /// Counts of a space that runs in the kernel.
+    pub(crate) outside: Option<OutsideCounts>,
+}
+
+/// Counts of a space that runs in the kernel, beyond those of its nodes.
+#[derive(Clone, Debug, Default)]
+pub struct OutsideCounts {
+    /// Counts of the sources.
+    pub sources: Vec<(String, SourceCounters)>,
+    /// Edges within the space.
+    pub edges: Vec<Edge>,
+    /// Edges that leave the space.
+    pub exits: Vec<ExitEdge>,
+}
+
+/// Edge from the kernel into user space, counted by the kernel program.
+#[derive(Clone, Debug)]
+pub struct ExitEdge {
+    /// Planned index of the source, number of kernel programs that ran there before, and exit index
+    /// in the current one.
+    pub name: (usize, usize, usize),
+    /// Counts of the edge.
+    pub edge: Edge,
+}
+
+/// Counters of nodes and rings removed from a running space.
+#[derive(Clone, Debug, Default)]
+pub struct Retired {
+    pub(crate) nodes: Vec<CountedNode>,
+    pub(crate) edges: Vec<Edge>,
+    pub(crate) risen: Vec<Risen>,
+    pub(crate) imported: Vec<Imported>,
+    pub(crate) reports: Vec<NodeReport>,
+}
+
+/// Continuation of a kernel edge in user space: the name of the kernel edge, and the edge that
+/// follows the source.
+pub(crate) type Risen = ((usize, usize, usize), Edge);
+
+impl Retired {
+    /// Adds the counters of removed nodes and arcs. `before` has all counters of the space before
+    /// the removal; `gone` selects the removed nodes by index, `gone_arc` the removed arcs by node
+    /// and arc index.
+    pub fn add(
+        &mut self,
+        before: SpaceCounters,
+        gone: &dyn Fn(usize) -> bool,
+        gone_arc: &dyn Fn(usize, usize) -> bool,
+    ) {
+        let known = self.nodes.len();
+        let nodes = before.nodes.len() - known;
+        self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
+        for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
+            let calls = std::mem::take(&mut node.calls);
+            if node.transport {
+                let risen = risen(&self.nodes, &node, calls);
+                self.risen.extend(risen.filter(|((.., arc), _)| gone_arc(at, *arc)));
+            } else {
+                let calls = calls.into_iter().enumerate().filter(|(arc, _)| gone_arc(at, *arc));
+                self.edges.extend(calls.map(|(_, edge)| edge));
+            }
+            if gone(at) {
+                // Replicas may replace the node: they share its ledger entry.
+                node.copied |= node.ring.is_none() && !node.filtered.name.is_ring();
+                self.nodes.push(node);
+            }
+        }
+    }
+
+    /// Adds the input received over a removed ring.
+    pub fn over(&mut self, imported: Imported) {
+        self.imported.push(imported);
+    }
+}
+
+/// Counters of one node.
+#[derive(Clone, Debug)]
+pub(crate) struct CountedNode {
+    pub(crate) filtered: NodeEntry,
+    /// Counts of the source, if the node is one.
+    pub(crate) seen: Option<SourceCounters>,
+    /// True if the node only receives kernel output: its edges are accounted to the kernel.
+    pub(crate) transport: bool,
+    /// True for one of several replicas, which share one ledger entry.
+    pub(crate) copied: bool,
+    /// Edges to nodes of the same space.
+    pub(crate) calls: Vec<Edge>,
+    /// Writer's side of a ring to another space.
+    pub(crate) ring: Option<Edge>,
+}
+
+impl SpaceCounters {
+    /// Collects the counters of the nodes and rings of a space.
+    pub fn new(
+        nodes: &[Node],
+        mut imported: Vec<Imported>,
+        retired: &Retired,
+        failed: bool,
+    ) -> Self {
+        let counted = nodes.iter().enumerate().map(|(number, node)| {
+            let program = node.process();
+            let seen = match &node.operator {
+                Operator::Source(part) if program.is_none_or(|program| program.is_head()) => {
+                    Some(part.source.counters())
+                }
+                _ => None,
+            };
+            let ring = match &node.operator {
+                Operator::Export(export) => Some(ring_edge(node, export)),
+                _ => None,
+            };
+            CountedNode {
+                filtered: filtered(node, number, &imported),
+                seen,
+                transport: matches!(
+                    &node.operator,
+                    Operator::Source(part) if part.properties.chooses_arc
+                ),
+                copied: node.copied,
+                calls: node.arcs.iter().map(|arc| call_edge(node, arc, nodes)).collect(),
+                ring,
+            }
+        });
+        let mut counted: Vec<CountedNode> = counted.collect();
+        counted.extend(retired.nodes.iter().cloned());
+        imported.extend(retired.imported.iter().cloned());
+        let reported_by =
+            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, reported(node)?)));
+        let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
+        let (reports, edges) = (reported_by.chain(before).collect(), retired.edges.clone());
+        let mut rises = retired.risen.clone();
+        for node in counted[..nodes.len()].iter().filter(|node| node.transport) {
+            rises.extend(risen(&retired.nodes, node, node.calls.clone()));
+        }
+        let risen = rises;
+        Self { nodes: counted, edges, risen, imported, reports, failed, outside: None }
+    }
+
+    /// Returns the number of blocks that entered the space from its sources and rings.
+    pub fn position(&self) -> u64 {
+        let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
+        let given: u64 = given.map(|seen| seen.given.blocks).sum();
+        given + self.imported.iter().map(|ring| ring.taken.blocks).sum::<u64>()
+    }
+}
+
+/// Returns the edges of a node that receives kernel output, each named after the kernel program's
+/// exit that it continues. `before` holds the removed nodes, among them the receivers of earlier
+/// programs.
+fn risen(
+    before: &[CountedNode],
+    node: &CountedNode,
+    calls: Vec<Edge>,
+) -> impl Iterator<Item = Risen> + use<> {
+    let source = node.filtered.planned;
+    let same = |other: &&CountedNode| other.transport && other.filtered.planned == source;
+    let era = before.iter().filter(same).count();
+    calls.into_iter().enumerate().map(move |(way, edge)| ((source, era, way), edge))
+}
+
+fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
+    let to = &nodes[arc.to];
+    let kind = match arc.back {
+        true => EdgeKind::Back,
+        false if to.is_process_input() || from.process().is_some() => EdgeKind::Pipe,
+        false => EdgeKind::Call,
+    };
+    Edge {
+        put: arc.put,
+        taken: to.taken[arc.branch],
+        dropped: arc.dropped.named().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
+        ..Edge::new(from.name.clone(), to.name.clone(), kind, arc.planned)
+    }
+}
+
+/// Makes the ledger edge of a ring from the counters of its writer; those of its reader are added
+/// later.
+fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
+    let put = export.counted();
+    let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
+    let mut dropped = Vec::new();
+    if full.blocks > 0 {
+        dropped.push(("ring full".into(), full));
+    }
+    Edge {
+        put: Amount { blocks: put.blocks, bytes: put.bytes } + full,
+        dropped,
+        events: Some(export.events()),
+        ..Edge::new(from.name.clone(), NodeName::default(), export.kind, export.planned)
+    }
+}
+
+/// Returns the report of the filter or sink in a node; `None` for other nodes.
+pub(crate) fn reported(node: &Node) -> Option<NodeReport> {
+    let report = match &node.operator {
+        Operator::Filter(filter) => filter.report(),
+        Operator::Sink(part) => part.report.clone().unwrap_or_default(),
+        _ => return None,
+    };
+    Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
+}
+
+/// Returns the amount that a sink delivered. Until the sink ends, `sunk` includes its drops, which
+/// are subtracted here because they are counted by reason.
+fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
+    let (taken, flow) = (node.taken_in_all(), &node.flow);
+    let rest = |of: fn(&Amount) -> u64| {
+        let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
+        let others = of(&flow.failed) + of(&flow.beyond_count) + dropped;
+        of(&flow.sunk).min(of(&taken).saturating_sub(others))
+    };
+    Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
+}
+
+fn filtered(node: &Node, number: usize, imported: &[Imported]) -> NodeEntry {
+    let counts = &node.counts;
+    let seen = match &node.operator {
+        Operator::Source(part) => Some(part.source.counters()),
+        _ => None,
+    };
+    // A filter in a process of its own counts there.
+    let reported_by = seen.as_ref().and_then(|seen| seen.counts.as_ref()).unwrap_or(counts);
+    let is_source = seen.is_some();
+    let given = match &seen {
+        Some(seen) => seen.given,
+        None => imported
+            .iter()
+            .find(|imported| imported.node == number)
+            .map_or_else(Amount::default, |imported| imported.taken),
+    };
+    let mut dropped = Vec::new();
+    let mut add = |why: DropReason, amount: Amount| {
+        if amount.blocks > 0 {
+            dropped.push((why, amount));
+        }
+    };
+    for (i, amount) in counts.dropped.iter().enumerate() {
+        add(node.reasons.get(i).copied().unwrap_or("unnamed").into(), *amount);
+    }
+    add(DropReason::Evicted, counts.evicted);
+    add(DropReason::NoRoom, counts.no_room);
+    add(DropReason::Failed, node.flow.failed);
+    add(DropReason::BeyondCount, node.flow.beyond_count);
+    let mut sunk = node.flow.sunk;
+    if let Operator::Sink(part) = &node.operator {
+        let by_sink = part.sink.dropped();
+        sunk = without_twice(node, &by_sink);
+        by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
+    }
+    // Input of a program counts as consumed, and its output as made.
+    let (consumed, sunk) = match node.is_process_input() {
+        true => (sunk, Amount::default()),
+        false => (counts.consumed, sunk),
+    };
+    let named = |names: &[&str], values: &[u64]| {
+        let both = names.iter().zip(values).filter(|(_, n)| **n > 0);
+        both.map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>()
+    };
+    NodeEntry {
+        name: node.name.clone(),
+        planned: node.planned,
+        taken: node.taken_in_all(),
+        made: if is_source || node.taken.is_empty() { given } else { counts.made },
+        passed: Amount {
+            blocks: node.flow.routed.blocks + sunk.blocks,
+            bytes: node.flow.routed.bytes + sunk.bytes,
+        },
+        unselected: node.flow.unselected,
+        consumed,
+        held: counts.held,
+        dropped,
+        unanswered: named(node.reasons, &reported_by.unanswered),
+        counters: named(node.counters, &reported_by.counters),
+        edits: node.flow.edits,
+        busy_ns: node.flow.busy_ns,
+        calls: node.flow.calls,
+        program: node.process().is_some(),
+    }
+}

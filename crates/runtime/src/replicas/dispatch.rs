@@ -1,0 +1,183 @@
+//! Dispatch of batches to replicas, by load or by session. [Th §5.4], [Par §IV-A]
+//!
+//! - By **load**: a batch goes as a whole to the least loaded replica. The replica in the
+//!   dispatcher's space gets a batch only if all others are busy for at least as long as the batch
+//!   takes.
+//! - By **session**: all blocks of a session, in both directions, go to one replica for the
+//!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
+//!   a new class goes to the replica with the fewest blocks so far, so that large sessions spread
+//!   (RSS++ migrates them later; here a session with private state stays).
+
+use super::{ReplicaProgress, after};
+use filter::sharing::Sharing;
+use filter::{Batch, LaneMask, lanes};
+use std::sync::Arc;
+
+/// Queue length, in blocks, from which a replica in another space counts as busy: four batches, so
+/// that it does not run dry while the dispatching space processes one itself.
+const BUSY_BLOCKS: usize = 4 * filter::LANES;
+/// Number of session classes.
+const CLASSES: usize = 4096;
+/// Marker of a session class without a replica; above `pipeline::plan::COPIES_MAX`.
+const UNASSIGNED: u8 = u8::MAX;
+
+/// Dispatch policy.
+#[derive(Debug)]
+enum By {
+    Load,
+    Session { what: Sharing, table: Box<[u8]>, dispatched: Vec<u64> },
+}
+
+/// Dispatcher of batches to replicas.
+#[derive(Debug)]
+pub struct Dispatcher {
+    by: By,
+    /// Progress shared by dispatcher, replicas and join.
+    board: Arc<ReplicaProgress>,
+    /// Next batch id.
+    next: u64,
+    /// Index of the replica in this space.
+    here: usize,
+}
+
+impl Dispatcher {
+    /// Makes a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of the
+    /// replica in this space.
+    pub fn new(sharing: Option<Sharing>, board: Arc<ReplicaProgress>, here: usize) -> Self {
+        let copies = board.copies();
+        let by = match sharing {
+            None => By::Load,
+            Some(what) => By::Session {
+                what,
+                table: vec![UNASSIGNED; CLASSES].into(),
+                dispatched: vec![0; copies],
+            },
+        };
+        Self { by, board, next: 0, here }
+    }
+
+    /// Numbers the blocks of a batch and assigns its lanes to replicas. Returns the batch id, and
+    /// the lanes of each replica. `load` returns the queue length of a replica in blocks.
+    pub fn dispatch(
+        &mut self,
+        batch: &mut Batch<'_>,
+        load: impl FnMut(usize) -> usize,
+    ) -> (u64, Vec<(usize, LaneMask)>) {
+        let batch_id = self.next;
+        self.next = after(batch_id);
+        batch.number_lanes(super::first_seq(batch_id));
+        let hands = match &mut self.by {
+            By::Load => vec![(least_loaded(self.board.copies(), self.here, load), batch.live())],
+            By::Session { what, table, dispatched } => by_session(*what, table, dispatched, batch),
+        };
+        self.board.share(batch_id, hands.iter().map(|(copy, _)| *copy));
+        (batch_id, hands)
+    }
+
+    /// Returns the index of the replica in this space.
+    pub const fn here(&self) -> usize {
+        self.here
+    }
+
+    /// Returns the progress shared by dispatcher, replicas and join.
+    pub fn board(&self) -> &ReplicaProgress {
+        &self.board
+    }
+
+    /// Ends the dispatch; `clock` is the newest block time, in nanoseconds.
+    pub fn close(&self, clock: u64) {
+        self.board.close(clock);
+    }
+
+    /// Marks the replica in this space as ended.
+    pub fn end(&self) {
+        self.board.finish(self.here, u64::MAX);
+    }
+
+    /// Marks all batches of the replica in this space as finished.
+    pub fn finish(&self) {
+        self.board.finish(self.here, self.board.given(self.here));
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        if !self.board.is_closed() {
+            self.board.close(0);
+        }
+        self.end();
+    }
+}
+
+/// Returns the least loaded replica in another space, or `here` if all of them are busy.
+fn least_loaded(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize) -> usize {
+    let others = (0..copies).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
+    match others.min() {
+        Some((waiting, copy)) if waiting < BUSY_BLOCKS => copy,
+        _ => here,
+    }
+}
+
+fn by_session(
+    what: Sharing,
+    table: &mut [u8],
+    dispatched: &mut [u64],
+    batch: &Batch<'_>,
+) -> Vec<(usize, LaneMask)> {
+    let mut masks = vec![0 as LaneMask; dispatched.len()];
+    for l in lanes(batch.live()) {
+        let class = what.number(&batch.block(l)) as usize % table.len();
+        let copy = match table[class] {
+            UNASSIGNED => {
+                let idle = (0..dispatched.len()).min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
+                table[class] = idle as u8;
+                idle
+            }
+            copy => copy.into(),
+        };
+        dispatched[copy] += 1;
+        masks[copy] |= 1 << l;
+    }
+    masks.into_iter().enumerate().filter(|(_, mask)| *mask != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n3_least_loaded_replica_gets_the_next_batch() {
+        let waits = |loads: [usize; 3]| least_loaded(3, 0, |copy| loads[copy]);
+        assert_eq!(waits([0, 0, 0]), 1, "another one, before we are busy ourselves");
+        assert_eq!(waits([0, 64, 0]), 2);
+        assert_eq!(waits([0, BUSY_BLOCKS, BUSY_BLOCKS - 1]), 2);
+        assert_eq!(waits([0, BUSY_BLOCKS, 4096]), 0, "all others have enough");
+        assert_eq!(least_loaded(1, 0, |_| 0), 0);
+    }
+
+    #[test]
+    fn n3_new_session_goes_to_least_used_replica_and_stays() {
+        use filter::testing::{Arena, Frame, Space};
+        let (mut table, mut dispatched) = ([UNASSIGNED; CLASSES], [0; 3]);
+        let mut hands = |ports: &[u16]| {
+            let frames: Vec<_> = ports.iter().map(|port| Frame::udp(*port, 53, b"x")).collect();
+            let arena = Arena::new(frames.len());
+            let space = Space::new(&arena);
+            let batch = space.batch(&frames);
+            let hands = by_session(Sharing::Flow, &mut table, &mut dispatched, &batch);
+            let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
+            (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
+        };
+        // One heavy session, then light ones: they avoid the replica of the heavy one.
+        let heavy = hands(&[7; 40])[0];
+        let light = hands(&(100..120).collect::<Vec<_>>());
+        assert!(light.iter().all(|copy| *copy != heavy), "{heavy}: {light:?}");
+        assert_eq!(hands(&[7; 40]), [heavy; 40], "a session stays where it is");
+        assert_eq!(hands(&(100..120).collect::<Vec<_>>()), light);
+        assert_eq!(dispatched.iter().sum::<u64>(), 120);
+        assert!(
+            dispatched[heavy] == 80 && dispatched.iter().all(|got| *got >= 20),
+            "{dispatched:?}"
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Replicas of a filter chain that share its work, each in a space of its own: the protocol between
+//! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
+//!
+//! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
+//! combines the batch id and the block's position in the batch in one word. It travels in the
+//! block's marks between spaces and as the block's order within a space; a filter's output inherits
+//! the sequence number of the block that caused it. [`dispatch`] assigns a batch to one replica, or
+//! to each replica the sessions that it owns. The join ([`crate::space::join_state`]) takes batch
+//! after batch from the replicas that have a part in it, and sorts by sequence number: the output
+//! order equals the input order, whatever the number and speed of the replicas.
+//!
+//! Deviation: the sources' joins give up the order ("implied by Fig 5.3"); CONTRACT 16 demands it
+//! within T_t between sessions. The join waits without timeouts: rings are bounded, so a slow
+//! replica blocks the others before they are far ahead.
+//!
+//! After the last batch each replica ends its filters one session at a time, and the join merges
+//! the sessions in the order in which they began (`crate::space::replica_end`).
+//!
+//! [`ReplicaProgress`] records the replicas of each batch and how far each replica is. Lock-free:
+//! each word has one writer.
+
+pub mod dispatch;
+
+use buffer::signal::Doorbell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits of a sequence number for the position in a batch: enough for the lanes of a batch.
+const LANE_BITS: u32 = filter::LANES.trailing_zeros();
+/// Bits of a batch id that a sequence number contains.
+const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
+/// Rank of final output that belongs to no session, higher than that of any session.
+pub const BEHIND: u32 = u32::MAX;
+
+/// Returns the sequence number of the first block of a batch.
+pub const fn first_seq(batch_id: u64) -> u32 {
+    ((batch_id & BATCH_ID_MASK) << LANE_BITS) as u32
+}
+
+/// Returns the sequence number of the last block of a batch.
+pub const fn last_seq(batch_id: u64) -> u32 {
+    first_seq(batch_id) | (filter::LANES as u32 - 1)
+}
+
+/// Returns the batch id after this one. Skips the id whose last sequence number would equal
+/// [`BEHIND`].
+pub const fn after(batch_id: u64) -> u64 {
+    let next = batch_id + 1;
+    if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
+}
+
+/// Returns the batch id of a sequence number, which holds only the low bits of the id: the
+/// candidate nearest to `near`.
+pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
+    const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
+    let low = (seq >> LANE_BITS) as u64;
+    let ahead = (low.wrapping_sub(near) << SHIFT) as i64 >> SHIFT;
+    near.wrapping_add_signed(ahead)
+}
+
+/// Progress of a replica chain, shared by dispatcher, replicas and join.
+#[derive(Debug)]
+pub struct ReplicaProgress {
+    /// First batch id that has not been dispatched. Written by the dispatcher.
+    shared: Word,
+    copies: Box<[ReplicaState]>,
+    /// One more than the batch id for which the join waits. Written by the join.
+    awaited: Word,
+    /// Nonzero after the last dispatch. Written by the dispatcher.
+    closed: Word,
+    clock: Word,
+    /// Doorbell on which the join sleeps.
+    join: Arc<Doorbell>,
+}
+
+/// Progress of one replica.
+#[derive(Debug, Default)]
+struct ReplicaState {
+    /// One more than the last batch id dispatched to the replica. Written by the dispatcher.
+    given: Word,
+    /// Lowest batch id that the replica has not reported as finished. Written by the replica.
+    done: Word,
+}
+
+/// Word on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Word(AtomicU64);
+
+impl Word {
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+impl ReplicaProgress {
+    /// Makes the progress of a chain of `copies` replicas; the join sleeps on this doorbell.
+    pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
+        let copies = (0..copies).map(|_| ReplicaState::default()).collect();
+        let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
+        Self { shared, copies, awaited, closed, clock, join }
+    }
+
+    /// Ends the dispatch; `clock` is the newest block time, in nanoseconds.
+    ///
+    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `shared` for the last
+    /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
+    /// reader that sees it sees the final values of both.
+    pub fn close(&self, clock: u64) {
+        self.clock.store(clock);
+        self.closed.store(1);
+        if self.join.is_awaited() {
+            self.join.notify();
+        }
+    }
+
+    /// Returns true after the last dispatch.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load() != 0
+    }
+
+    /// Returns the first sequence number after the last batch. Valid once [`Self::is_closed`].
+    pub fn end(&self) -> u32 {
+        first_seq(self.shared())
+    }
+
+    /// Returns the newest block time in nanoseconds. Valid once [`Self::is_closed`].
+    pub fn clock(&self) -> u64 {
+        self.clock.load()
+    }
+
+    /// Returns the number of replicas.
+    pub fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// Announces that a batch goes to these replicas. Must precede the put of any of its blocks.
+    ///
+    /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
+    /// with the Acquire in [`ReplicaProgress::shared`] and [`ReplicaProgress::has_part`]: a reader
+    /// that sees the batch id, or a block of the batch, sees which replicas have a part in it.
+    pub fn share(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
+        for copy in to {
+            self.copies[copy].given.store(batch_id + 1);
+        }
+        self.shared.store(batch_id + 1);
+    }
+
+    /// Returns the first batch id that has not been dispatched.
+    pub fn shared(&self) -> u64 {
+        self.shared.load()
+    }
+
+    /// Returns true if a replica may have unfinished work in a batch: it got that batch or a later
+    /// one, and has not reported it finished.
+    ///
+    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
+    /// then reads the replica's ring sees all output of the batch.
+    pub fn has_part(&self, copy: usize, batch_id: u64) -> bool {
+        let copy = &self.copies[copy];
+        copy.done.load() <= batch_id && copy.given.load() > batch_id
+    }
+
+    /// Returns one more than the last batch id dispatched to a replica.
+    pub fn given(&self, copy: usize) -> u64 {
+        self.copies[copy].given.load()
+    }
+
+    /// Reports that a replica has finished its parts of all batches below this id, and that their
+    /// output is in its ring. Wakes the join if it waits for one of them.
+    ///
+    /// SYNC POINT *batch finished*: the Release of `done` follows the Release that published the
+    /// ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].
+    pub fn finish(&self, copy: usize, below: u64) {
+        let done = &self.copies[copy].done;
+        if done.load() >= below {
+            return;
+        }
+        done.store(below);
+        // A join that falls asleep later has read `done` before (`Doorbell::is_awaited`).
+        if self.join.is_awaited() && self.awaited.load() <= below {
+            self.join.notify();
+        }
+    }
+
+    /// Records the batch for which the join waits.
+    pub fn wait_for(&self, batch_id: u64) {
+        self.awaited.store(batch_id + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_id_is_recovered_from_a_nearby_sequence_number() {
+        let mask = BATCH_ID_MASK;
+        for near in [0, 5, mask - 2, mask + 1, 7 * mask, u64::from(u32::MAX) << 9] {
+            for ahead in [-5_i64, -1, 0, 1, 40_000] {
+                let Some(batch_id) = near.checked_add_signed(ahead) else { continue };
+                for seq in [first_seq(batch_id), first_seq(batch_id) | 17, last_seq(batch_id)] {
+                    assert_eq!(batch_id_of(seq, near), batch_id, "{near} {ahead}");
+                }
+            }
+        }
+        let mut batch_id = mask - 3;
+        for _ in 0..8 {
+            batch_id = after(batch_id);
+            assert_ne!(last_seq(batch_id), BEHIND);
+        }
+    }
+
+    #[test]
+    fn board_knows_parts_before_and_after_they_are_finished() {
+        let board = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
+        assert_eq!(board.shared(), 0);
+        board.share(0, [1].into_iter());
+        board.share(1, [0, 2].into_iter());
+        assert_eq!(board.shared(), 2);
+        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 0)), [true, true, true]);
+        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 1)), [true, false, true]);
+        board.finish(0, 1);
+        board.finish(1, 1);
+        board.finish(2, 2);
+        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 0)), [false; 3]);
+        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 1)), [true, false, false]);
+    }
+}

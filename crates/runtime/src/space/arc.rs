@@ -1,0 +1,55 @@
+//! Arcs between the nodes of a space, with the counters of their writing end.
+
+use super::select::Wanted;
+use crate::ledger::DropReason;
+use filter::Amount;
+
+/// Index of a node in its space.
+pub type NodeId = usize;
+
+/// Arc from one node to another. The fields that every batch touches come first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct GraphArc {
+    /// Target node.
+    pub to: NodeId,
+    /// Index of the arc among the target's incoming arcs; at a join, the order of branches.
+    pub branch: usize,
+    /// True for a forward arc to a node that is no join: the walk continues there at once.
+    pub direct: bool,
+    /// Amount put on the arc.
+    pub put: Amount,
+    /// Classes that pass the arc.
+    pub wanted: Wanted,
+    /// True for a back edge: bounded, never blocks (CONTRACT 17).
+    pub back: bool,
+    /// Index of the edge in the plan.
+    pub planned: usize,
+    /// Amounts dropped on the arc, by reason.
+    pub dropped: EdgeDrops,
+}
+
+/// Drops on an arc, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EdgeDrops {
+    /// Blocks dropped because the work list of the back edge was full.
+    pub cycle_full: Amount,
+    /// Blocks dropped after the maximum number of rounds through a cycle.
+    pub too_many_hops: Amount,
+    /// Blocks dropped because the ring was full.
+    pub ring_full: Amount,
+    /// Blocks on the edge when the path ended.
+    pub path_ended: Amount,
+}
+
+impl EdgeDrops {
+    /// Returns the amounts with the names of their reasons.
+    pub fn named(&self) -> [(DropReason, Amount); 4] {
+        [
+            ("cycle full".into(), self.cycle_full),
+            ("too many hops".into(), self.too_many_hops),
+            ("ring full".into(), self.ring_full),
+            ("path ended".into(), self.path_ended),
+        ]
+    }
+}

@@ -1,0 +1,42 @@
+//! Limit on the number of blocks that a path delivers (`-c`), and the claims of its spaces.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of blocks that the sinks of a path may still accept, shared by all of its spaces.
+#[derive(Debug)]
+pub struct CountLimit(AtomicU64);
+
+impl CountLimit {
+    /// Makes a limit of this many blocks.
+    #[must_use]
+    pub const fn new(blocks: u64) -> Self {
+        Self(AtomicU64::new(blocks))
+    }
+
+    /// Claims up to `wanted` blocks; returns the number granted.
+    pub(super) fn claim(&self, wanted: u32) -> u32 {
+        let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
+        // Relaxed: the counter guards no other memory.
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        let before = before.unwrap_or_else(|unchanged| unchanged);
+        u32::try_from(before).map_or(wanted, |left| left.min(wanted))
+    }
+
+    /// Returns true if all blocks of the limit have been claimed.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Policy by which a space claims blocks from the limit. With several spaces the grants depend on
+/// their timing, so a recorded run notes them.
+#[derive(Debug, Default)]
+pub(crate) enum ClaimPolicy {
+    /// Grants in order of arrival.
+    #[default]
+    Free,
+    /// Grants in order of arrival, each noted for the record.
+    Noted(Vec<u32>),
+    /// Grants of a recorded run: number of blocks that may still be claimed in this pass.
+    Scripted(u32),
+}

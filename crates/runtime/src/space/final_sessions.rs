@@ -1,0 +1,40 @@
+//! Remaining sessions of the replica that runs in the space of the join.
+
+use super::arc::NodeId;
+use super::node::{Node, Operator};
+use super::sessions::SessionEnds;
+use filter::{Filter, Time};
+
+/// Position in the final output: step of the replica's end, then rank of the session.
+pub(super) type EndPosition = (u32, u32);
+/// Position after all others.
+pub(super) const END: EndPosition = (u32::MAX, u32::MAX);
+
+/// Sessions that the replica in the join's space has yet to end.
+#[derive(Debug)]
+pub(crate) struct FinalSessions {
+    /// Filters that have not begun to end, last first.
+    pub(super) filters: Vec<NodeId>,
+    /// Node that is ending, with its remaining sessions.
+    pub(super) ends: Option<(NodeId, SessionEnds)>,
+    pub(super) step: u32,
+    /// Time of the path at the end, in nanoseconds.
+    pub(super) now: Time,
+}
+
+impl FinalSessions {
+    /// Collects the replicated stream filters of a space; `order` is graph order.
+    pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
+        let lets_out = |at: &NodeId| {
+            let node: &Node = &nodes[*at];
+            node.copied && matches!(node.operator, Operator::Filter(Filter::Stream(_)))
+        };
+        let filters = order.iter().copied().filter(lets_out).rev().collect();
+        Self { filters, ends: None, step: 0, now }
+    }
+
+    /// Returns true if no session is left to end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.filters.is_empty() && self.ends.is_none()
+    }
+}

@@ -1,0 +1,198 @@
+//! The two ends of the rings of a replica chain ([`crate::replicas`]): input of a replica, and join
+//! of all replicas, batch by batch in input order.
+
+use super::arc::NodeId;
+use super::graph::LocalGraph;
+use super::join_state::ReplicaJoin;
+use super::memory::Frames;
+use super::node::Operator;
+use super::pass::PassResult;
+use super::{Input, Space};
+use crate::failure::PathFailure;
+use crate::replicas::{batch_id_of, last_seq};
+use buffer::Fault;
+use buffer::crossing::Batch as Taken;
+use filter::{BatchMemory, LANES};
+
+impl Space {
+    /// Walks blocks dispatched to the replica in this space, of at most one batch.
+    pub(super) fn take_part(&mut self, i: usize, pass: &mut PassResult) {
+        let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
+        if *ended {
+            return;
+        }
+        let at = *node;
+        let taken = match import.look(LANES) {
+            Ok(taken) if taken.is_empty() => {
+                match import.is_finished() {
+                    Ok(finished) => {
+                        *ended = finished;
+                        pass.open |= !finished;
+                    }
+                    Err(fault) => self.fails(at, fault),
+                }
+                return;
+            }
+            Ok(taken) => taken,
+            Err(fault) => return self.fails(at, fault),
+        };
+        let seqs = (0..taken.len()).map(|at| taken.entry(at).marks.seq());
+        let (count, last) = seqs
+            .clone()
+            .position(|(_, last)| last)
+            .map_or((taken.len(), false), |at| (at + 1, true));
+        let first = seqs.clone().next().map_or(0, |(seq, _)| seq);
+        own.near = batch_id_of(first, own.near);
+        own.board.finish(own.number, own.near);
+        let graph = &mut self.graph;
+        graph.pass.order = last_seq(own.near);
+        let walked = match import.look(count) {
+            Ok(taken) => {
+                graph.walk_taken(&[taken], &[at]);
+                import.release(count)
+            }
+            Err(fault) => Err(fault),
+        };
+        pass.open = true;
+        pass.moved = true;
+        self.end_pass();
+        match walked {
+            Ok(()) => {
+                let Input::Replica { own, .. } = &self.inputs.list[i] else { return };
+                let done = if last { own.near + 1 } else { own.near };
+                own.board.finish(own.number, done);
+            }
+            Err(fault) => self.fails(at, fault),
+        }
+    }
+
+    /// Joins the next batch and walks it.
+    pub(super) fn gather(&mut self, i: usize, pass: &mut PassResult) {
+        let Input::Join(gather) = &mut self.inputs.list[i] else { return };
+        if gather.ended {
+            return;
+        }
+        let at = gather.node;
+        let graph = &mut self.graph;
+        let moved = graph.join(gather);
+        match moved {
+            Ok(true) => (pass.open, pass.moved) = (true, true),
+            Ok(false) => match gather.is_finished() {
+                Ok(finished) => {
+                    gather.ended = finished;
+                    pass.open |= !finished;
+                }
+                Err(fault) => self.fails(at, fault),
+            },
+            Err(fault) => self.fails(at, fault),
+        }
+        if pass.moved {
+            self.end_pass();
+        }
+    }
+
+    fn fails(&mut self, at: NodeId, fault: Fault) {
+        let name = self.graph.nodes[at].name.clone();
+        self.graph.pass.failure = Some(PathFailure::ring(name, fault));
+    }
+
+    /// Reports the batches of the dispatcher's own replica as finished; `ends`: the replica has
+    /// ended.
+    pub(super) fn finish_part(&mut self, ends: bool) {
+        for at in &self.graph.shape.dispatchers {
+            if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
+                match ends {
+                    true => dispatcher.end(),
+                    false => dispatcher.finish(),
+                }
+            }
+        }
+    }
+}
+
+impl LocalGraph {
+    /// Joins a batch, or final output after the last one. Returns true if anything moved.
+    fn join(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
+        // Read before `shared`: once closed, no further batch follows.
+        let closed = gather.board.is_closed();
+        if gather.board.shared() <= gather.batch_id {
+            return if closed { self.join_final(gather) } else { Ok(false) };
+        }
+        let shares = gather.look()?;
+        let whole = !shares.is_empty() && shares.iter().all(|share| share.whole);
+        let count: usize = shares.iter().map(|share| share.count).sum();
+        if count == 0 {
+            if whole {
+                gather.joined();
+            }
+            return Ok(whole);
+        }
+        let (mut all, mut nodes) = (Vec::new(), Vec::new());
+        let mut late: u64 = shares.iter().map(|share| share.late).sum();
+        if gather.broken {
+            late = count as u64;
+        }
+        for (way, share) in gather.ways.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
+            all.push(way.import.look(share.count)?);
+            nodes.push(way.node);
+        }
+        self.pass.order = last_seq(gather.batch_id);
+        self.walk_taken(&all, &nodes);
+        drop(all);
+        for (way, share) in gather.ways.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
+            way.import.release(share.count)?;
+            // Remembered even if the batch is incomplete because of other replicas.
+            if let Some(own) = way.own.as_ref().filter(|_| share.whole) {
+                own.board.finish(own.number, gather.batch_id + 1);
+            }
+        }
+        if let Some(counted) = self.nodes[gather.node].counts.counters.first_mut() {
+            *counted += late;
+        }
+        if whole {
+            gather.joined();
+        } else {
+            gather.broken = gather.mixed;
+        }
+        Ok(true)
+    }
+
+    /// Walks the blocks taken off several rings in one walk; each ring's blocks start at the entry
+    /// node of that ring.
+    pub(super) fn walk_taken(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
+        let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
+        let mut now = self.live();
+        let live = now;
+        for (ring, (taken, node)) in all.iter().zip(nodes).enumerate() {
+            for from in (0..taken.len()).step_by(LANES) {
+                let mut room = self.pass.rooms.pop().unwrap_or_default();
+                room.columns.clear();
+                if from == 0 {
+                    room.columns
+                        .fill(|pointers, context, marks| taken.copy(pointers, context, marks));
+                } else {
+                    (from..taken.len().min(from + LANES)).for_each(|at| {
+                        room.columns.push(taken.entry(at));
+                    });
+                }
+                room.columns.load_order();
+                now = self.clock.advance(&room.columns, live);
+                batches.push((*node, ring, from, room));
+            }
+        }
+        let mut rooms = Vec::new();
+        self.walk(now, all, |walk| {
+            let all = walk.memory.imported;
+            for (node, ring, from, room) in batches {
+                let taken = &all[ring];
+                let frames = Frames::new(|number, _| taken.segment(from + number));
+                let mut batch = frames.batch(room);
+                walk.route(node, &mut batch, 0);
+                rooms.push(batch.into_room());
+            }
+            walk.settle();
+        });
+        rooms.into_iter().for_each(|room| self.pass.keep(room));
+        self.tick(now, all);
+    }
+}

@@ -1,0 +1,39 @@
+//! Identity of nodes across hot swaps.
+
+use super::arc::NodeId;
+use super::input::Input;
+use super::node::{Node, Operator};
+
+/// Identity of a node, made of planned indices, which unlike node indices are stable for the
+/// lifetime of the path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NodeKey {
+    /// Node of the request; of a program, the input half.
+    Node(usize),
+    /// Output half of the program of a node.
+    Given(usize),
+    /// Writing end of the ring of an edge.
+    Export(usize),
+    /// Reading end of the ring of an edge.
+    Import(usize),
+}
+
+/// Returns the identity of each node, by node index.
+pub fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
+    let import = |at: NodeId| {
+        inputs.iter().find_map(|input| match input {
+            Input::Ring { node, import, .. } if *node == at => {
+                Some(NodeKey::Import(import.planned))
+            }
+            _ => None,
+        })
+    };
+    let key = |(at, node): (NodeId, &Node)| match &node.operator {
+        Operator::Source(_) if node.process().is_some_and(|program| !program.is_head()) => {
+            NodeKey::Given(node.planned)
+        }
+        Operator::Export(export) => NodeKey::Export(export.planned),
+        _ => import(at).unwrap_or(NodeKey::Node(node.planned)),
+    };
+    nodes.iter().enumerate().map(key).collect()
+}

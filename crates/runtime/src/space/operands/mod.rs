@@ -1,0 +1,303 @@
+//! Boolean sections whose operands move the view, hold blocks or make blocks. (CONTRACT 10,
+//! docs/book/decisions/0047-operands.md)
+//!
+//! An operand gets a copy of the block's entry with a **ticket** in its marks; the bytes are not
+//! copied. Output of the operand's last filter with that ticket is its answer, whatever its view.
+//! The block itself waits and then continues unchanged: to the next operand or out of the section.
+//!
+//! - Answered: the last filter let a part of the block through with a nonzero class, or consumed
+//!   bytes of it.
+//! - Not answered: it let the block through with class 0, or the block never reached it.
+//! - Dropped: a filter of the operand dropped the block and nothing of it was let through.
+//! - Waiting: a filter of the operand holds it. The section holds the block for as long.
+//!
+//! Blocks made by operands have no ticket and end after the last filter. Fragments that were merged
+//! share the answer of the merged block.
+//!
+//! An expression is compiled to a **program**: steps that lead to later steps only. A section
+//! inside an operand is a program of its own, whose input is the output of the filter before it.
+//!
+//! - `run`: blocks through programs and operands;
+//! - `settle`: answers of operands, and waiting blocks;
+//! - `carry`: transfer to a new graph.
+
+mod carry;
+mod run;
+mod settle;
+
+use super::arc::NodeId;
+use super::select::Wanted;
+use abi::Class;
+use filter::{Fate, HeldList, LANES};
+use std::collections::{BTreeMap, HashMap};
+
+/// Drop reasons of a section.
+pub const REASONS: &[&str] = &["by an operand"];
+
+/// Section over operands that may hold blocks, with the blocks that wait for answers.
+#[derive(Debug, Default)]
+pub struct OperandSection {
+    /// Programs; an enclosing program comes before those inside its operands.
+    programs: Vec<Program>,
+    /// Last ticket assigned.
+    last: u32,
+    /// Number of times that a block is held in operands, by ticket.
+    held: HashMap<u32, u32>,
+    /// Tickets of the blocks that were merged into a block, by its ticket.
+    joined: HashMap<u32, Vec<u32>>,
+    /// Class of a block on entry into the section, by ticket; filled only if `asks_came`.
+    came: HashMap<u32, Class>,
+    /// True if a program inside an operand selects by the class on entry.
+    asks_came: bool,
+    /// Fates of blocks in an inner program, for the enclosing one.
+    fates: Vec<Fate>,
+    /// Waiting blocks whose operand no longer exists.
+    orphans: Vec<WaitingBlock>,
+}
+
+/// Compiled expression.
+#[derive(Debug, Default)]
+struct Program {
+    steps: Vec<Step>,
+    /// First step of a block.
+    first: NextStep,
+    /// Position of the operand that contains this program; `None` for the outermost.
+    inside: Option<OperandPlace>,
+    /// Waiting blocks, by ticket.
+    waiting: BTreeMap<u32, WaitingBlock>,
+}
+
+/// Position in an operand: program, step, index of the part.
+type OperandPlace = (usize, usize, usize);
+
+/// Step of a program.
+#[derive(Debug)]
+struct Step {
+    /// Entry classes of the section for which the operand runs; other blocks take `no`.
+    asked: Wanted,
+    /// Filters of the operand in order, each with the classes that lead to it from the previous
+    /// one. Empty: every block takes `yes`.
+    operand: Vec<(Wanted, OperandPart)>,
+    yes: NextStep,
+    no: NextStep,
+    /// True if the operand's class becomes the class of the block.
+    sets_class: bool,
+}
+
+/// Part of an operand.
+#[derive(Debug, Clone, Copy)]
+enum OperandPart {
+    /// Filter: node, and planned index.
+    Filter(NodeId, usize),
+    /// Index of an inner program.
+    Program(usize),
+}
+
+/// Next step of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum NextStep {
+    /// Continue at this step.
+    Ask(usize),
+    /// Leave the program with the result class.
+    Yes,
+    /// Leave the program with class 0.
+    #[default]
+    No,
+}
+
+/// Block that waits for an operand's answer.
+#[derive(Debug)]
+struct WaitingBlock {
+    /// The block, held by the section.
+    list: HeldList,
+    /// Index of the step.
+    step: usize,
+    /// Ticket of the block into which this one was merged, if any.
+    follows: Option<u32>,
+    classes: Classes,
+    so_far: PartialAnswer,
+}
+
+/// Classes of a block during the evaluation.
+#[derive(Debug, Clone, Copy)]
+struct Classes {
+    /// Class on entry into the section.
+    came: Class,
+    /// Class on entry into the operand.
+    incoming: Class,
+    /// Class given by the last answering operand.
+    result: Class,
+}
+
+/// Result of an operand for one block so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct PartialAnswer {
+    /// Nonzero class with which a part was let through, if any.
+    class: Option<Class>,
+    /// True if a part was let through with class 0.
+    zero: bool,
+    /// True if a part was dropped.
+    dropped: bool,
+    /// True if bytes of the block reached the last filter.
+    arrived: bool,
+}
+
+/// Expression from which a section is compiled.
+#[derive(Debug)]
+pub enum OperandExpr {
+    /// Filter: node, and planned index.
+    Filter(NodeId, usize),
+    /// Chain, as [`super::section::Section::Chain`].
+    Chain(Vec<(Wanted, Self)>),
+    /// Conjunction, as [`super::section::Section::All`].
+    All(Vec<(Wanted, Self)>),
+    /// Disjunction, as [`super::section::Section::Any`].
+    Any(Vec<(Wanted, Self)>),
+    /// Negation, as [`super::section::Section::Not`].
+    Not(Box<Self>),
+}
+
+impl OperandSection {
+    /// Compiles an expression.
+    pub fn new(expression: &OperandExpr) -> Self {
+        let mut asks = Self::default();
+        asks.program(expression, None);
+        let inner = asks.programs.iter().filter(|program| program.inside.is_some());
+        asks.asks_came = { inner }.any(|it| it.steps.iter().any(|step| step.asked != Wanted::All));
+        asks
+    }
+
+    /// Returns the nodes of all operands, in the order in which blocks meet them.
+    pub fn operands(&self) -> Vec<NodeId> {
+        let mut found = Vec::new();
+        self.operands_of(0, &mut found);
+        found
+    }
+
+    fn operands_of(&self, program: usize, found: &mut Vec<NodeId>) {
+        let steps = self.programs.get(program).map_or(&[][..], |program| &program.steps);
+        for (_, part) in steps.iter().flat_map(|step| &step.operand) {
+            match part {
+                OperandPart::Filter(node, _) => found.push(*node),
+                OperandPart::Program(inner) => self.operands_of(*inner, found),
+            }
+        }
+    }
+
+    /// Compiles an expression to a program; returns the program's index.
+    fn program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
+        let number = self.programs.len();
+        self.programs.push(Program { inside, ..Program::default() });
+        let mut steps = Vec::new();
+        let first = compile(expression, (NextStep::Yes, NextStep::No), true, &mut steps);
+        // Compiled from the last step to the first.
+        let last = steps.len().saturating_sub(1);
+        let turned = |then: NextStep| match then {
+            NextStep::Ask(step) => NextStep::Ask(last - step),
+            other => other,
+        };
+        steps.reverse();
+        let mut made = Vec::with_capacity(steps.len());
+        for (at, draft) in steps.into_iter().enumerate() {
+            let parts = draft.operand.into_iter().enumerate();
+            let operand = parts.map(|(place, (wanted, part))| {
+                let part = match part {
+                    OperandExpr::Filter(node, planned) => OperandPart::Filter(*node, *planned),
+                    inner => OperandPart::Program(self.program(inner, Some((number, at, place)))),
+                };
+                (wanted, part)
+            });
+            made.push(Step {
+                asked: draft.asked,
+                operand: operand.collect(),
+                yes: turned(draft.yes),
+                no: turned(draft.no),
+                sets_class: draft.sets_class,
+            });
+        }
+        self.programs[number].steps = made;
+        self.programs[number].first = turned(first);
+        number
+    }
+
+    /// Returns the position of a filter among the operands.
+    fn place_of(&self, node: NodeId) -> Option<OperandPlace> {
+        self.programs.iter().enumerate().find_map(|(program, it)| {
+            it.steps.iter().enumerate().find_map(|(step, it)| {
+                let mut parts = it.operand.iter();
+                let place = parts.position(
+                    |(_, part)| matches!(part, OperandPart::Filter(at, _) if *at == node),
+                );
+                place.map(|place| (program, step, place))
+            })
+        })
+    }
+}
+
+/// Step whose inner programs are not compiled yet.
+struct DraftStep<'e> {
+    asked: Wanted,
+    operand: Vec<(Wanted, &'e OperandExpr)>,
+    yes: NextStep,
+    no: NextStep,
+    sets_class: bool,
+}
+
+/// Appends the steps of an expression, last first; returns the step with which it begins.
+fn compile<'e>(
+    expression: &'e OperandExpr,
+    (yes, no): (NextStep, NextStep),
+    sets_class: bool,
+    steps: &mut Vec<DraftStep<'e>>,
+) -> NextStep {
+    let operand = match expression {
+        OperandExpr::All(parts) => {
+            return parts
+                .iter()
+                .rev()
+                .fold(yes, |yes, part| entered(part, (yes, no), sets_class, steps));
+        }
+        OperandExpr::Any(parts) => {
+            return parts
+                .iter()
+                .rev()
+                .fold(no, |no, part| entered(part, (yes, no), sets_class, steps));
+        }
+        // Negated blocks keep the class with which they came.
+        OperandExpr::Not(part) => return compile(part, (no, yes), false, steps),
+        OperandExpr::Chain(_) | OperandExpr::Filter(..) => {
+            let mut operand = Vec::new();
+            flat(&Wanted::All, expression, &mut operand);
+            operand
+        }
+    };
+    steps.push(DraftStep { asked: Wanted::All, operand, yes, no, sets_class });
+    NextStep::Ask(steps.len() - 1)
+}
+
+/// Flattens nested chains into a list of filters.
+fn flat<'e>(wanted: &Wanted, part: &'e OperandExpr, operand: &mut Vec<(Wanted, &'e OperandExpr)>) {
+    let OperandExpr::Chain(parts) = part else { return operand.push((wanted.clone(), part)) };
+    for (at, (inner, part)) in parts.iter().enumerate() {
+        flat(if at == 0 { wanted } else { inner }, part, operand);
+    }
+}
+
+/// Compiles a part that runs for some entry classes only.
+fn entered<'e>(
+    (asked, part): &'e (Wanted, OperandExpr),
+    (yes, no): (NextStep, NextStep),
+    sets_class: bool,
+    steps: &mut Vec<DraftStep<'e>>,
+) -> NextStep {
+    let first = compile(part, (yes, no), sets_class, steps);
+    if *asked == Wanted::All {
+        return first;
+    }
+    let operand = Vec::new();
+    steps.push(DraftStep { asked: asked.clone(), operand, yes: first, no, sets_class: false });
+    NextStep::Ask(steps.len() - 1)
+}
+
+/// Maximum number of blocks per call of an operand.
+const AT_ONCE: usize = LANES;

@@ -1,0 +1,63 @@
+//! State and result of one pass over the inputs of a space.
+
+use super::count_limit::{ClaimPolicy, CountLimit};
+use super::observe::Observers;
+use super::sessions::SessionBirths;
+use crate::failure::PathFailure;
+use filter::{BatchMemory, Time};
+use std::sync::Arc;
+
+/// State of the current pass, and state that outlives a pass.
+#[derive(Debug, Default)]
+pub(crate) struct PassState {
+    /// Limit of delivered blocks (`-c`).
+    pub(crate) left: Option<Arc<CountLimit>>,
+    /// Policy by which this space claims from the limit.
+    pub(crate) claims: ClaimPolicy,
+    /// Observers of the walk.
+    pub(crate) observers: Observers,
+    /// Failure that ended the path.
+    pub(crate) failure: Option<PathFailure>,
+    /// True if no block may be edited in place.
+    pub(crate) copies: bool,
+    /// True if the space sleeps after this walk unless input arrives.
+    pub(crate) last: bool,
+    /// Memory for deferred batches.
+    pub(crate) rooms: Vec<BatchMemory>,
+    /// Sequence number for output of replicas that no block causes ([`crate::replicas`]).
+    pub(crate) order: u32,
+    /// Birth sequence numbers of the sessions of the replica in this space.
+    pub(crate) births: SessionBirths,
+    /// Current step of the replica's end; 0 before the end.
+    pub(crate) step: u32,
+    /// First sequence number after the last batch, once known.
+    pub(crate) end: u32,
+}
+
+/// Maximum number of idle batch memories: the need of one editing filter.
+const ROOMS: usize = 4;
+
+impl PassState {
+    /// Keeps the memory of a batch for reuse.
+    pub(crate) fn keep(&mut self, room: BatchMemory) {
+        if self.rooms.len() < ROOMS {
+            self.rooms.push(room);
+        }
+    }
+}
+
+/// Result of one pass over the inputs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PassResult {
+    pub(super) moved: bool,
+    pub(super) open: bool,
+    pub(super) until: Option<Time>,
+    pub(super) readable: bool,
+}
+
+pub(super) fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

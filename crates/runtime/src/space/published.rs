@@ -1,0 +1,77 @@
+//! Published state of filters (`state=NAME`). [Th §5.3.3], FEATURES M3
+//!
+//! The state itself stays plain data owned by one thread. Changes are copied into a table that
+//! other processes read ([`buffer::state`]), between two passes and never during a walk: at most
+//! every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A reader sees a value
+//! of at most that age, exact while the path is idle. Readers cost the filter nothing.
+//! docs/book/decisions/0035-seen-state.md
+
+use abi::access::AccessList;
+use buffer::name;
+use buffer::state::{Column, Shape, TableWriter};
+use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE};
+use sys::process::identity;
+
+/// Minimum time between two updates under load, in nanoseconds: the maximum age of a published
+/// value.
+const UPDATE_INTERVAL: u64 = 10_000_000;
+/// Maximum number of sessions with a row; further sessions are only counted.
+const ROWS: usize = 1 << 14;
+
+/// Published state of one filter.
+#[derive(Debug)]
+pub struct PublishedState {
+    table: TableWriter,
+    whose: PublishedSessions,
+    /// Monotonic time of the next update, in nanoseconds.
+    pub(super) due: u64,
+    /// True if the next update must write all rows.
+    again: bool,
+}
+
+impl PublishedState {
+    /// Creates the table that the arguments request; `None` if they request none.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the name is taken or invalid, or without memory.
+    pub fn open(
+        title: &str,
+        description: &Description,
+        arguments: &Arguments,
+    ) -> Result<Option<Self>, name::Error> {
+        let Some((name, (whose, columns))) =
+            arguments.text(STATE.name).zip(description.published())
+        else {
+            return Ok(None);
+        };
+        let named = |column: &filter::Column| {
+            let unit = column.unit.name().to_owned();
+            column.names().map(|name| Column { name, unit: unit.clone() }).collect::<Vec<_>>()
+        };
+        let columns = columns.iter().flat_map(named).collect();
+        let rows = if whose == PublishedSessions::Private { 1 } else { ROWS };
+        let mode = arguments.text(STATE_MODE.name).and_then(|m| u32::from_str_radix(m, 8).ok());
+        let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
+        let shape = Shape { filter: title.to_owned(), columns, rows };
+        let table = TableWriter::create(name, access, shape)?;
+        Ok(Some(Self { table, whose, due: 0, again: true }))
+    }
+
+    /// Marks all rows for rewriting after the filter was replaced.
+    pub fn is_renewed(&mut self) {
+        self.again = true;
+    }
+
+    /// Writes changed rows; `now` is monotonic time in nanoseconds.
+    pub(super) fn write(&mut self, filter: &mut Filter, now: u64) {
+        let Some(state) = filter.state() else { return };
+        let again = std::mem::take(&mut self.again);
+        if again {
+            self.table.clear();
+        }
+        state.publish(self.whose, again, &mut |at, row| self.table.put(at, row));
+        self.table.end(now);
+        self.due = now.saturating_add(UPDATE_INTERVAL);
+    }
+}

@@ -1,0 +1,53 @@
+//! Results and counters that a space leaves at its end, and the exit of its programs.
+
+use super::node::Node;
+use crate::counters::{Imported, OutsideCounts, Retired};
+use crate::failure::PathFailure;
+use endpoint::process::Process;
+use std::sync::Arc;
+
+/// Results and counters that a space leaves at its end.
+#[derive(Debug, Default)]
+pub struct Remains {
+    /// Nodes with their counters.
+    pub nodes: Vec<Node>,
+    /// Amounts taken from rings.
+    pub imported: Vec<Imported>,
+    /// Failure that ended the space.
+    pub failure: Option<PathFailure>,
+    /// Counts of a space that ran in the kernel.
+    pub outside: Option<OutsideCounts>,
+    /// Counters of nodes and rings removed by hot swaps.
+    pub retired: Retired,
+    /// Halves of programs removed by hot swaps.
+    pub programs: Vec<Node>,
+}
+
+/// Memory and processes of a space.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceResources {
+    /// Memory of its own pools that is backed by pages, in bytes.
+    pub memory: u64,
+    /// Programs as pairs of planned node index and process id.
+    pub processes: Vec<(usize, u32)>,
+}
+
+/// Blocks until the programs of an ended path have exited; returns a failure for each that failed.
+/// Must be called after the end of all spaces, which closes the pipes.
+pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
+    let mut finished: Vec<&Arc<Process>> = Vec::new();
+    let mut failures = Vec::new();
+    for node in remains.iter().flat_map(|space| space.nodes.iter().chain(&space.programs)) {
+        let Some(process) = node.process() else { continue };
+        if finished.iter().any(|other| Arc::ptr_eq(other, process)) {
+            continue;
+        }
+        finished.push(process);
+        match process.finish() {
+            Ok(Ok(())) => {}
+            Ok(Err(bad)) => failures.push(PathFailure::program(node.name.clone(), bad)),
+            Err(error) => failures.push(PathFailure::lost_sight(node.name.clone(), error)),
+        }
+    }
+    failures
+}

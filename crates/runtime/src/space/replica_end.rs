@@ -1,0 +1,104 @@
+//! The end of a replica: final output of its filters, session by session, in the order of a single
+//! instance. [Th §5.4; CONTRACT 16]
+//!
+//! A single instance ends filter after filter, and each filter emits its sessions in the order in
+//! which they began. Session numbers of replicas are independent, so they do not give that order;
+//! the sequence number of the block that began a session does, since it is common to all replicas
+//! ([`crate::replicas`]). It is recorded when a session begins, and at the end every filter is
+//! ended one session at a time. Its output is marked with the **step** (index of the ending filter
+//! in the chain) and the **rank** of the session (sequence number of its first block, relative to
+//! the end). The join merges replicas by both (`super::final_merge`).
+//!
+//! Ranks are exact for sessions that began within the last 2²⁶ batches.
+
+use super::arc::NodeId;
+use super::node::Operator;
+use super::sessions::SessionEnds;
+use super::walk::Walk;
+use super::{Clock, Input, Space};
+use crate::replicas::{BEHIND, ReplicaProgress};
+use filter::{Filter, Time};
+
+impl Walk<'_, '_> {
+    /// Ends a replicated filter: session by session, then its other state.
+    pub(super) fn finish_replica(&mut self, at: NodeId) {
+        self.pass.step += 1;
+        let mut leaving = SessionEnds::of(&mut self.nodes[at], &self.pass.births, self.pass.end);
+        while leaving.next().is_some() && self.pass.failure.is_none() {
+            self.finish_session(at, &mut leaving);
+        }
+        self.call_unprompted(at, true, BEHIND);
+    }
+
+    /// Restores the next session to its filter and ends the filter with this session alone.
+    pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
+        let Some((rank, moved)) = leaving.sessions.pop() else { return };
+        let node = &mut self.nodes[at];
+        if let Operator::Filter(Filter::Stream(filter)) = &mut node.operator
+            && let Some(state) = filter.state()
+        {
+            // State taken from a filter always fits it.
+            let back = state.put(moved, &mut node.holds);
+            debug_assert!(back.is_ok(), "{back:?}");
+        }
+        self.call_unprompted(at, true, rank);
+    }
+}
+
+impl Space {
+    /// Sets the first sequence number after the last batch; returns the time at which all replicas
+    /// end.
+    pub(super) fn ends_replica(&mut self, now: Time) -> Time {
+        let known = self.board().map(|board| (board.end(), board.clock()));
+        let Some((end, clock)) = known else { return now };
+        self.graph.pass.end = end;
+        self.graph.clock.not_before(clock, now)
+    }
+
+    /// Ends the dispatch and closes the rings to the replicas, before the dispatcher's own replica
+    /// ends.
+    pub(super) fn close_dispatch(&mut self, at: NodeId) {
+        let Operator::Dispatch(deal) = &self.graph.nodes[at].operator else { return };
+        deal.close(match self.graph.clock {
+            Clock::Blocks(newest) => newest,
+            Clock::Live => 0,
+        });
+        let replicas: Vec<NodeId> = self.graph.nodes[at].arcs.iter().map(|arc| arc.to).collect();
+        for to in replicas {
+            if let Operator::Export(export) = &mut self.graph.nodes[to].operator {
+                export.close();
+            }
+        }
+    }
+
+    /// Returns the progress of the replica chain; `None` if the space has no part in one.
+    fn board(&self) -> Option<&ReplicaProgress> {
+        let deal = self.graph.shape.dispatchers.first().and_then(|at| {
+            match &self.graph.nodes[*at].operator {
+                Operator::Dispatch(deal) => Some(deal.board()),
+                _ => None,
+            }
+        });
+        let input = self.inputs.list.iter().find_map(|input| match input {
+            Input::Replica { own, .. } => Some(&*own.board),
+            Input::Join(gather) => Some(gather.board()),
+            _ => None,
+        });
+        deal.or(input)
+    }
+
+    /// Removes the birth entries of ended sessions once there are more than the limit.
+    pub(super) fn forget_births(&mut self) {
+        if !self.graph.pass.births.are_many() {
+            return;
+        }
+        let mut live = Vec::new();
+        for node in self.graph.nodes.iter_mut().filter(|node| node.copied) {
+            let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else { continue };
+            let Some(state) = filter.state() else { continue };
+            let keys = state.sessions().into_iter();
+            live.extend(keys.filter_map(|key| u32::try_from(state.number(key)).ok()));
+        }
+        self.graph.pass.births.keep(live.into_iter());
+    }
+}

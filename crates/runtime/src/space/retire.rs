@@ -1,0 +1,173 @@
+//! Removal of nodes before a hot swap: they are drained and ended along the arcs of the old graph.
+
+use super::Space;
+use super::arc::NodeId;
+use super::input::Input;
+use super::key::NodeKey;
+use super::node::{Node, Operator};
+use super::pass::PassResult;
+use super::sessions::SessionBirths;
+use endpoint::SourceCounters;
+
+impl Space {
+    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Their held blocks
+    /// leave along the old arcs.
+    pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
+        let keys = self.keys();
+        let now = self.retires_at();
+        for i in 0..self.graph.shape.order.len() {
+            let at = self.graph.shape.order[i];
+            if stays(keys[at]) {
+                continue;
+            }
+            let failed = self.graph.pass.failure.is_some();
+            self.finish_node(at, now, failed);
+        }
+        // Replicas are removed by every swap, so nothing waits for them.
+        self.finish_part(true);
+        (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
+        self.note_retired();
+    }
+
+    /// Drains rings that are removed. Returns true if no more blocks can come over them, or if the
+    /// path has failed.
+    pub fn empty_rings(&mut self, goes: &dyn Fn(NodeKey) -> bool) -> bool {
+        let mut emptied = true;
+        for i in 0..self.inputs.list.len() {
+            while let Input::Ring { import, ended: false, .. } = &self.inputs.list[i]
+                && goes(NodeKey::Import(import.planned))
+                && self.graph.pass.failure.is_none()
+            {
+                let mut pass = PassResult::default();
+                self.import(i, &mut pass);
+                if !pass.moved {
+                    break;
+                }
+                self.moves();
+            }
+            match &self.inputs.list[i] {
+                Input::Ring { import, ended, .. } => {
+                    emptied &= *ended || !goes(NodeKey::Import(import.planned));
+                }
+                // Replicas are removed by every swap.
+                Input::Replica { .. } | Input::Join(_) => emptied &= self.empty_copies(i),
+                Input::Source { .. } => {}
+            }
+        }
+        emptied || self.graph.pass.failure.is_some()
+    }
+
+    /// Drains the ring of a replica or of a join. Returns true if no more blocks can come over it.
+    fn empty_copies(&mut self, i: usize) -> bool {
+        while self.graph.pass.failure.is_none() {
+            let mut pass = PassResult::default();
+            match &self.inputs.list[i] {
+                Input::Replica { ended: false, .. } => self.take_part(i, &mut pass),
+                Input::Join(gather) if !gather.ended => self.gather(i, &mut pass),
+                _ => return true,
+            }
+            if !pass.moved {
+                break;
+            }
+        }
+        match &self.inputs.list[i] {
+            Input::Replica { ended, .. } => *ended,
+            Input::Join(gather) => gather.ended,
+            _ => true,
+        }
+    }
+
+    /// Returns true if the rings to be removed have been drained. Their writers must be paused.
+    pub fn has_taken(&mut self, goes: &dyn Fn(NodeKey) -> bool) -> bool {
+        self.inputs.list.iter_mut().all(|input| match input {
+            Input::Ring { import, ended: false, .. } if goes(NodeKey::Import(import.planned)) => {
+                // A faulty ring is reported by its next read.
+                import.waiting().is_ok_and(|waiting| waiting == 0)
+            }
+            _ => true,
+        })
+    }
+
+    /// Returns the half, selected by `of`, of the program with this planned index; `None` if it
+    /// runs elsewhere.
+    pub fn half<H>(
+        &mut self,
+        number: usize,
+        of: fn(&mut Node) -> Option<&mut H>,
+    ) -> Option<&mut H> {
+        self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
+    }
+
+    /// Returns the source with this planned index, and its intake.
+    fn input_of(&self, number: usize) -> Option<(NodeId, usize)> {
+        self.inputs.list.iter().find_map(|input| match input {
+            Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
+                Some((*node, *intake))
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes all available output of the program with this planned index. Returns false if it does
+    /// not run here or the path has failed.
+    pub fn pull_half(&mut self, number: usize) -> bool {
+        let Some((at, intake)) = self.input_of(number) else { return false };
+        loop {
+            let mut pass = PassResult::default();
+            self.pull((at, intake), &mut pass);
+            if !pass.moved || self.graph.pass.failure.is_some() {
+                self.settle();
+                return self.graph.pass.failure.is_none();
+            }
+        }
+    }
+
+    /// Returns the counts of the kernel program that replaces the source with this planned index;
+    /// `None` if its output enters the path in another space.
+    pub fn taken_of(&mut self, first: usize) -> Option<SourceCounters> {
+        self.graph.nodes.iter().find_map(|node| match &node.operator {
+            Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
+                Some(part.source.counters())
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes the remaining output of an ended kernel program. Returns true once all of it has been
+    /// taken.
+    pub fn pour_out(&mut self, first: usize) -> bool {
+        let Some((at, intake)) = self.input_of(first) else { return true };
+        loop {
+            match &mut self.graph.nodes[at].operator {
+                Operator::Source(part) if !part.ended => drop(part.source.stop()),
+                _ => return true,
+            }
+            let mut pass = PassResult::default();
+            self.pull((at, intake), &mut pass);
+            if self.graph.pass.failure.is_some() {
+                return true;
+            }
+            if !pass.moved {
+                // Readers of a ring may have memory to release.
+                self.settle();
+                return !pass.open;
+            }
+        }
+    }
+
+    /// Takes the entries that are in the rings now.
+    pub fn take_rings(&mut self) {
+        for i in 0..self.inputs.list.len() {
+            while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })
+                && self.graph.pass.failure.is_none()
+            {
+                let mut pass = PassResult::default();
+                self.import(i, &mut pass);
+                if !pass.moved {
+                    break;
+                }
+            }
+        }
+        self.settle();
+    }
+}

@@ -1,0 +1,263 @@
+//! The run loop of a space: passes over its inputs until they have ended.
+
+use super::cpu_pin::CpuPin;
+use super::input::Input;
+use super::node::Operator;
+use super::pass::PassResult;
+use super::remains::Remains;
+use super::{Clock, Programs, Space};
+use crate::commands::BorrowRequest;
+use crate::failure::PathFailure;
+use filter::Time;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Space {
+    /// Runs until all sources have ended or the path is stopped, then releases held blocks and ends
+    /// the sinks and rings. Blocks.
+    pub fn run(mut self) -> Remains {
+        self.ports.commands.0.is_run_here(self.resources());
+        let mut stand = CpuPin::default();
+        stand.keep_to(self.processor);
+        if let Some(script) = self.ports.events.script() {
+            return self.repeat(script);
+        }
+        loop {
+            let mut pass = self.pass();
+            if let Some(request) = self.ports.borrow.take() {
+                match request.lend(self) {
+                    Ok(back) => self = back,
+                    Err(remains) => return *remains,
+                }
+                // The swap may have changed the CPU of the space.
+                stand.keep_to(self.processor);
+                continue;
+            }
+            if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
+                self.settle();
+                // A notification after this point makes the space check its inputs again before it
+                // sleeps.
+                let ticket = self.ports.doorbell.listen();
+                pass = self.pass();
+                if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
+                    self.sleep(pass, ticket);
+                }
+            }
+            if !self.goes_on(pass) {
+                return self.end();
+            }
+        }
+    }
+
+    /// Returns true if a borrower waits for the space. Test this before [`Space::lend`]: moving a
+    /// space in and out costs as much as a walk.
+    pub const fn has_borrow_request(&self) -> bool {
+        self.ports.borrow.is_some()
+    }
+
+    /// Lends the space to a waiting borrower, if there is one, and blocks until it is returned.
+    /// Fails with the remains if the borrower drops it.
+    pub fn lend(mut self) -> Result<Self, Box<Remains>> {
+        match self.ports.borrow.take() {
+            Some(request) => request.lend(self),
+            None => Ok(self),
+        }
+    }
+
+    /// Sets the request to lend the space before its next pass.
+    pub fn requests_borrow(&mut self, request: BorrowRequest) {
+        self.ports.borrow = Some(request);
+    }
+
+    /// Runs one pass without sleeping. Returns true if more input may come. For callers that run
+    /// several spaces in one thread.
+    pub fn step(&mut self) -> bool {
+        let pass = self.pass();
+        if !pass.moved {
+            self.settle();
+        }
+        self.goes_on(pass)
+    }
+
+    fn goes_on(&mut self, pass: PassResult) -> bool {
+        if self.has_enough() {
+            self.ports.control.stop();
+        }
+        if !self.programs.inputs.is_empty() {
+            self.look_at_programs();
+        }
+        self.graph.pass.failure.is_none() && pass.open
+    }
+
+    /// Returns true if the limit of `-c` is reached.
+    pub(super) fn has_enough(&self) -> bool {
+        self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
+    }
+
+    /// Reports programs that have closed their input: stops the path if none of its sinks reads any
+    /// more, and fails it if a program has failed.
+    fn look_at_programs(&mut self) {
+        let Programs { inputs, demand, .. } = &mut self.programs;
+        let (nodes, control) = (&self.graph.nodes, &self.ports.control);
+        let mut failure = None;
+        inputs.retain_mut(|(at, told)| {
+            let node = &nodes[*at];
+            let Some(process) = node.process().filter(|process| process.has_closed_input()) else {
+                return true;
+            };
+            if !std::mem::replace(told, true) && demand.ended(node.planned) {
+                control.stop();
+            }
+            let ended = process.ended();
+            if let Some(Err(bad)) = &ended {
+                let told = || PathFailure::program(node.name.clone(), bad.clone());
+                failure.get_or_insert_with(told);
+            }
+            ended.is_none()
+        });
+        self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
+    }
+
+    /// Releases held blocks, and ends sinks and rings.
+    pub fn end(mut self) -> Remains {
+        if self.graph.pass.failure.is_some() {
+            self.ports.control.stop();
+        }
+        // Other spaces may continue; position requests then use these final counts.
+        if self.ports.control.asked() > 0 {
+            self.answer(true);
+        }
+        let now = self.now();
+        self.finish(now);
+        self.finish_part(true);
+        if self.publishes {
+            self.show(false);
+        }
+        self.ports.commands.leave(self.counted());
+        self.remains()
+    }
+
+    /// Executes the queued commands; a panic fails the path.
+    #[cold]
+    pub(super) fn execute_commands(&mut self) {
+        while let Some(command) = self.ports.commands.0.next() {
+            let done = catch_unwind(AssertUnwindSafe(|| command(self)));
+            if let Err(panic) = done {
+                // The state of the space is unknown after a panic.
+                let failed = || PathFailure::panicked(self.name.clone(), &*panic, None);
+                self.graph.pass.failure.get_or_insert_with(failed);
+            }
+        }
+    }
+
+    /// Executes queued commands and takes one batch from each input.
+    fn pass(&mut self) -> PassResult {
+        let mut pass = PassResult::default();
+        if self.ports.commands.0.has_pending() {
+            self.execute_commands();
+            if self.ports.borrow.is_some() {
+                return PassResult { moved: true, open: true, ..pass };
+            }
+        }
+        if self.ports.control.asked() != self.ports.answered {
+            self.answer(false);
+        }
+        for i in 0..self.inputs.list.len() {
+            if self.graph.pass.failure.is_some() {
+                break;
+            }
+            match &self.inputs.list[i] {
+                Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
+                Input::Ring { .. } => self.import(i, &mut pass),
+                Input::Replica { .. } => self.take_part(i, &mut pass),
+                Input::Join(_) => self.gather(i, &mut pass),
+            }
+        }
+        if !pass.moved {
+            self.tick(&mut pass);
+        }
+        if self.publishes {
+            self.show(pass.moved);
+        }
+        pass
+    }
+
+    /// Reports the positions of the sources; `last`: they are final.
+    pub(super) fn answer(&mut self, last: bool) {
+        self.ports.answered = self.ports.control.asked();
+        for input in &self.inputs.list {
+            let Input::Source { node, .. } = input else { continue };
+            let node = &self.graph.nodes[*node];
+            let inner = node.process().is_some_and(|program| !program.is_head());
+            if let (Operator::Source(part), false) = (&node.operator, inner) {
+                self.ports.control.answer(node.planned, &node.name, part.source.counters(), last);
+            }
+        }
+    }
+
+    /// Calls filters with due timers in a pass without input.
+    fn tick(&mut self, pass: &mut PassResult) {
+        let now = match self.graph.clock {
+            Clock::Live => self.graph.live(),
+            // Block time advances only with blocks.
+            Clock::Blocks(_) => return,
+        };
+        if self.is_due(now) {
+            pass.moved = true;
+            self.note_tick(now);
+            self.graph.tick(now, &[]);
+            self.note_claims();
+            self.end_pass();
+        }
+    }
+
+    /// Returns true if a filter's timer is due.
+    fn is_due(&self, now: Time) -> bool {
+        self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
+    }
+
+    /// Called when no input is available: flushes sinks and rings, and reclaims memory.
+    pub fn settle(&mut self) {
+        for node in &mut self.graph.nodes {
+            let settled = match &mut node.operator {
+                Operator::Sink(part) => part
+                    .sink
+                    .idle()
+                    .map_err(|failure| PathFailure::outside(node.name.clone(), failure)),
+                Operator::Export(export) => {
+                    export.flush().map_err(|why| PathFailure::ring(node.name.clone(), why))
+                }
+                _ => Ok(()),
+            };
+            if let Err(failure) = settled {
+                self.graph.pass.failure = Some(failure);
+                return;
+            }
+        }
+        self.end_pass();
+        self.ports.events.flush();
+    }
+
+    /// Ends a pass: no views exist, so unpinned memory may be reused.
+    pub(super) fn end_pass(&mut self) {
+        self.graph.end_pass();
+        self.forget_births();
+        if !self.graph.shape.dispatchers.is_empty() {
+            self.finish_part(false);
+        }
+    }
+}
+
+impl Space {
+    /// Publishes changed filter state: all of it if the space is idle, otherwise state that is due.
+    #[cold]
+    pub(super) fn show(&mut self, moved: bool) {
+        let now = sys::clock::monotonic();
+        for node in &mut self.graph.nodes {
+            if let (Some(shown), Operator::Filter(filter)) = (&mut node.shown, &mut node.operator)
+                && (!moved || now >= shown.due)
+            {
+                shown.write(filter, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Sessions of the filters of a replica, ordered by the block that began them.
+
+use super::node::{Node, Operator};
+use filter::{Filter, MovedSession, PRIVATE};
+use std::collections::HashMap;
+
+/// Birth sequence numbers of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct SessionBirths {
+    /// Sequence number of the first block of each session, by session number.
+    pub(super) first_seqs: HashMap<u32, u32>,
+    /// Maximum number of entries before ended sessions are removed.
+    pub(super) most: usize,
+}
+
+/// Minimum number of entries before ended sessions are removed.
+const BIRTHS_MIN: usize = 4096;
+
+impl SessionBirths {
+    /// Adds sessions with their sequence numbers.
+    pub(super) fn add(&mut self, begun: Vec<(u32, u32)>) {
+        self.first_seqs.extend(begun);
+    }
+
+    /// Returns true if ended sessions should be removed.
+    pub(super) fn are_many(&self) -> bool {
+        self.first_seqs.len() > self.most.max(BIRTHS_MIN)
+    }
+
+    /// Keeps only these sessions, and doubles the limit to twice their number.
+    pub(super) fn keep(&mut self, live: impl Iterator<Item = u32>) {
+        let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
+        self.first_seqs = live.collect();
+        self.most = 2 * self.first_seqs.len();
+    }
+
+    /// Returns the rank of a session; `end` is the first sequence number after the last batch.
+    pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
+        let number = u32::try_from(session).unwrap_or(u32::MAX);
+        // Sessions numbered before the chain have the same numbers in all replicas.
+        self.first_seqs.get(&number).map_or(number, |turn| turn.wrapping_sub(end))
+    }
+}
+
+/// Sessions taken out of a replicated filter, to be ended one by one.
+#[derive(Debug, Default)]
+pub(crate) struct SessionEnds {
+    /// Sessions with their ranks, highest rank first.
+    pub(super) sessions: Vec<(u32, MovedSession)>,
+}
+
+impl SessionEnds {
+    /// Takes all sessions out of a filter and sorts them by rank; other state remains in the
+    /// filter.
+    pub(super) fn of(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
+        let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
+            return Self::default();
+        };
+        let Some(state) = filter.state() else { return Self::default() };
+        let keys = state.sessions().into_iter().filter(|key| *key != PRIVATE);
+        let mut ranked: Vec<(u32, u64)> =
+            keys.map(|key| (births.rank(state.number(key), end), key)).collect();
+        ranked.sort_unstable_by(|one, other| other.cmp(one));
+        let taken = ranked.into_iter().filter_map(|(rank, key)| {
+            let moved = state.take(key, &mut node.holds)?;
+            Some((rank, moved))
+        });
+        Self { sessions: taken.collect() }
+    }
+
+    /// Returns the rank of the next session; `None` if no session is left.
+    pub(super) fn next(&self) -> Option<u32> {
+        self.sessions.last().map(|(rank, _)| *rank)
+    }
+}

@@ -1,0 +1,359 @@
+//! Hot swap: replacement of a running space's graph. Kept nodes retain filters, state and counters;
+//! removed nodes are ended; new nodes and inputs are added. [Th §5.4]
+//!
+//! A swap takes place between two passes, while no block is in flight in the space. First the
+//! removed nodes are **retired**, from the sources to the sinks: filters release held blocks along
+//! the old arcs, and sinks are finished. Then the graph is **swapped**: kept nodes move into their
+//! places in the new graph. Counters of kept arcs continue; final counters of removed nodes and
+//! arcs stay in the ledger.
+
+use super::arc::NodeId;
+use super::arc::{EdgeDrops, GraphArc};
+use super::assemble::Assembly;
+use super::key::{NodeKey, keys};
+use super::memory::Memory;
+use super::node::{Node, Operator};
+use super::{GENERAL, Imported, Input, Space};
+use crate::ledger::{DropReason, NodeName};
+use buffer::pool::Pool;
+use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE};
+use std::collections::HashMap;
+
+/// New graph of a space.
+#[derive(Debug, Default)]
+pub struct HotSwap {
+    /// Nodes and arcs, with placeholders for kept nodes.
+    pub assembly: Assembly,
+    /// Placeholders with the identities of the kept nodes.
+    pub kept: Vec<(NodeId, NodeKey)>,
+    /// New filters that take over the state of old ones.
+    pub renewed: Vec<(NodeKey, Filter)>,
+    /// New inputs; inputs of kept nodes are kept too.
+    pub inputs: Vec<Input>,
+    /// Intakes of the new inputs, whose intake indices refer to this list.
+    pub intakes: Vec<Pool>,
+    /// CPU to pin the space to after the swap; `None` leaves it unpinned.
+    pub processor: Option<usize>,
+}
+
+/// Identity of an arc: start node, end node, planned index of the edge.
+type ArcKey = (NodeKey, NodeKey, usize);
+/// Counters of an arc: put, dropped, taken.
+type ArcCounters = (Amount, EdgeDrops, Amount);
+
+impl Space {
+    /// Returns the identity of each node, by node index.
+    pub fn keys(&self) -> Vec<NodeKey> {
+        keys(&self.graph.nodes, &self.inputs.list)
+    }
+
+    /// Returns the losses of the sources so far: name, place, number of blocks.
+    pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
+        let mut all = Vec::new();
+        for node in &self.graph.nodes {
+            let Operator::Source(part) = &node.operator else { continue };
+            let lost = part.source.counters().dropped.into_iter();
+            let lost = lost.filter_map(|(place, blocks)| Some((place, blocks?)));
+            all.extend(lost.map(|(place, blocks)| (node.name.to_string(), place, blocks)));
+        }
+        all
+    }
+
+    /// Loads state that the kernel implementation of a filter has left behind.
+    pub fn learn(&mut self, number: usize, bytes: &[u8]) {
+        let mut nodes = self.graph.nodes.iter_mut();
+        let node = nodes.find(|node| node.planned == number && !node.away);
+        if let Some(Node { operator: Operator::Filter(filter), holds, .. }) = node
+            && let Some(state) = filter.state()
+        {
+            let moved = MovedSession { key: PRIVATE, bytes: bytes.to_vec(), held: Vec::new() };
+            // A layout mismatch is excluded by the tests of kernel implementations.
+            let put = state.put(moved, holds);
+            debug_assert!(put.is_ok(), "{put:?}");
+        }
+    }
+
+    /// Transfers the state of old filters to new ones. If one filter rejects it, all transfers are
+    /// undone.
+    pub fn renew(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
+        let keys = self.keys();
+        for done in 0..renewed.len() {
+            let (key, filter) = &mut renewed[done];
+            let Some(at) = keys.iter().position(|other| other == key) else { continue };
+            let Err(mistake) = exchange(&mut self.graph.nodes[at], filter) else { continue };
+            for (key, filter) in &mut renewed[..done] {
+                if let Some(at) = keys.iter().position(|other| other == key) {
+                    // State taken from a filter always fits it.
+                    let _ = exchange(&mut self.graph.nodes[at], filter);
+                }
+            }
+            return Err(mistake);
+        }
+        Ok(())
+    }
+
+    /// Sets arguments of filters and of their replicas in this space, by planned index. On failure
+    /// filters set so far stay set.
+    pub fn set(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
+        for node in self.graph.nodes.iter_mut().filter(|node| !node.away) {
+            let Operator::Filter(filter) = &mut node.operator else { continue };
+            let Some((_, values)) = values.iter().find(|(number, _)| *number == node.planned)
+            else {
+                continue;
+            };
+            filter.set(values)?;
+            if matches!(filter, Filter::Stream(_)) {
+                // Its timers may be due earlier now.
+                node.wake = Some(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that arguments were set at this position, by the change with this number.
+    pub fn note_set(&mut self, number: u64) {
+        self.note_change(number);
+        // A reader of the record that sees the change can read all events before it.
+        self.ports.events.flush();
+        self.accounts.swaps += 1;
+    }
+
+    /// Installs the new graph. `arrived` holds kept nodes that come from other spaces.
+    pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
+        let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
+        self.processor = processor;
+        let before = self.counted();
+        let (old_keys, mut between) = (self.keys(), self.arc_counters());
+        let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);
+        let nodes = self.graph.nodes.iter().enumerate();
+        let arcs: Vec<Vec<ArcKey>> =
+            nodes.map(|(at, node)| node.arcs.iter().map(|arc| key_of(at, arc)).collect()).collect();
+        let old_names: Vec<NodeName> =
+            self.graph.nodes.iter().map(|node| node.name.clone()).collect();
+        let told: Vec<NodeKey> = self
+            .programs
+            .inputs
+            .iter()
+            .filter(|(_, told)| *told)
+            .map(|(at, _)| old_keys[*at])
+            .collect();
+        let mut old: Vec<Option<Node>> =
+            std::mem::take(&mut self.graph.nodes).into_iter().map(Some).collect();
+        let mut places: HashMap<NodeKey, NodeId> = HashMap::new();
+        for (local, key) in &kept {
+            let here = |node: &Option<Node>| node.as_ref().is_some_and(|node| !node.away);
+            let from = (0..old.len()).find(|at| old_keys[*at] == *key && here(&old[*at]));
+            let comes = || {
+                let node = arrived.remove(key)?;
+                if matches!(node.operator, Operator::Source(_)) {
+                    inputs.push(Input::Source { node: *local, intake: GENERAL });
+                }
+                Some(node)
+            };
+            if let Some(node) = from.and_then(|at| old[at].take()).or_else(comes) {
+                places.insert(*key, *local);
+                fill_placeholder(&mut assembly.nodes_mut()[*local], node);
+            }
+        }
+        let names: HashMap<NodeId, NodeKey> =
+            places.iter().map(|(key, local)| (*local, *key)).collect();
+        carry(assembly.nodes_mut(), &names, &mut between);
+        let gone = |at: NodeId, arc: usize| {
+            arcs.get(at).and_then(|arcs| arcs.get(arc)).is_some_and(|arc| between.contains_key(arc))
+        };
+        let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.away);
+        self.accounts.retired.add(before, &ended, &gone);
+        self.programs.gone.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
+        (self.graph.nodes, self.graph.shape) = assembly.done();
+        self.accounts.swaps += 1;
+        self.take_inputs((&old_keys, &old_names), &places, inputs);
+        self.graph.intakes.extend(intakes);
+        let programs =
+            (0..self.graph.nodes.len()).filter(|at| self.graph.nodes[*at].is_process_input());
+        self.programs.inputs =
+            programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
+        self.keep_taps();
+        self.publishes = self.graph.nodes.iter().any(|node| node.shown.is_some());
+        self.ports.connect_exports(&mut self.graph.nodes);
+    }
+
+    /// Removes a node that continues in another space. Its counts up to now stay in the ledger of
+    /// this space.
+    pub fn take_out(&mut self, key: NodeKey) -> Option<Node> {
+        let at = self.keys().iter().position(|other| *other == key)?;
+        let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
+        let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
+        let place = &mut self.graph.nodes[at];
+        // The arcs stay until the swap, which keeps their counters.
+        (place.name, place.planned) = (node.name.clone(), node.planned);
+        place.arcs = std::mem::take(&mut node.arcs);
+        place.taken = node.taken.clone();
+        place.away = true;
+        Some(node)
+    }
+
+    /// Copies the held blocks of an arriving node from the memory of its previous space; returns
+    /// the number of blocks for which there was no room.
+    pub fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
+        let mut theirs =
+            Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
+        let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
+        let mut lost = 0;
+        node.holds.relocate(|entry, pin| {
+            let moved = ours.adopt(entry, theirs.frame(entry));
+            theirs.unpin(pin);
+            moved.unwrap_or_else(|| {
+                lost += 1;
+                (*entry, pin)
+            })
+        });
+        lost
+    }
+
+    /// Installs the inputs of kept nodes and the new inputs.
+    fn take_inputs(
+        &mut self,
+        (old_keys, old_names): (&[NodeKey], &[NodeName]),
+        places: &HashMap<NodeKey, NodeId>,
+        new: Vec<Input>,
+    ) {
+        let old = std::mem::take(&mut self.inputs.list);
+        for mut input in old {
+            let over = |node: NodeId, import: &crate::ring::Import| Imported {
+                planned: import.planned,
+                node: usize::MAX,
+                name: old_names[node].clone(),
+                taken: import.taken(),
+            };
+            let node = match &mut input {
+                Input::Source { node, .. } | Input::Ring { node, .. } => node,
+                // Replicas are removed by every swap.
+                Input::Replica { node, import, .. } => {
+                    self.accounts.retired.over(over(*node, import));
+                    continue;
+                }
+                Input::Join(gather) => {
+                    let all = gather.imports().map(|(node, import)| over(node, import));
+                    all.for_each(|imported| self.accounts.retired.over(imported));
+                    continue;
+                }
+            };
+            match places.get(&old_keys[*node]) {
+                Some(local) => {
+                    *node = *local;
+                    self.inputs.list.push(input);
+                }
+                None => {
+                    if let Input::Ring { node, import, .. } = &input {
+                        self.accounts.retired.over(over(*node, import));
+                    }
+                }
+            }
+        }
+        let first = self.graph.intakes.len();
+        self.inputs.list.extend(new.into_iter().map(|input| match input {
+            Input::Source { node, intake } if intake != GENERAL => {
+                Input::Source { node, intake: first + intake - 1 }
+            }
+            other => other,
+        }));
+    }
+
+    /// Returns the counters of every arc, by the identity of the arc.
+    fn arc_counters(&self) -> HashMap<ArcKey, ArcCounters> {
+        let keys = self.keys();
+        let mut all = HashMap::new();
+        for (at, node) in self.graph.nodes.iter().enumerate() {
+            for GraphArc { to, branch, planned, put, dropped, .. } in &node.arcs {
+                let taken = self.graph.nodes[*to].taken[*branch];
+                all.insert((keys[at], keys[*to], *planned), (*put, *dropped, taken));
+            }
+        }
+        all
+    }
+}
+
+/// Moves operator, state and counters of a kept node into its placeholder.
+fn fill_placeholder(place: &mut Node, old: Node) {
+    let taken = old.taken_in_all();
+    // The section is new; its operands are kept.
+    match (&mut place.operator, old.operator) {
+        (Operator::OperandSection(section), Operator::OperandSection(old)) => {
+            section.take_over(*old)
+        }
+        (Operator::Section(_) | Operator::OperandSection(_), _) => {}
+        (part, old) => *part = old,
+    }
+    if matches!(place.operator, Operator::Export(_)) {
+        // The incoming arcs may be new; the counters continue.
+        place.planned = old.planned;
+    }
+    place.flow = old.flow;
+    place.counts = old.counts;
+    place.holds = old.holds;
+    place.wake = old.wake;
+    place.reasons = old.reasons;
+    place.counters = old.counters;
+    place.shown = old.shown;
+    place.taken_before = taken;
+}
+
+/// Continues the counters of kept arcs.
+fn carry(
+    nodes: &mut [Node],
+    names: &HashMap<NodeId, NodeKey>,
+    between: &mut HashMap<ArcKey, ArcCounters>,
+) {
+    for at in 0..nodes.len() {
+        let Some(from) = names.get(&at) else { continue };
+        for arc in 0..nodes[at].arcs.len() {
+            let GraphArc { to, branch, planned, .. } = nodes[at].arcs[arc];
+            let Some(target) = names.get(&to) else { continue };
+            let Some((put, dropped, taken)) = between.remove(&(*from, *target, planned)) else {
+                continue;
+            };
+            let arc = &mut nodes[at].arcs[arc];
+            (arc.put, arc.dropped) = (put, dropped);
+            nodes[to].taken[branch] = taken;
+            let before = &mut nodes[to].taken_before;
+            before.blocks -= taken.blocks;
+            before.bytes -= taken.bytes;
+        }
+    }
+}
+
+/// Replaces a filter and transfers all of its sessions; `filter` becomes the old one. On failure
+/// all sessions are restored.
+fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
+    let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
+    let holds = &mut node.holds;
+    let sessions = old.state().map(|state| state.sessions()).unwrap_or_default();
+    for (done, key) in sessions.iter().enumerate() {
+        let Some(moved) = old.state().and_then(|state| state.take(*key, holds)) else { continue };
+        let copy = moved.clone();
+        let put = match filter.state() {
+            Some(state) => state.put(moved, holds),
+            None => Err(Mistake {
+                parameter: None,
+                which: 0,
+                at: None,
+                what: "the new filter keeps no state".to_owned(),
+                hint: None,
+            }),
+        };
+        let Err(mistake) = put else { continue };
+        if let Some(state) = old.state() {
+            let _ = state.put(copy, holds);
+            for key in &sessions[..done] {
+                let back = filter.state().and_then(|new| new.take(*key, holds));
+                back.into_iter().for_each(|back| drop(state.put(back, holds)));
+            }
+        }
+        return Err(mistake);
+    }
+    std::mem::swap(old, filter);
+    if let Some(shown) = &mut node.shown {
+        shown.is_renewed();
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! Tap handle, its writing thread, and the state that both share with the space. See
+//! [`super::taps`].
+
+use crate::ledger::LossRanges;
+use endpoint::history::{self, FrameHeader};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Maximum backlog of a tap, in bytes.
+pub const BEHIND_MAX: usize = 8 << 20;
+/// Number of bytes that a write to a pipe with room accepts without blocking.
+const AT_ONCE: usize = 4096;
+/// Interval at which the waiting thread checks for the end of the tap.
+const END_POLL: Duration = Duration::from_millis(100);
+/// Maximum wait for the reader of a tap that has ended within a record.
+const COMPLETION: Duration = Duration::from_secs(1);
+
+/// Policy of a tap for frames that arrive while its backlog is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OverrunPolicy {
+    /// Skip and count them.
+    #[default]
+    Skip,
+    /// End the tap before the first of them.
+    End,
+}
+
+/// Reason for which a tap has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TapEnd {
+    /// The reader has closed the pipe or exited.
+    Left,
+    /// The reader took nothing for this long.
+    Stuck(Duration),
+    /// The backlog was full under [`OverrunPolicy::End`].
+    Behind,
+    /// The node was removed or moved to another space.
+    Moved,
+    /// The path has ended.
+    Ended,
+}
+
+impl std::fmt::Display for TapEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Left => f.write_str("its reader has gone"),
+            Self::Stuck(patience) => {
+                write!(f, "its reader took nothing for {} ms", patience.as_millis())
+            }
+            Self::Behind => write!(f, "its reader was {} MB behind", BEHIND_MAX >> 20),
+            Self::Moved => f.write_str("its node was changed: begin it again"),
+            Self::Ended => f.write_str("the path has ended"),
+        }
+    }
+}
+
+/// Position at which a tap begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TapOrigin {
+    /// Oldest block in the history.
+    Oldest,
+    /// Blocks of the last given nanoseconds.
+    Ago(u64),
+    /// Block of this number, counted over the output of the node.
+    Block(u64),
+}
+
+/// Counters of a tap.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TapStats {
+    /// Number of frames sent.
+    pub frames: u64,
+    /// Number of frames skipped because of the backlog.
+    pub skipped: u64,
+    /// Numbers of the skipped blocks, counted over the output of the node.
+    pub missing: LossRanges,
+    /// Number of blocks without a frame, or with another link type than the first frame.
+    pub no_frame: u64,
+    /// Reason for the end; `None` while the tap runs.
+    pub over: Option<TapEnd>,
+}
+
+/// Report of where a tap began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TapStart {
+    /// Number of the first block, counted over the output of the node.
+    pub block: u64,
+    /// Number of blocks taken from the history.
+    pub past: u64,
+    /// Age of the first of these, in nanoseconds.
+    pub ago_ns: u64,
+    /// True if the path keeps a history of this node's output.
+    pub remembers: bool,
+}
+
+/// Tap handle. Dropping it ends the tap.
+#[derive(Debug)]
+pub struct Tap {
+    pub(super) shared: Arc<TapState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Space's end of a tap.
+#[derive(Debug)]
+pub struct TapFeed {
+    pub(super) shared: Arc<TapState>,
+    pub(super) to: mpsc::Sender<Vec<u8>>,
+    pub(super) policy: OverrunPolicy,
+    /// Number of blocks that left the node so far.
+    pub(super) left: u64,
+    /// First frame; a capture holds one link type only.
+    pub(super) first: Option<FrameHeader>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TapState {
+    /// Backlog in bytes.
+    pub(super) behind: AtomicUsize,
+    pub(super) frames: AtomicU64,
+    pub(super) skipped: AtomicU64,
+    pub(super) no_frame: AtomicU64,
+    pub(super) missing: Mutex<LossRanges>,
+    pub(super) is_over: AtomicBool,
+    pub(super) over: Mutex<Option<TapEnd>>,
+}
+
+impl TapState {
+    /// Ends the tap with this reason, unless it has ended before.
+    pub(super) fn end(&self, why: TapEnd) {
+        self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        // Relaxed: the flag guards no other memory.
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Tap {
+    /// Makes a tap that writes into this pipe; returns the handle and the space's end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no thread can be started.
+    pub fn new(
+        pipe: OwnedFd,
+        policy: OverrunPolicy,
+        patience: Duration,
+    ) -> sys::Result<(Self, TapFeed)> {
+        let shared = Arc::new(TapState::default());
+        let (to, comes) = mpsc::channel();
+        let writer = TapWriter {
+            pipe: File::from(pipe),
+            patience,
+            shared: Arc::clone(&shared),
+            begun: false,
+        };
+        let thread = std::thread::Builder::new().name("tap".to_owned());
+        let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
+            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
+        })?;
+        let feed = TapFeed { shared: Arc::clone(&shared), to, policy, left: 0, first: None };
+        Ok((Self { shared, thread: Some(thread) }, feed))
+    }
+
+    /// Returns the counters of the tap.
+    #[must_use]
+    pub fn stats(&self) -> TapStats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let TapState { frames, skipped, missing, no_frame, over, .. } = &*self.shared;
+        let over = *over.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = missing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (frames, skipped, no_frame) = (read(frames), read(skipped), read(no_frame));
+        TapStats { frames, skipped, missing, no_frame, over }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.shared.end(TapEnd::Left);
+        if let Some(thread) = self.thread.take() {
+            // The thread polls the end regularly and returns nothing.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// State of the thread that writes a tap's records into its pipe.
+struct TapWriter {
+    pipe: File,
+    patience: Duration,
+    shared: Arc<TapState>,
+    /// True once the header of the capture has been sent.
+    begun: bool,
+}
+
+impl TapWriter {
+    fn run(mut self, comes: &mpsc::Receiver<Vec<u8>>) {
+        loop {
+            match comes.recv_timeout(END_POLL) {
+                Ok(records) => {
+                    let written = self.write(&records);
+                    self.shared.behind.fetch_sub(records.len(), Ordering::Relaxed);
+                    if let Err(why) = written {
+                        return self.shared.end(why);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.is_over() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => return,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return self.shared.end(TapEnd::Ended),
+            }
+        }
+    }
+
+    /// Writes records; blocks until the reader has taken them or the tap ends. A record that has
+    /// been begun is completed first, so that the reader never finds a truncated one.
+    fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
+        let first = if self.begun { 0 } else { history::HEADER };
+        self.begun = true;
+        let (mut done, mut since) = (0, sys::clock::monotonic());
+        while done < records.len() {
+            let over = self.shared.is_over();
+            let end = if over { history::boundary(records, first, done) } else { records.len() };
+            if done == end {
+                return Err(TapEnd::Left);
+            }
+            if !sys::poll::writable(&self.pipe, END_POLL) {
+                let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+                if waited >= if over { self.patience.min(COMPLETION) } else { self.patience } {
+                    return Err(TapEnd::Stuck(self.patience));
+                }
+                continue;
+            }
+            // A pipe with room accepts this many bytes without blocking (pipe(7)).
+            match self.pipe.write(records.get(done..end.min(done + AT_ONCE)).unwrap_or_default()) {
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(TapEnd::Left),
+            }
+            since = sys::clock::monotonic();
+        }
+        Ok(())
+    }
+}

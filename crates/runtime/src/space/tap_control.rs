@@ -1,0 +1,47 @@
+//! Attachment of taps to the nodes of a space.
+
+use super::Space;
+use super::node::Operator;
+use super::tap::TapFeed;
+use super::tap::{TapOrigin, TapStart};
+use endpoint::history::HistoryStart;
+
+impl Space {
+    /// Keeps a history of each source's output, of at most `bytes` bytes each.
+    pub fn remember(&mut self, bytes: usize) {
+        let sources =
+            self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
+        let sources: Vec<usize> = sources.map(|node| node.planned).collect();
+        let taps = self.graph.pass.observers.taps();
+        sources.into_iter().for_each(|node| taps.remember(node, bytes));
+    }
+
+    /// Adds a tap to the node with this planned index; `None` if its output cannot be tapped here.
+    pub fn tap(
+        &mut self,
+        number: usize,
+        since: Option<TapOrigin>,
+        feed: TapFeed,
+    ) -> Option<TapStart> {
+        let node = self.graph.nodes.iter().find(|node| node.planned == number && node.gives())?;
+        let (left, now) = (node.flow.routed.blocks, self.now());
+        let from = since.map(|since| match since {
+            TapOrigin::Oldest => HistoryStart::Oldest,
+            TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
+            TapOrigin::Block(number) => HistoryStart::Number(number),
+        });
+        Some(self.graph.pass.observers.taps().begin((number, left), from, feed, now))
+    }
+
+    /// Returns true if the node with this planned index can be tapped here.
+    pub fn can_tap(&self, number: usize) -> bool {
+        self.graph.nodes.iter().any(|node| node.planned == number && node.gives())
+    }
+
+    /// Ends the taps of nodes that have left the space.
+    pub(super) fn keep_taps(&mut self) {
+        let nodes = &self.graph.nodes;
+        let is_here = |number| nodes.iter().any(|node| node.planned == number && node.gives());
+        self.graph.pass.observers.keep_taps(is_here);
+    }
+}

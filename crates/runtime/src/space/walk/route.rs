@@ -1,0 +1,169 @@
+//! Routing: from a node along its arcs to the next node.
+
+use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk, add};
+use crate::ledger::{EdgeKind, loses_here};
+use crate::space::arc::{GraphArc, NodeId};
+use crate::space::select::Wanted;
+use filter::{Amount, Batch, LaneMask, lanes};
+
+impl<'a> Walk<'_, 'a> {
+    /// Routes the live lanes of a batch and walks them.
+    pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
+        if let Some(arrival) = self.step(from, batch, hops) {
+            self.enter(arrival, batch, hops);
+        }
+    }
+
+    /// Routes the live lanes of a batch. Returns the arrival of the rest of the batch at the next
+    /// node; `None` if everything has been walked or waits.
+    #[inline]
+    pub(super) fn step(
+        &mut self,
+        from: NodeId,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) -> Option<Arrival> {
+        if self.pass.observers.are_active() && self.split(from, batch, hops) {
+            return None;
+        }
+        let [arc] = self.nodes[from].arcs.as_slice() else {
+            return self.fork(from, batch, hops);
+        };
+        let mask = match &arc.wanted {
+            Wanted::Answered => batch.answered(),
+            wanted => wanted.select(batch),
+        };
+        let amount = self.leave(from, batch, mask);
+        if mask == 0 {
+            return None;
+        }
+        self.along((from, 0), amount, batch, hops)
+    }
+
+    /// Routes blocks one by one if an observer demands it; returns true if it did.
+    #[cold]
+    fn split(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
+        let live = batch.live();
+        let split = live.count_ones() > 1 && self.pass.observers.split_batches();
+        for l in lanes(live).filter(|_| split) {
+            let mut one = batch.duplicate();
+            one.keep(1 << l);
+            self.route(from, &mut one, hops);
+        }
+        split
+    }
+
+    /// Sends duplicates of the batch along all accepting arcs but the last, and the batch itself
+    /// along the last.
+    fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
+        let arcs = self.nodes[from].arcs.len();
+        let mut masks = [0 as LaneMask; 8];
+        let mut more = Vec::new();
+        let masks: &mut [LaneMask] = if arcs <= masks.len() {
+            &mut masks[..arcs]
+        } else {
+            more.resize(arcs, 0);
+            &mut more
+        };
+        for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
+            *mask = arc.wanted.select(batch);
+        }
+        if self.shape.parts[from] {
+            batch.renumber(&mut self.next);
+        }
+        let any = masks.iter().fold(0, |a, b| a | b);
+        self.leave(from, batch, any);
+        let last = masks.iter().rposition(|mask| *mask != 0)?;
+        for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
+            let mut copy = batch.duplicate();
+            self.along_alone((from, arc), *mask, &mut copy, hops);
+        }
+        batch.keep(masks[last]);
+        let amount = batch.amount(masks[last]);
+        self.along((from, last), amount, batch, hops)
+    }
+
+    /// Sends some lanes of a batch along an arc and walks them.
+    pub(in crate::space) fn along_alone(
+        &mut self,
+        arc: (NodeId, usize),
+        mask: LaneMask,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) {
+        batch.keep(mask);
+        let amount = batch.amount(mask);
+        if let Some(arrival) = self.along(arc, amount, batch, hops) {
+            self.enter(arrival, batch, hops);
+        }
+    }
+
+    /// Counts routed and unselected lanes and keeps the routed ones; returns their amount.
+    pub(super) fn leave(
+        &mut self,
+        from: NodeId,
+        batch: &mut Batch<'a>,
+        wanted: LaneMask,
+    ) -> Amount {
+        let node = &mut self.nodes[from];
+        let rest = batch.live() & !wanted;
+        if rest != 0 {
+            add(&mut node.flow.unselected, batch.amount_in(rest));
+        }
+        let routed = batch.amount(wanted);
+        add(&mut node.flow.routed, routed);
+        if self.pass.observers.are_active() {
+            self.pass.observers.routed(node, batch, wanted, self.now);
+        }
+        batch.keep(wanted);
+        routed
+    }
+
+    /// Puts a batch on an arc. Returns its arrival; `None` if it waits or is dropped.
+    #[inline]
+    fn along(
+        &mut self,
+        (from, arc): (NodeId, usize),
+        amount: Amount,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) -> Option<Arrival> {
+        let edge = &mut self.nodes[from].arcs[arc];
+        let arrives = put(edge, amount, batch);
+        let arrival = Arrival { to: edge.to, branch: edge.branch, amount: arrives };
+        if edge.direct {
+            return Some(arrival);
+        }
+        let waiting = |batch: &Batch<'a>| WaitingBatch { from, arc, batch: batch.duplicate() };
+        if !edge.back {
+            self.waiting.push(waiting(batch));
+        } else if hops >= HOPS_MAX {
+            add(&mut edge.dropped.too_many_hops, amount);
+        } else if self.around.len() >= CYCLE_MAX {
+            add(&mut edge.dropped.cycle_full, amount);
+        } else {
+            self.around.push((waiting(batch), hops + 1));
+        }
+        None
+    }
+}
+
+/// Counts a batch on an arc; returns the amount that arrives, which is less only under fault
+/// injection.
+#[inline]
+pub(super) fn put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
+    add(&mut edge.put, amount);
+    let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
+    if !loses_here(kind, edge.put) {
+        return amount;
+    }
+    lose_one(batch);
+    batch.amount(batch.live())
+}
+
+/// Drops one block; fault-injection builds only.
+#[cold]
+fn lose_one(batch: &mut Batch<'_>) {
+    let first = batch.live() & batch.live().wrapping_neg();
+    batch.keep(!first);
+}

@@ -1,0 +1,112 @@
+//! Evaluation of Boolean sections on one batch.
+
+use super::Walk;
+use crate::space::section::Section;
+use crate::space::select::Wanted;
+use abi::Class;
+use filter::{Batch, LANES, LaneMask, lanes};
+
+/// Classes of a batch during the evaluation of a section.
+struct SectionClasses {
+    /// Classes on entry into the section, by lane.
+    came: [Class; LANES],
+    /// Classes on entry into the operand, by lane.
+    incoming: [Class; LANES],
+    /// Class given by the last answering operand, by lane.
+    result: [Class; LANES],
+}
+
+impl Section {
+    /// Sets the class of every live lane to that of the last answering operand, or to 0. All lanes
+    /// stay live.
+    pub(super) fn answer<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
+        let all = batch.live();
+        let mut came = [Class::NONE; LANES];
+        let mut result = [Class::YES; LANES];
+        for l in lanes(all) {
+            came[l] = batch.class(l);
+            if came[l].answered() {
+                result[l] = came[l];
+            }
+        }
+        let mut classes = SectionClasses { came, incoming: came, result };
+        let answered = self.ask(walk, batch, all, &mut classes);
+        batch.set_live(all);
+        for l in lanes(all) {
+            let yes = answered & (1 << l) != 0;
+            batch.set_class(l, if yes { classes.result[l] } else { Class::NONE });
+        }
+    }
+
+    /// Evaluates an expression; returns the answered lanes of `mask`.
+    fn ask<'a>(
+        &self,
+        walk: &mut Walk<'_, 'a>,
+        batch: &mut Batch<'a>,
+        mask: LaneMask,
+        classes: &mut SectionClasses,
+    ) -> LaneMask {
+        if mask == 0 {
+            return 0;
+        }
+        match self {
+            Self::Filter(node) => {
+                batch.set_live(mask);
+                for l in lanes(mask) {
+                    batch.set_class(l, classes.incoming[l]);
+                }
+                walk.operand(*node, batch);
+                let answered = batch.answered();
+                for l in lanes(answered) {
+                    classes.result[l] = batch.class(l);
+                }
+                answered
+            }
+            Self::All(parts) => parts.iter().fold(mask, |both, (wanted, part)| {
+                let enter = chosen(both, wanted, &classes.came);
+                part.ask(walk, batch, enter, classes)
+            }),
+            Self::Any(parts) => parts.iter().fold(0, |any, (wanted, part)| {
+                let enter = chosen(mask & !any, wanted, &classes.came);
+                any | part.ask(walk, batch, enter, classes)
+            }),
+            Self::Not(part) => {
+                let before = classes.result;
+                let answered = part.ask(walk, batch, mask, classes);
+                classes.result = before;
+                mask & !answered
+            }
+            Self::Chain(steps) => chain(steps, walk, batch, mask, classes),
+        }
+    }
+}
+
+fn chain<'a>(
+    steps: &[(Wanted, Section)],
+    walk: &mut Walk<'_, 'a>,
+    batch: &mut Batch<'a>,
+    mask: LaneMask,
+    classes: &mut SectionClasses,
+) -> LaneMask {
+    let (before, result) = (classes.incoming, classes.result);
+    let mut answered = mask;
+    for (i, (wanted, step)) in steps.iter().enumerate() {
+        let enter = if i == 0 { mask } else { chosen(mask, wanted, &classes.incoming) };
+        answered = step.ask(walk, batch, enter, classes);
+        for l in lanes(mask) {
+            let yes = answered & (1 << l) != 0;
+            classes.incoming[l] = if yes { classes.result[l] } else { Class::NONE };
+        }
+    }
+    classes.incoming = before;
+    // A chain answers as a whole: classes of its inner steps do not count.
+    for l in lanes(mask & !answered) {
+        classes.result[l] = result[l];
+    }
+    answered
+}
+
+/// Returns the lanes of `mask` whose class is in the set.
+fn chosen(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
+    lanes(mask).filter(|l| wanted.has(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
+}

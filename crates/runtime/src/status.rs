@@ -1,0 +1,34 @@
+//! Status of a space that other threads read without a command.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Name of a space and the ring that blocks it, shared by its command queue, its rings and the
+/// stall detector.
+#[derive(Debug)]
+pub struct SpaceStatus {
+    /// Name of the space.
+    pub name: String,
+    /// One more than the planned index of the edge in whose ring the space waits for room; 0 while
+    /// it does not wait.
+    full_ring: AtomicUsize,
+}
+
+impl SpaceStatus {
+    /// Makes the status of a space that waits for no ring.
+    #[must_use]
+    pub const fn new(name: String) -> Self {
+        Self { name, full_ring: AtomicUsize::new(0) }
+    }
+
+    /// Returns the planned index of the edge in whose ring the space waits for room; `None` while
+    /// it does not wait.
+    pub fn full_ring(&self) -> Option<usize> {
+        // Relaxed: the word guards no other memory.
+        self.full_ring.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Records the edge in whose ring the space waits for room; `None`: it waits no longer.
+    pub fn set_full_ring(&self, edge: Option<usize>) {
+        self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
+    }
+}
