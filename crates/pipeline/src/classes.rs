@@ -1,17 +1,17 @@
-//! Sets of classes: what an arc lets through.
+//! Sets of classes.
 //!
-//! A set is a sorted list of ranges that neither touch nor overlap, over the classes that can
-//! travel: 0 (no answer) to 2³²−2 (`zero`, a natural 0); 2³²−1 (held) never travels and is in no
-//! set. The complement is taken within these, 0 included (CONTRACT 9). [SL §4.2]
+//! A set is a sorted list of disjoint ranges over the classes that a block can have: 0 (no answer)
+//! to 2³²−2 (`zero`, a natural 0). Class 2³²−1 (held) never leaves a filter and is in no set.
+//! Complements include 0 (CONTRACT 9). [SL §4.2]
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
 use filter::prelude::Class;
 
-/// The largest class that can travel.
+/// The largest class that a block can have.
 const LAST: u32 = Class::ZERO.0;
 
-/// A set of classes.
+/// A set of classes, such as an arc passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClassSet {
     /// Sorted, with a gap between neighbours.
@@ -19,27 +19,27 @@ pub struct ClassSet {
 }
 
 impl ClassSet {
-    /// No class at all.
+    /// Returns the empty set.
     pub fn none() -> Self {
         Self { ranges: Vec::new() }
     }
 
-    /// Every class, 0 included: `|all`.
+    /// Returns the set of all classes, 0 included: `|all`.
     pub fn all() -> Self {
         Self::range(0, LAST)
     }
 
-    /// Every class but 0: what a plain pipe lets through.
+    /// Returns the set of all classes but 0: a plain pipe.
     pub fn plain() -> Self {
         Self::range(1, LAST)
     }
 
-    /// One class.
+    /// Returns the set of one class.
     pub fn one(class: u32) -> Self {
         Self::range(class, class)
     }
 
-    /// The classes from `low` to `high`, both included; none if `low` is above `high`.
+    /// Returns the classes from `low` to `high` inclusive; the empty set if `low` is above `high`.
     pub fn range(low: u32, high: u32) -> Self {
         let high = high.min(LAST);
         if low > high { Self::none() } else { Self { ranges: vec![(low, high)] } }
@@ -110,14 +110,14 @@ impl ClassSet {
         self.ranges == [(1, LAST)]
     }
 
-    /// The ranges, lowest first, both ends included, none touching the next.
+    /// Returns the ranges, lowest first, both ends inclusive.
     pub fn ranges(&self) -> &[(u32, u32)] {
         &self.ranges
     }
 }
 
 impl Display for ClassSet {
-    /// As a label without its pipe; `!0` is a plain pipe, `none` an empty set.
+    /// Formats the set like a label without its pipe; `!0` is a plain pipe, `none` the empty set.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.is_all() {
             return f.write_str("all");
@@ -125,7 +125,7 @@ impl Display for ClassSet {
         if self.is_empty() {
             return f.write_str("none");
         }
-        // What reaches to the end is more easily read as what is left out.
+        // A set that reaches the largest classes is easier to read as its complement.
         let open = self.contains(LAST - 1);
         let complement = self.complement();
         if open {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_a_label() {
+    fn set_is_formatted_like_a_label() {
         for (set, text) in [
             (ClassSet::all(), "all"),
             (ClassSet::plain(), "!0"),

@@ -1,26 +1,31 @@
-//! Text to plan: the language, the static rules, the graph that the planner places.
+//! The path from the text of a request to a plan: the language, the static checks, the graph and
+//! the planner.
 //!
-//! This crate does no I/O and knows no clock: the text, the catalogue and the machine are values
-//! that are handed in.
+//! The crate does no I/O and reads no clock. The text, the registry and the machine are passed in
+//! as values, so every plan can be tested as text.
 #![forbid(unsafe_code)]
 
-pub mod keep;
+pub mod binding;
 pub mod language;
 
-pub mod catalogue;
 pub mod check;
 pub mod classes;
 pub mod edit;
-pub mod engines;
 pub mod explain;
+mod format;
 pub mod graph;
-pub mod habits;
+mod names;
 pub mod plan;
+mod read;
+pub mod registry;
 pub mod share;
+pub mod translate;
+pub mod workers;
 
-pub use catalogue::Catalogue;
-pub use check::{check, read};
+pub use check::check;
 pub use classes::ClassSet;
 pub use graph::Graph;
 pub use language::{Diagnostic, Request, parse, render};
+pub use read::read;
+pub use registry::Registry;
 pub use share::Share;

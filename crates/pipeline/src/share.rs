@@ -1,27 +1,27 @@
-//! In whose memory frames come out of the kernel: `--share`. [SL §8, CONTRACT 21]
+//! The `--share` option: the users who share a ring of frames from the kernel. [SL §8, CONTRACT 21]
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// With whom a line keeps its frames in one ring. Who maps a ring reads all of it, so a line says
-/// with whom; those are the three co-location rules of the source.
+/// The lines with which a line shares the ring for its frames. A process that maps a ring can read
+/// all of it, so sharing needs consent; the variants are the co-location rules of the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
-    /// With the lines of its own user.
+    /// With the lines of the same user.
     #[default]
     User,
-    /// With those of the members of a group, by name or number, who say so.
+    /// With the lines of all members of a group (a name or a number) that request the same sharing.
     Group(Arc<str>),
-    /// With those of all who say so.
+    /// With the lines of all users that request the same sharing.
     World,
 }
 
 impl Share {
-    /// Parses a word; `None` if it is no such word.
+    /// Parses the value of `--share`; `None` if it is invalid.
     #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let plain = |name: &&str| {
             let known = |c: char| c.is_ascii_alphanumeric() || "_-.$".contains(c);
             (1..=32).contains(&name.len()) && name.chars().all(known)
@@ -33,14 +33,14 @@ impl Share {
         }
     }
 
-    /// Reads the sharing that a request asks for.
+    /// Returns the value of `--share` in a request, or the default.
     #[must_use]
-    pub fn asked(graph: &Graph) -> Self {
-        graph.options.text("share").and_then(Self::of).unwrap_or_default()
+    pub fn of_request(graph: &Graph) -> Self {
+        graph.options.text("share").and_then(Self::parse).unwrap_or_default()
     }
 }
 
-/// As it is written.
+/// Formats the value as in a request.
 impl Display for Share {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sharing_word_is_read_as_written_and_others_are_not() {
+    fn valid_share_values_parse_and_others_fail() {
         for text in ["user", "world", "group:adm", "group:27", "group:a-b_c.d$"] {
-            assert_eq!(Share::of(text).expect(text).to_string(), text);
+            assert_eq!(Share::parse(text).expect(text).to_string(), text);
         }
         let long = format!("group:{}", "x".repeat(33));
         for text in ["", "group", "group:", "group:a b", "group:a/b", "World", long.as_str()] {
-            assert_eq!(Share::of(text), None, "{text}");
+            assert_eq!(Share::parse(text), None, "{text}");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Properties that depend on a filter's arguments: their values, the forms it gives, its kind.
+//! Tests of properties that depend on a filter's arguments: parameter values, emitted forms, kind.
 
 use filter::{
-    Arguments, Description, Effect, EndpointFacts, Form, Forms, Gives, Kind, Parameter, Reads,
-    Type, Value,
+    Arguments, Description, Effect, EndpointFacts, FilterKind, Form, Forms, OutputForm, Parameter,
+    ReadDepth, Type, Value,
 };
 use pipeline::plan::{Machine, plan};
-use pipeline::{Catalogue, Diagnostic, Graph, read};
+use pipeline::{Diagnostic, Graph, Registry, read};
 
 const LINES: Description = Description {
     name: "lines",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Bytes),
+    gives: OutputForm::Form(Form::Bytes),
     effect: Some(whole_or_lines),
     parameters: &[
         Parameter::named("whole", Type::Flag, "no", "no lines"),
@@ -23,37 +23,41 @@ const LINES: Description = Description {
 
 fn whole_or_lines(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("whole") { Form::Bytes } else { Form::Record };
-    Effect { kind: Kind::Source, gives: Gives::Form(form), reads: Reads::All }
+    Effect { kind: FilterKind::Source, gives: OutputForm::Form(form), reads: ReadDepth::All }
 }
 
 const RECORDS: Description = Description {
     name: "records",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     takes: Forms::of(&[Form::Record]),
     ..Description::EMPTY
 };
 
-/// Editing, unless it only looks.
+/// An editing filter, or with `look=yes` one that only inspects.
 const SCRUB: Description = Description {
     name: "scrub",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     effect: Some(scrubs),
     parameters: &[Parameter::named("look", Type::Flag, "no", "change nothing")],
     ..Description::EMPTY
 };
 
 fn scrubs(arguments: &Arguments) -> Effect {
-    let kind = if arguments.flag("look") { Kind::Inspection } else { Kind::Editing };
-    Effect { kind, gives: Gives::Same, reads: Reads::All }
+    let kind = if arguments.flag("look") { FilterKind::Inspection } else { FilterKind::Editing };
+    Effect { kind, gives: OutputForm::Same, reads: ReadDepth::All }
 }
 
-const PRINT: Description =
-    Description { name: "print", kind: Kind::Sink, gives: Gives::Nothing, ..Description::EMPTY };
+const PRINT: Description = Description {
+    name: "print",
+    kind: FilterKind::Sink,
+    gives: OutputForm::Nothing,
+    ..Description::EMPTY
+};
 
 #[derive(Debug)]
 struct World;
 
-impl Catalogue for World {
+impl Registry for World {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB, &PRINT];
         let own = own.into_iter().find(|entry| entry.name == name);
@@ -86,7 +90,7 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
-fn all_values_of_a_parameter_that_takes_many_arrive_in_order() {
+fn repeated_parameter_keeps_its_values_in_order() {
     let graph = right("lines | match \"a\" hex=62 \"c\" nocase");
     let used = graph.nodes[1].filter().unwrap();
     let texts = used.arguments.iter().filter_map(|(name, value)| match value {
@@ -99,7 +103,7 @@ fn all_values_of_a_parameter_that_takes_many_arrive_in_order() {
 }
 
 #[test]
-fn forms_given_may_depend_on_arguments() {
+fn emitted_forms_may_depend_on_arguments() {
     let graph = right("lines | records");
     assert_eq!(graph.nodes[1].comes, [Form::Record]);
     assert_eq!(
@@ -113,8 +117,8 @@ fn forms_given_may_depend_on_arguments() {
 }
 
 #[test]
-fn a15_the_kind_is_that_of_a_filter_with_its_arguments() {
-    assert!(right("lines | !scrub look=yes").nodes[2].kind() == Some(Kind::Inspection));
+fn a15_kind_of_a_filter_depends_on_its_arguments() {
+    assert!(right("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
     let why = wrong("lines | !scrub");
     assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
     assert!(why.ends_with("`scrub` changes bytes"), "{why}");
@@ -123,7 +127,7 @@ fn a15_the_kind_is_that_of_a_filter_with_its_arguments() {
 }
 
 #[test]
-fn a15_bounds_are_found_by_the_check() {
+fn a15_values_out_of_bounds_are_reported() {
     right("lines speed=0.5 block=4k");
     assert!(wrong("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`"));
     assert!(wrong("lines speed=0").contains("a number above 0"));

@@ -1,4 +1,5 @@
-//! The static rules, as a text file of requests and what becomes of them.
+//! Tests of the static checks, with a text file of requests and their expected graphs or
+//! diagnostics.
 
 mod common;
 
@@ -8,56 +9,56 @@ use pipeline::graph::{Order, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
 use pipeline::{Diagnostic, Graph, check, read};
 
-fn tell(line: &str) -> Vec<String> {
+fn format_graph(line: &str) -> Vec<String> {
     let (graph, mistakes) = read(&request_text(line), &world());
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     if !mistakes.iter().any(Diagnostic::is_error) {
-        told.extend(graph.to_string().lines().map(|line| format!("= {line}")));
+        lines.extend(graph.to_string().lines().map(|line| format!("= {line}")));
         if graph.options.iter().next().is_some() {
-            told.push(format!("= options {:?}", graph.options.iter().collect::<Vec<_>>()));
+            lines.push(format!("= options {:?}", graph.options.iter().collect::<Vec<_>>()));
         }
     }
     for mistake in &mistakes {
         let sign = if mistake.is_error() { '!' } else { '~' };
-        told.push(format!("{sign} {} {}", mistake.span.start, mistake.what));
+        lines.push(format!("{sign} {} {}", mistake.span.start, mistake.what));
         for (sign, text) in [('%', &mistake.why), ('?', &mistake.hint)] {
             if !text.is_empty() {
-                told.push(format!("{sign} {text}"));
+                lines.push(format!("{sign} {text}"));
             }
         }
     }
-    told
+    lines
 }
 
 #[test]
-fn every_request_is_checked_as_it_should() {
+fn check_matches_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, update_cases(&text, tell)).unwrap();
+        std::fs::write(path, update_cases(&text, format_graph)).unwrap();
     }
     let cases = read_cases(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() > 100, "the cases are there");
     for (line, expected) in cases {
-        assert_eq!(tell(&line), expected, "{line}");
+        assert_eq!(format_graph(&line), expected, "{line}");
     }
 }
 
 #[test]
-fn random_trees_check_without_panic_and_give_sound_graphs() {
+fn random_trees_check_without_panic_to_valid_graphs() {
     let mut random = Random::from_environment();
     for _ in 0..20_000 {
         let tree = trees::request(&mut random);
         let (graph, mistakes) = check(&tree, &world());
-        sound(&graph);
+        assert_valid(&graph);
         for mistake in mistakes {
             assert!(!mistake.what.is_empty());
         }
     }
 }
 
-/// Asserts the invariants of every graph, with mistakes or without.
-fn sound(graph: &Graph) {
+/// Asserts the invariants of every graph, with or without errors.
+fn assert_valid(graph: &Graph) {
     let count = graph.nodes.len();
     let mut open: Vec<usize> = vec![0; count];
     for edge in &graph.edges {
@@ -65,7 +66,7 @@ fn sound(graph: &Graph) {
         assert!(graph.node(edge.from).inside.is_none() && graph.node(edge.to).inside.is_none());
         open[edge.to.0] += usize::from(!edge.back);
     }
-    // Without the back edges there is no cycle: the nodes can be put in order.
+    // Without back edges the graph is acyclic, so a topological order exists.
     let mut ready: Vec<usize> = (0..count).filter(|node| open[*node] == 0).collect();
     let mut ordered = 0;
     while let Some(node) = ready.pop() {
@@ -99,7 +100,7 @@ fn leaves(order: &Order, edges: &mut Vec<usize>) {
 }
 
 #[test]
-fn the_square_of_a_text_is_refused() {
+fn too_many_arcs_are_rejected() {
     let wide = vec!["count"; 150].join("+");
     let (graph, mistakes) = read(&format!("rx|{wide}|{wide}|log"), &world());
     assert!(graph.edges.is_empty() && 150 * 150 > ARCS_MAX);
@@ -108,10 +109,10 @@ fn the_square_of_a_text_is_refused() {
 }
 
 #[test]
-fn more_programs_than_anybody_writes_are_refused() {
+fn too_many_programs_are_rejected() {
     let line = |count: usize| format!("rx{}", " | exec 'cat'".repeat(count));
     assert_eq!(read(&line(PROGRAMS_MAX), &world()).1, []);
     let (_, mistakes) = read(&line(PROGRAMS_MAX + 3), &world());
-    let told: Vec<&str> = mistakes.iter().map(|mistake| mistake.what.as_str()).collect();
-    assert_eq!(told, ["the request has more than 64 programs"]);
+    let lines: Vec<&str> = mistakes.iter().map(|mistake| mistake.what.as_str()).collect();
+    assert_eq!(lines, ["the request has more than 64 programs"]);
 }

@@ -1,4 +1,4 @@
-//! The table of the language and the example lines of the sources, each as a text file.
+//! Tests of the parser, with a text file of requests and the example requests of the papers.
 
 mod common;
 
@@ -6,42 +6,42 @@ use common::{read_cases, request_text, update_cases};
 use pipeline::language::diagnose::Diagnostic;
 use pipeline::language::parse;
 
-/// Formats the result for a request, as the case file writes it.
-fn tell(line: &str) -> Vec<String> {
+/// Formats the result of parsing a request as in the case file.
+fn format_graph(line: &str) -> Vec<String> {
     let (request, mistakes) = parse(&request_text(line));
     if mistakes.is_empty() {
         return vec![format!("= {}", request.outline()), format!("~ {request}")];
     }
-    mistakes.iter().flat_map(tell_mistake).collect()
+    mistakes.iter().flat_map(format_mistake).collect()
 }
 
-fn tell_mistake(mistake: &Diagnostic) -> Vec<String> {
-    let mut told = vec![format!("! {} {}", mistake.span.start, mistake.what)];
+fn format_mistake(mistake: &Diagnostic) -> Vec<String> {
+    let mut lines = vec![format!("! {} {}", mistake.span.start, mistake.what)];
     for (sign, text) in [('%', &mistake.why), ('?', &mistake.hint)] {
         if !text.is_empty() {
-            told.push(format!("{sign} {text}"));
+            lines.push(format!("{sign} {text}"));
         }
     }
-    told
+    lines
 }
 
 #[test]
-fn every_line_of_the_table_reads_as_it_should() {
+fn parser_matches_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/language.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, update_cases(&text, tell)).unwrap();
+        std::fs::write(path, update_cases(&text, format_graph)).unwrap();
     }
     let cases = read_cases(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() > 100, "the table is there");
     for (line, expected) in cases {
-        assert_eq!(tell(&line), expected, "{line}");
+        assert_eq!(format_graph(&line), expected, "{line}");
     }
 }
 
-/// The lines of the sources as they are printed there, with the underscores that the PDF lost, and
-/// `..` written out.
-const SOURCES: &[&str] = &[
+/// The requests printed in the papers, with the underscores that the PDF lost and with `..`
+/// replaced.
+const PAPER_EXAMPLES: &[&str] = &[
     "rx | tcp | http | files",
     "tcp | http + ssh + rtsp | inspect",
     "a --name=X | b | a --name=X",
@@ -58,13 +58,13 @@ const SOURCES: &[&str] = &[
 ];
 
 #[test]
-fn every_example_of_the_sources_parses_and_prints_unchanged() {
-    for line in SOURCES {
+fn paper_examples_parse_and_print_unchanged() {
+    for line in PAPER_EXAMPLES {
         let (request, mistakes) = parse(line);
         assert!(mistakes.is_empty(), "{line}: {mistakes:?}");
         assert_eq!(request.to_string(), *line);
     }
-    let (both, mistakes) = parse(&SOURCES.join(" ; "));
+    let (both, mistakes) = parse(&PAPER_EXAMPLES.join(" ; "));
     assert!(mistakes.is_empty());
-    assert_eq!(both.pipelines.len(), SOURCES.len());
+    assert_eq!(both.pipelines.len(), PAPER_EXAMPLES.len());
 }

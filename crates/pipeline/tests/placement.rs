@@ -1,15 +1,16 @@
-//! Properties of every placement, for random requests and costs. The seed is printed; `SEED=`
-//! replays one.
+//! Properties of all placements, tested with random requests and costs. Prints the seed; `SEED=`
+//! repeats a run.
 
 mod common;
 
 use common::Random;
 use common::fixture::{planned, world};
 use pipeline::plan::{
-    ArcShare, Costs, FilterCost, Machine, Plan, Policy, Refused, Remembered, SpaceKind, plan,
+    ArcShare, Costs, FilterCost, KernelRefusal, Machine, PersistedPlan, Plan, Policy, SpaceKind,
+    plan,
 };
 
-/// Filters that take frames and give them, with and without a twin.
+/// Filters that accept and emit frames, with and without a twin.
 const FILTERS: &[&str] = &[
     "bpf \"udp\"",
     "bpf \"tcp port 80\"",
@@ -23,7 +24,7 @@ const FILTERS: &[&str] = &[
 ];
 const SINKS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
 
-/// A request: sources, a chain, perhaps branches that are chains, perhaps joined again.
+/// Returns a random request: sources, a chain, then possibly branches, which may be joined again.
 fn request(random: &mut Random) -> String {
     let source = random.pick(&["rx eth0", "rx eth0", "rx eth1", "rx", "replay a.pcap"]);
     let mut line = source.to_owned();
@@ -59,7 +60,7 @@ fn chain(random: &mut Random, line: &mut String, length: usize) {
     }
 }
 
-/// A table with every number and filter by chance.
+/// Returns a cost table with random values.
 fn costs(random: &mut Random) -> Costs {
     let mut costs = Costs::default();
     for (name, value) in costs.numbers() {
@@ -96,7 +97,8 @@ fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
             let plan = planned(&format!("{policy}{text}"), &machine);
             let kernel = kernel_of(&plan);
             for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
-                let (from, to) = (plan.placed[edge.from.0].space, plan.placed[edge.to.0].space);
+                let (from, to) =
+                    (plan.placements[edge.from.0].space, plan.placements[edge.to.0].space);
                 assert!(from <= to, "{text}: {edge:?}");
                 assert!(kernel[edge.from.0] || !kernel[edge.to.0], "{text}: {edge:?}");
             }
@@ -105,7 +107,7 @@ fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
             let sources: usize = plan.programs.iter().map(|p| p.sources.len()).sum();
             assert_eq!(steps + sources, kernel.iter().filter(|k| **k).count(), "{text}");
             let left = plan.graph.edges.iter().filter(|e| kernel[e.from.0] && !kernel[e.to.0]);
-            let leaves: usize = plan.programs.iter().map(|p| p.leaves.len()).sum();
+            let leaves: usize = plan.programs.iter().map(|p| p.exits.len()).sum();
             assert_eq!(leaves, left.count(), "{text}");
             inside += usize::from(steps > 0);
         }
@@ -113,10 +115,10 @@ fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// A single thread on both sides of a process could deadlock: it would wait for input that it has
-/// to give itself.
+/// With one thread on both sides, a process could deadlock: the thread would wait for output of the
+/// process while it has to write its input.
 #[test]
-fn j5_a_process_lies_between_two_threads_also_behind_the_kernel() {
+fn j5_process_has_different_threads_on_both_sides() {
     for line in [
         "rx eth0 | exec 'cat' | print",
         "rx eth0 | tcp untrusted=yes | http | print",
@@ -128,11 +130,11 @@ fn j5_a_process_lies_between_two_threads_also_behind_the_kernel() {
         let plan = planned(line, &Machine::with_kernel());
         let processes = plan.graph.ids().filter(|(_, node)| node.is_process());
         for (id, node) in processes {
-            let placed = &plan.placed[id.0];
-            for side in [placed.enters, placed.leaves] {
+            let placement = &plan.placements[id.0];
+            for side in [placement.input_space, placement.output_space] {
                 assert_eq!(plan.spaces[side].kind, SpaceKind::Thread, "{line}: {}", node.name());
             }
-            assert!(placed.enters < placed.leaves, "{line}: {}", node.name());
+            assert!(placement.input_space < placement.output_space, "{line}: {}", node.name());
         }
     }
 }
@@ -150,8 +152,9 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
         let deepest = planned(&format!("--policy=deepest {text}"), &machine);
         let sources = best.graph.heads().into_iter();
         let why = "all in threads".to_owned();
-        let refused: Vec<_> = sources.map(|node| Refused { node, why: why.clone() }).collect();
-        let threads = best.again(&machine, &refused).unwrap().unwrap();
+        let refused: Vec<_> =
+            sources.map(|node| KernelRefusal { node, why: why.clone() }).collect();
+        let threads = best.without(&machine, &refused).unwrap().unwrap();
         assert!(threads.programs.is_empty());
         for (name, other) in [("deepest", &deepest), ("threads", &threads)] {
             let there = other.choice.cost_ns;
@@ -164,7 +167,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
 }
 
 #[test]
-fn v6_costs_that_are_off_by_half_change_plans() {
+fn v6_costs_wrong_by_half_change_some_plans() {
     let mut random = Random::from_environment();
     let mut changed = 0;
     for _ in 0..100 {
@@ -206,19 +209,19 @@ fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
 }
 
 #[test]
-fn o3_a_line_of_many_branches_is_still_placed_exactly() {
+fn o3_request_with_many_branches_is_placed_exactly() {
     let machine = Machine::with_kernel();
     let branch = |n: usize| format!("(|{n} bpf \"host 10.0.0.{n}\" | print)");
     let branches: Vec<String> = (1..=30).map(branch).collect();
     let text = format!("rx eth0 | dport | ({})", branches.join(" + "));
     let plan = planned(&text, &machine);
-    assert!(plan.choice.proved, "looked at {}", plan.choice.looked_at);
+    assert!(plan.choice.proved, "looked at {}", plan.choice.examined);
     let deepest = planned(&format!("--policy=deepest {text}"), &machine);
     assert!(plan.choice.cost_ns <= deepest.choice.cost_ns);
 }
 
 #[test]
-fn a_request_by_chance_is_a_request() {
+fn random_requests_are_valid() {
     let mut random = Random::from_environment();
     for _ in 0..200 {
         let text = request(&mut random);
@@ -238,14 +241,14 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
     slow.costs.put(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
-    let second = first.once_more(&slow).unwrap();
+    let second = first.replan(&slow).unwrap();
     assert_eq!(kernel_of(&second), [true, true, false, false]);
-    let told = Remembered::of(&first).changes(&second);
+    let told = PersistedPlan::of(&first).changes(&second);
     let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
                   kernel 500 ns, then 3 ns";
     assert_eq!(told[0], wanted);
     assert!(told[1].starts_with("all of it costs "), "{told:?}");
-    assert_eq!(Remembered::of(&first).changes(&first), Vec::<String>::new());
+    assert_eq!(PersistedPlan::of(&first).changes(&first), Vec::<String>::new());
 }
 
 #[test]

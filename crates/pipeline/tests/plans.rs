@@ -1,14 +1,14 @@
-//! Golden plans: a request, a machine by name, and what `explain` says about them.
+//! Golden tests of plans: a request, a named machine, and the expected output of `explain`.
 //!
-//! Each file of `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and
-//! the text. `UPDATE=1` writes the texts anew; look at the difference before it is kept.
+//! Each file in `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and
+//! the output. `UPDATE=1` rewrites the outputs; review the difference before a commit.
 
 mod common;
 
 use common::fixture::{RX, world};
 use filter::EndpointFacts;
-use pipeline::plan::{ArcShare, Costs, FilterCost, Machine, Plan, Refused, SpaceKind, plan};
-use pipeline::{Catalogue, explain};
+use pipeline::plan::{ArcShare, Costs, FilterCost, KernelRefusal, Machine, Plan, SpaceKind, plan};
+use pipeline::{Registry, explain};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn machine(name: &str) -> Machine {
     }
 }
 
-/// A machine on which somebody measured: a twin that is dear, filters that let little through.
+/// Returns a machine with measured costs: an expensive twin, and filters that pass few blocks.
 fn measured() -> Machine {
     let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
     for (filter, thread, kernel) in
@@ -42,7 +42,7 @@ fn measured() -> Machine {
     Machine { costs, ..Machine::with_kernel() }
 }
 
-/// A machine on which some filters cost much more than a crossing.
+/// Returns a machine on which some filters cost much more than a crossing.
 fn costly(processors: usize) -> Machine {
     let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
     for (filter, block) in [
@@ -107,7 +107,7 @@ fn planned(case: &Case) -> Result<Plan, String> {
 }
 
 #[test]
-fn o1_v1_every_plan_is_explained_as_it_was() {
+fn o1_v1_explain_matches_the_golden_files() {
     let cases = cases();
     assert!(cases.len() >= 12, "the plans are there");
     for case in cases {
@@ -138,35 +138,35 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     assert!(first.graph.ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel));
     assert_eq!(first.programs[0].steps.len(), 4);
     let why = "R2 invalid mem access 'scalar'".to_owned();
-    let refused = [Refused { node: node("dport"), why: why.clone() }];
-    let second = first.again(&case.machine, &refused).unwrap().unwrap();
+    let refused = [KernelRefusal { node: node("dport"), why: why.clone() }];
+    let second = first.without(&case.machine, &refused).unwrap().unwrap();
     for (name, kind) in [("udp", SpaceKind::Kernel), ("dport", SpaceKind::Thread)] {
         assert_eq!(second.space_of(node(name)).kind, kind, "{name}");
     }
-    assert_eq!((second.programs[0].steps.len(), second.programs[0].leaves.len()), (1, 1));
+    assert_eq!((second.programs[0].steps.len(), second.programs[0].exits.len()), (1, 1));
     assert_eq!(second.reports, first.reports);
-    let text = explain::text(&second, &case.machine)
-        .replace("\n                                                         ", " ");
+    let text = explain::text(&second, &case.machine);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("kernel: {why}")), "{text}");
     assert!(text.contains("kernel: behind `dport`, which the kernel refused"), "{text}");
-    assert!(second.again(&case.machine, &refused).is_none(), "nothing new");
-    let all = [Refused { node: node("rx"), why: "no such interface".to_owned() }];
-    let third = second.again(&case.machine, &all).unwrap().unwrap();
-    assert!(third.programs.is_empty() && third.pushed.len() == 1);
+    assert!(second.without(&case.machine, &refused).is_none(), "nothing new");
+    let all = [KernelRefusal { node: node("rx"), why: "no such interface".to_owned() }];
+    let third = second.without(&case.machine, &all).unwrap().unwrap();
+    assert!(third.programs.is_empty() && third.pushdowns.len() == 1);
     assert!(third.graph.ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread));
 }
 
 #[test]
-fn v1_the_book_shows_a_plan_as_it_is_explained() {
+fn v1_plan_in_the_book_matches_explain() {
     let case = named("30-measured.plan");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/06-planner.md");
     let page = fs::read_to_string(page).expect("the book");
-    let shown = format!("$ streamline explain '{}'\n{}", case.request, case.expected);
-    assert!(page.contains(&shown), "docs/book/06-planner.md is to show:\n{shown}");
+    let text = format!("$ streamline explain '{}'\n{}", case.request, case.expected);
+    assert!(page.contains(&text), "docs/book/06-planner.md is to show:\n{text}");
 }
 
 #[test]
-fn o6_lines_that_begin_alike_are_one_program() {
+fn o6_lines_with_a_common_prefix_share_one_program() {
     let plan = planned(&named("24-shared-prefix.plan")).unwrap();
     let [program] = &plan.programs[..] else { panic!("{:?}", plan.programs) };
     assert_eq!(program.sources.len(), 2);
@@ -174,13 +174,13 @@ fn o6_lines_that_begin_alike_are_one_program() {
     assert_eq!(nodes, [2, 1, 1, 1], "`bpf` is one, what follows it is not");
     let froms: Vec<_> = program.steps.iter().map(|step| step.from).collect();
     assert_eq!(froms, [None, Some(0), Some(0), Some(2)]);
-    let leave = &program.leaves[..];
+    let leave = &program.exits[..];
     assert!(leave.len() == 1 && leave[0].from == Some(1) && leave[0].classes.contains(53));
     assert!(!leave[0].classes.contains(54));
 }
 
 #[test]
-fn every_node_and_edge_is_in_the_dot_form() {
+fn dot_output_has_every_node_and_edge() {
     for case in cases() {
         let Ok(plan) = planned(&case) else { continue };
         let dot = explain::dot(&plan);
@@ -196,10 +196,11 @@ fn every_node_and_edge_is_in_the_dot_form() {
 }
 
 #[test]
-fn filters_asked_ahead_appear_in_every_form() {
+fn filters_evaluated_ahead_appear_in_all_outputs() {
     let plan = planned(&named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
-    let asked: Vec<_> = plan.pushed.iter().map(|p| plan.ahead(p.source).unwrap()).collect();
+    let asked: Vec<_> =
+        plan.pushdowns.iter().map(|p| plan.pushed_filter(p.source).unwrap()).collect();
     let asked: Vec<_> = asked.iter().filter_map(|given| given.text("expression")).collect();
     assert_eq!(asked, ["tcp port 80", "udp", "udp", "arp", "arp"]);
     let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
@@ -210,8 +211,10 @@ fn filters_asked_ahead_appear_in_every_form() {
     assert!(text.contains(except), "{text}");
     let plan = planned(&named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::dot(&plan).contains("in the kernel too"));
-    assert_eq!(plan.pushed.len(), 6);
-    assert!(plan.pushed.iter().all(|p| p.filter.is_err() && plan.ahead(p.source).is_none()));
+    assert_eq!(plan.pushdowns.len(), 6);
+    assert!(
+        plan.pushdowns.iter().all(|p| p.filter.is_err() && plan.pushed_filter(p.source).is_none())
+    );
     assert!(
         explain::help(&RX, world().endpoint(&RX))
             .contains("    asks ahead    what the first filter behind it asks")

@@ -1,5 +1,5 @@
-//! Properties of every tree and every text: the printer and the parser undo each other, and no text
-//! makes the parser panic.
+//! Properties of all trees and texts: parsing the printed form of a tree returns the tree, and no
+//! text makes the parser panic.
 
 mod common;
 
@@ -11,7 +11,7 @@ use pipeline::language::limits::{
 use pipeline::language::parse;
 
 #[test]
-fn a_hundred_thousand_trees_survive_printing_and_reading() {
+fn random_trees_survive_printing_and_parsing() {
     let mut random = Random::from_environment();
     for _ in 0..100_000 {
         let tree = trees::request(&mut random);
@@ -29,7 +29,7 @@ fn a_hundred_thousand_trees_survive_printing_and_reading() {
 }
 
 #[test]
-fn canonical_text_has_no_parenthesis_too_many() {
+fn canonical_text_has_no_redundant_parentheses() {
     let mut random = Random::from_environment();
     for _ in 0..5_000 {
         let tree = trees::request(&mut random);
@@ -45,7 +45,7 @@ fn canonical_text_has_no_parenthesis_too_many() {
     }
 }
 
-/// The pairs of parentheses outside quotes.
+/// Returns the positions of matching parentheses outside quotes.
 fn pairs(text: &str) -> Vec<(usize, usize)> {
     let (mut open, mut found, mut quoted, mut escaped) = (Vec::new(), Vec::new(), false, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -62,7 +62,7 @@ fn pairs(text: &str) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn random_bytes_and_broken_lines_are_only_mistakes() {
+fn random_bytes_and_damaged_lines_never_panic() {
     let mut random = Random::from_environment();
     let seeds: Vec<String> = read_cases(include_str!("language.cases"))
         .iter()
@@ -71,14 +71,14 @@ fn random_bytes_and_broken_lines_are_only_mistakes() {
     for _ in 0..6_000 {
         let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next() as u8).collect();
         language(&noise);
-        language(&soup(&mut random));
+        language(&random_tokens(&mut random));
         let line = &seeds[random.below(seeds.len())];
-        language(&broken(line.as_bytes().to_vec(), &seeds, &mut random));
+        language(&damaged(line.as_bytes().to_vec(), &seeds, &mut random));
     }
 }
 
-/// Tokens in any order.
-fn soup(random: &mut Random) -> Vec<u8> {
+/// Returns random tokens.
+fn random_tokens(random: &mut Random) -> Vec<u8> {
     const TOKENS: &[&str] = &[
         "|", "+", "++", "+*", "!", "(", ")", ";", " ", " ", "\n", "#", "a", "tcp", "|22", "|!",
         "|ssh", ":", ",", "all", "0x", "--name=", "--", "@", "=", "k=", "\"", "'", "\\", "\"x\"",
@@ -91,8 +91,8 @@ fn soup(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// A line with a few bytes changed, lost, doubled or taken from another line.
-fn broken(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
+/// Returns a line with a few bytes changed, removed, repeated or taken from another line.
+fn damaged(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
     for _ in 0..1 + random.below(4) {
         let at = random.below(line.len().max(1));
         let end = (at + random.below(5)).min(line.len());
@@ -114,7 +114,7 @@ fn broken(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn the_longest_texts_of_every_kind_take_linear_time() {
+fn longest_texts_parse_in_linear_time() {
     for unit in [
         "(",
         ")",

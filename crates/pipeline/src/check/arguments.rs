@@ -1,37 +1,38 @@
-//! The arguments of one filter against its parameters.
+//! The arguments of a filter, matched with its parameters.
 
 use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
 
-use crate::catalogue::Catalogue;
 use crate::language::label::brief;
 use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
+use crate::registry::Registry;
 
-/// The arguments of one filter as they were written.
-pub(super) struct Read<'a> {
+/// The arguments of a filter as written; errors found later take their positions from here.
+pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
-    /// The text of each value, with its parameter.
+    /// The text of each value, with the name of its parameter.
     texts: Vec<(&'static str, &'a Text)>,
-    /// True if each of them is right by itself.
-    pub(super) right: bool,
+    /// True if every argument, considered alone, is valid.
+    pub(super) valid: bool,
 }
 
-/// The arguments of `node` for `entry`, defaults included, beside what `none` brings along;
-/// mistakes are added, and what they concern is left out.
-pub(super) fn arguments<'a>(
+/// Reads the arguments of `node` with the parameters of `entry`, and adds the defaults. The result
+/// is a copy of `none`, the empty set, with the arguments set. Appends errors to `mistakes` and
+/// omits invalid arguments.
+pub(crate) fn arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
     none: &Arguments,
-    catalogue: &'a dyn Catalogue,
+    registry: &'a dyn Registry,
     mistakes: &mut Vec<Diagnostic>,
-) -> (Arguments, Read<'a>) {
+) -> (Arguments, ArgumentTexts<'a>) {
     let mut reader =
-        ArgumentReader { node, entry, given: Vec::new(), mistakes: Vec::new(), catalogue };
+        ArgumentReader { node, entry, given: Vec::new(), mistakes: Vec::new(), registry };
     let mut surplus: Vec<&Argument> = Vec::new();
     for argument in &node.arguments {
         match reader.parameter(argument) {
-            Ok(parameter) => reader.take(argument, parameter),
+            Ok(parameter) => reader.accept(argument, parameter),
             Err(true) => surplus.push(argument),
             Err(false) => {}
         }
@@ -47,40 +48,48 @@ pub(super) fn arguments<'a>(
             Some((_, _, value)) => Some(value.clone()),
             None => parameter.default.and_then(|text| parameter.parse(text).ok()),
         };
-        // To say of what all filters have that it is not so is to say nothing.
+        // A common parameter that is set to its default `no` is the same as an unset one.
         let plain = COMMON.iter().any(|common| common.name == parameter.name)
             && value == Some(Value::Flag(false));
         if let Some(value) = value.filter(|_| !plain) {
             arguments.set(parameter.name, value);
         }
     }
-    // In the order in which they were written, whichever parameter they are for.
+    // Repeatable parameters keep the order in which they were written.
     for (parameter, _, value) in given.iter().filter(|(known, ..)| known.many) {
         arguments.add(parameter.name, value.clone());
     }
     let texts = given.iter().map(|(known, text, _)| (known.name, *text)).collect();
-    let read = Read { node, entry, texts, right: found.is_empty() };
+    let read = ArgumentTexts { node, entry, texts, valid: found.is_empty() };
     mistakes.append(&mut found);
     (arguments, read)
 }
 
-impl Read<'_> {
-    /// The place behind the last argument.
+impl ArgumentTexts<'_> {
+    /// Returns the text of the first value of a parameter; `None` if it is not given.
+    pub(crate) fn text(&self, name: &str) -> Option<&Text> {
+        self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    }
+
+    /// Returns the byte offset behind the last argument.
     pub(super) fn end(&self) -> usize {
         self.node.span.end
     }
 
-    /// Turns a filter's own complaint about its arguments into a diagnostic at the argument that it
-    /// names.
-    pub(super) fn at(&self, said: Mistake, severity: fn(Span, String) -> Diagnostic) -> Diagnostic {
-        let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == said.parameter);
-        let place = match (texts.nth(said.which), &said.at) {
+    /// Turns a filter's error about its arguments into a diagnostic at the argument it concerns.
+    pub(super) fn at(
+        &self,
+        mistake: Mistake,
+        severity: fn(Span, String) -> Diagnostic,
+    ) -> Diagnostic {
+        let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == mistake.parameter);
+        let place = match (texts.nth(mistake.which), &mistake.at) {
             (Some((_, text)), Some(at)) => within(text, at.start, at.end),
             (Some((_, text)), None) => text.span,
             (None, _) => self.node.name.span,
         };
-        let what = format!("`{}`: {}", self.entry.name, said.what);
-        severity(place, what).hint(said.hint.unwrap_or_default())
+        let what = format!("`{}`: {}", self.entry.name, mistake.what);
+        severity(place, what).hint(mistake.hint.unwrap_or_default())
     }
 }
 
@@ -89,12 +98,12 @@ struct ArgumentReader<'a> {
     entry: &'static Description,
     given: Vec<(&'static Parameter, &'a Text, Value)>,
     mistakes: Vec<Diagnostic>,
-    catalogue: &'a dyn Catalogue,
+    registry: &'a dyn Registry,
 }
 
 impl<'a> ArgumentReader<'a> {
-    /// The parameter that an argument is for. Otherwise whether it is one too many; if not, the
-    /// mistake has been reported.
+    /// Returns the parameter of an argument. Returns `Err(true)` for a surplus positional argument
+    /// and `Err(false)` after reporting an unknown key.
     fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
         let parameters = self.entry.parameters;
         if let Some(key) = &argument.key {
@@ -126,7 +135,7 @@ impl<'a> ArgumentReader<'a> {
         self.given.iter().any(|(known, ..)| std::ptr::eq(*known, parameter))
     }
 
-    fn take(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
+    fn accept(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
         if self.has(parameter) && !parameter.many {
             let what = format!("`{}` of `{}` is given twice", parameter.name, self.entry.name);
             self.mistakes.push(Diagnostic::error(argument.span, what).hint("it takes one value"));
@@ -145,13 +154,13 @@ impl<'a> ArgumentReader<'a> {
                     format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.what);
                 let hint = mistake.hint.unwrap_or_default();
                 self.mistakes.push(Diagnostic::error(text.span, what).hint(hint));
-                // So that it is not reported as missing too.
+                // Prevents a second report that the parameter is missing.
                 self.given.push((parameter, text, Value::Flag(false)));
             }
         }
     }
 
-    /// Reports arguments that no parameter takes, all of them as one mistake.
+    /// Reports all arguments without a parameter as one error.
     fn surplus(&mut self, surplus: &[&Argument]) {
         let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
         let name = self.entry.name;
@@ -165,7 +174,7 @@ impl<'a> ArgumentReader<'a> {
             true => format!("`{name}` has no place for `{written}`"),
             false => format!("`{name}` takes no argument `{written}`"),
         };
-        let filter = !first.value.quoted && self.catalogue.names().contains(&written.as_str());
+        let filter = !first.value.quoted && self.registry.names().contains(&written.as_str());
         let hint = match filter {
             true => format!("for the filter write `| {written}`"),
             false => usage(self.entry),
@@ -173,7 +182,7 @@ impl<'a> ArgumentReader<'a> {
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
 
-    /// A text of several words that lacks its quotes: `bpf tcp port 80`.
+    /// Returns the error about a text of several words without quotes: `bpf tcp port 80`.
     fn unquoted(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts =
@@ -207,11 +216,12 @@ impl<'a> ArgumentReader<'a> {
     }
 }
 
-/// A part of a text's bytes as a place in the request; the whole text if escapes have moved it.
+/// Returns the span of a range of the text's bytes; the span of the whole text if escapes shifted
+/// it.
 fn within(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
-    // At a place inside a character nothing can be underlined.
+    // An offset inside a character cannot be underlined.
     let whole = std::str::from_utf8(&text.bytes)
         .is_ok_and(|text| text.is_char_boundary(start) && text.is_char_boundary(end));
     if !straight || !whole || start > end {
@@ -225,7 +235,7 @@ fn is_needed(parameter: &Parameter) -> bool {
     parameter.default.is_none() && !parameter.optional
 }
 
-/// Formats the usage line: `files directory [per=block|connection]`.
+/// Formats the usage: `files directory [per=block|connection]`.
 fn usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {
@@ -240,11 +250,11 @@ fn usage(entry: &Description) -> String {
         };
         let needed = is_needed(parameter);
         let more = if parameter.many { " …" } else { "" };
-        let shown = match parameter.positional {
+        let text = match parameter.positional {
             true => format!("{}{more}", parameter.name),
             false => format!("{}={values}{more}", parameter.name),
         };
-        usage.push_str(&if needed { format!(" {shown}") } else { format!(" [{shown}]") });
+        usage.push_str(&if needed { format!(" {text}") } else { format!(" [{text}]") });
     }
     usage.push('`');
     usage

@@ -1,57 +1,62 @@
-//! Infers the form that each stream carries: every filter must accept what the filters before it
-//! give (CONTRACT 5).
+//! Inference of the form of each stream: every filter must accept the forms that the nodes upstream
+//! emit (CONTRACT 5).
 
-use filter::{Description, Form, Forms, Gives, Kind};
+use filter::{Description, FilterKind, Form, Forms, OutputForm};
 
 use super::lower::{Draft, DraftStep};
-use crate::catalogue::Catalogue;
-use crate::graph::{Boolean, NodeId, Use};
+use crate::graph::{NodeId, Use};
 use crate::language::Diagnostic;
+use crate::registry::Registry;
 
-/// The forms carried by the streams of a request.
-pub(super) struct Carried {
-    /// For each node, the forms that may come to it.
+/// The inferred forms of all streams.
+pub(super) struct StreamForms {
+    /// For each node, the forms that can arrive.
     pub(super) comes: Vec<Vec<Form>>,
-    /// Filters that stand before operands without having been written.
-    pub(super) before: Vec<Before>,
+    /// Filters to insert in front of operands.
+    pub(super) before: Vec<Insertion>,
 }
 
-/// A filter that makes streams of what comes to an operand that needs them.
-pub(super) struct Before {
+/// A filter to insert in front of an operand that needs streams; it assembles them from packets.
+pub(super) struct Insertion {
     /// The operand.
     pub(super) operand: NodeId,
     /// The filter.
     pub(super) filter: &'static Description,
-    /// The forms that come to the node.
+    /// The forms that arrive at the operand.
     pub(super) comes: Vec<Form>,
 }
 
-/// Infers the forms of all streams; `used` holds the filters of the nodes.
+/// Infers the forms of all streams and reports mismatches; `used` holds the filters of the nodes.
 pub(super) fn forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
-    catalogue: &dyn Catalogue,
-) -> Carried {
+    registry: &dyn Registry,
+) -> StreamForms {
     let comes = vec![Some(Set::NONE); draft.nodes.len()];
-    let mut flow = Flow { comes, used, catalogue, before: Vec::new() };
+    let mut flow = Flow { comes, used, registry, before: Vec::new() };
     flow.spread(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
-        let gives = flow.gives(draft, edge.from);
-        flow.check(draft, edge.to, gives, &name(draft, edge.from), &mut mistakes);
+        let emitted = flow.emitted_by(draft, edge.from);
+        flow.check(draft, edge.to, emitted, &name(draft, edge.from), &mut mistakes);
     }
     for index in 0..draft.nodes.len() {
         if let DraftStep::Boolean(body, _) = &draft.nodes[index].step {
             let comes = flow.comes[index];
-            flow.body(draft, body, comes, &mut mistakes);
+            body.flow(comes, &mut |id, comes| {
+                let comes = flow.at_operand(draft, id, comes);
+                flow.comes[id.0] = comes;
+                flow.check(draft, id, comes, "what comes", &mut mistakes);
+                emitted(flow.used[id.0].as_ref()?, comes)
+            });
         }
     }
     draft.mistakes.append(&mut mistakes);
     let comes = flow.comes.into_iter().map(|set| set.map_or_else(Vec::new, Set::list));
-    Carried { comes: comes.collect(), before: flow.before }
+    StreamForms { comes: comes.collect(), before: flow.before }
 }
 
-/// A set of forms that can be joined.
+/// A bit set of forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Set(u8);
 
@@ -78,15 +83,16 @@ impl Set {
 }
 
 struct Flow<'c> {
-    /// None where a mistake has made it unknown.
+    /// For each node, the forms that arrive; `None` if unknown because of an error.
     comes: Vec<Option<Set>>,
     used: &'c [Option<Use>],
-    catalogue: &'c dyn Catalogue,
-    before: Vec<Before>,
+    registry: &'c dyn Registry,
+    before: Vec<Insertion>,
 }
 
 impl Flow<'_> {
-    /// Follows the forms along all edges until nothing changes; sets only grow, so it ends.
+    /// Propagates the forms along all edges up to a fixed point. The sets only grow, so it
+    /// terminates.
     fn spread(&mut self, draft: &Draft<'_>) {
         let mut leaving: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
         for edge in &draft.edges {
@@ -94,10 +100,10 @@ impl Flow<'_> {
         }
         let mut open: Vec<usize> = (0..draft.nodes.len()).rev().collect();
         while let Some(node) = open.pop() {
-            let gives = self.gives(draft, NodeId(node));
+            let emitted = self.emitted_by(draft, NodeId(node));
             for to in &leaving[node] {
                 let before = self.comes[to.0];
-                let after = before.zip(gives).map(|(before, gives)| Set(before.0 | gives.0));
+                let after = before.zip(emitted).map(|(before, emitted)| Set(before.0 | emitted.0));
                 if after != before {
                     self.comes[to.0] = after;
                     open.push(to.0);
@@ -106,67 +112,36 @@ impl Flow<'_> {
         }
     }
 
-    /// Returns the forms that leave a node.
-    fn gives(&self, draft: &Draft<'_>, id: NodeId) -> Option<Set> {
+    /// Returns the forms that leave a node; `None` if unknown.
+    fn emitted_by(&self, draft: &Draft<'_>, id: NodeId) -> Option<Set> {
         let node = &draft.nodes[id.0];
         let comes = self.comes[id.0];
         match &node.step {
             DraftStep::Boolean(..) | DraftStep::Merge => comes,
-            DraftStep::Filter(_) | DraftStep::Hole => given(self.used[id.0].as_ref()?, comes),
+            DraftStep::Filter(_) | DraftStep::Hole => emitted(self.used[id.0].as_ref()?, comes),
         }
     }
 
-    /// Checks the filters of a composite; what leaves it is what came.
-    fn body<L>(
-        &mut self,
-        draft: &Draft<'_>,
-        body: &Boolean<L>,
-        comes: Option<Set>,
-        mistakes: &mut Vec<Diagnostic>,
-    ) -> Option<Set> {
-        match body {
-            Boolean::Filter(id) => {
-                let comes = self.streams(draft, *id, comes);
-                self.comes[id.0] = comes;
-                self.check(draft, *id, comes, "what comes", mistakes);
-                given(self.used[id.0].as_ref()?, comes)
-            }
-            Boolean::Not(inner) => {
-                self.body(draft, inner, comes, mistakes);
-                comes
-            }
-            Boolean::Any(links) | Boolean::All(links) => {
-                for link in links {
-                    self.body(draft, &link.body, comes, mistakes);
-                }
-                comes
-            }
-            Boolean::Chain { first, rest } => {
-                let first = self.body(draft, first, comes, mistakes);
-                rest.iter().fold(first, |gives, link| self.body(draft, &link.body, gives, mistakes))
-            }
-        }
-    }
-
-    /// Returns the forms that come to an operand. An operand that needs streams gets the filter
-    /// that makes them in front of it; it is asked about the block all the same.
-    fn streams(&mut self, draft: &Draft<'_>, id: NodeId, comes: Option<Set>) -> Option<Set> {
+    /// Returns the forms that arrive at an operand. If the operand needs streams, requests the
+    /// insertion of a filter in front that assembles them. The insertion does not change the block
+    /// that the section passes on.
+    fn at_operand(&mut self, draft: &Draft<'_>, id: NodeId, comes: Option<Set>) -> Option<Set> {
         let (entry, set) = (draft.nodes[id.0].entry?, comes?);
         let takes = Set::taken(entry.takes);
         let misfit = Set(set.0 & !takes.0).list();
         let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.reads_only());
         let Some(first) = misfit.first().filter(|_| reads) else { return comes };
         let Some(name) = self.bridge(*first, takes) else { return comes };
-        let streams = Gives::Form(Form::Stream);
+        let streams = OutputForm::Form(Form::Stream);
         let filter =
-            self.catalogue.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
+            self.registry.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
         let fits = |it: &&Description| set.0 & !Set::taken(it.takes).0 == 0;
         let Some(filter) = filter.filter(fits) else { return comes };
-        self.before.push(Before { operand: id, filter, comes: set.list() });
+        self.before.push(Insertion { operand: id, filter, comes: set.list() });
         Some(Set::of(|form| form == Form::Stream))
     }
 
-    /// Reports forms that come to a node and that it does not take.
+    /// Reports forms that arrive at a node that does not accept them.
     fn check(
         &self,
         draft: &Draft<'_>,
@@ -179,11 +154,13 @@ impl Flow<'_> {
         let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
         let takes = Set::taken(entry.takes);
         let misfit = Set(gives.0 & !takes.0).list();
-        let Some(first) = misfit.first().filter(|_| entry.kind != Kind::Source) else { return };
+        let Some(first) = misfit.first().filter(|_| entry.kind != FilterKind::Source) else {
+            return;
+        };
         let wanted: Vec<String> = takes.list().into_iter().map(with_article).collect();
         let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
         let why = format!("{giver} is {}", with_article(*first));
-        let between = self.shown(*first, entry).or_else(|| self.bridge(*first, takes));
+        let between = self.listed(*first, entry).or_else(|| self.bridge(*first, takes));
         let hint = between.map(|between| format!("put `{between}` before it")).unwrap_or_default();
         let place = match &node.step {
             DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
@@ -192,9 +169,9 @@ impl Flow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// The chain that the example of a filter shows before it, from the last filter on that takes
-    /// what there is: of the chains that fit by their forms it is one that makes sense.
-    fn shown(&self, from: Form, entry: &Description) -> Option<String> {
+    /// Returns the filters to insert according to the example of `entry`, from the last one that
+    /// accepts `from`. Unlike a chain that fits by its forms alone, an example is meaningful.
+    fn listed(&self, from: Form, entry: &Description) -> Option<String> {
         // `replay web.pcap | tcp | http |exchange weblog access.log`
         let parts: Vec<&str> = entry.example.split('|').collect();
         let name = |part: &&str| {
@@ -205,12 +182,12 @@ impl Flow<'_> {
         let names: Vec<Option<String>> = parts.iter().map(name).collect();
         let here = names.iter().skip(1).position(|name| name.as_deref() == Some(entry.name))? + 1;
         let takes = |name: &Option<String>| {
-            let found = self.catalogue.find(name.as_deref()?)?;
+            let found = self.registry.find(name.as_deref()?)?;
             found.takes.has(from).then_some(())
         };
         let first = (1..here).rev().find(|index| takes(&names[*index]).is_some())?;
         let mut chain = parts[first..here].join("|").trim().to_owned();
-        // The class with which its arc begins belongs to what stands before it.
+        // The class of the last arc belongs to the filter in front of it.
         let label = parts[here].split_whitespace().next().filter(|_| !parts[here].starts_with(' '));
         if let Some(label) = label {
             chain = format!("{chain} |{label}");
@@ -218,25 +195,24 @@ impl Flow<'_> {
         Some(chain)
     }
 
-    /// The shortest chain of filters that makes what is wanted of what there is.
+    /// Returns the shortest chain of filters that converts `from` into one of the forms `wanted`.
     fn bridge(&self, from: Form, wanted: Set) -> Option<String> {
         const LONGEST: usize = 4;
-        let filters: Vec<&Description> = self
-            .catalogue
-            .names()
-            .into_iter()
-            .filter_map(|name| self.catalogue.find(name))
-            .collect();
+        let filters: Vec<&Description> =
+            self.registry.names().into_iter().filter_map(|name| self.registry.find(name)).collect();
         let mut reached = vec![(from, String::new())];
-        let mut seen = Set::of(|form| form == from);
+        let mut reached_forms = Set::of(|form| form == from);
         for _ in 0..LONGEST {
             let mut next = Vec::new();
             for (form, chain) in &reached {
                 for filter in filters.iter().filter(|filter| filter.takes.has(*form)) {
-                    let Gives::Form(made) = filter.gives else { continue };
+                    let OutputForm::Form(made) = filter.gives else { continue };
                     let made_set = Set::of(|form| form == made);
-                    let ends = matches!(filter.kind, Kind::Source | Kind::Sink);
-                    if ends || self.catalogue.endpoint(filter).process || seen.0 & made_set.0 != 0 {
+                    let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
+                    if ends
+                        || self.registry.endpoint(filter).process
+                        || reached_forms.0 & made_set.0 != 0
+                    {
                         continue;
                     }
                     let bar = if chain.is_empty() { "" } else { " | " };
@@ -244,7 +220,7 @@ impl Flow<'_> {
                     if wanted.0 & made_set.0 != 0 {
                         return Some(chain);
                     }
-                    seen = Set(seen.0 | made_set.0);
+                    reached_forms = Set(reached_forms.0 | made_set.0);
                     next.push((made, chain));
                 }
             }
@@ -254,15 +230,15 @@ impl Flow<'_> {
     }
 }
 
-/// Returns the forms that a filter gives for these input forms.
-fn given(used: &Use, comes: Option<Set>) -> Option<Set> {
+/// Returns the forms that a filter emits for these input forms; `None` if unknown.
+fn emitted(used: &Use, comes: Option<Set>) -> Option<Set> {
     let effect = used.effect();
     match effect.gives {
-        Gives::Form(form) => Some(Set::of(|given| given == form)),
-        Gives::Nothing => Some(Set::NONE),
-        // What it does not take has been reported there.
-        Gives::Same if effect.kind == Kind::Source => None,
-        Gives::Same => match (comes?, comes?.0 & Set::taken(used.description.takes).0) {
+        OutputForm::Form(form) => Some(Set::of(|given| given == form)),
+        OutputForm::Nothing => Some(Set::NONE),
+        // `check` reports input that the filter does not accept.
+        OutputForm::Same if effect.kind == FilterKind::Source => None,
+        OutputForm::Same => match (comes?, comes?.0 & Set::taken(used.description.takes).0) {
             (Set::NONE, _) => Some(Set::NONE),
             (_, 0) => None,
             (_, both) => Some(Set(both)),
@@ -270,7 +246,7 @@ fn given(used: &Use, comes: Option<Set>) -> Option<Set> {
     }
 }
 
-/// The name of a node as the subject of a reason.
+/// Describes the output of a node, as the subject of a reason.
 fn name(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
         Some(entry) => format!("what `{}` gives", entry.name),

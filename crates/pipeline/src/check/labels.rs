@@ -1,38 +1,39 @@
-//! The classes of the arcs: names resolved, ranges held against what the classifiers upstream can
-//! answer, the label before a group intersected with those of its branches.
+//! Resolution of labels: the set of classes that each arc passes.
 //!
-//! A name is resolved for each incoming arc by itself; where several classifiers give the class of
-//! one arc, all of them must mean the same by it. [SL §4.2], CONTRACT 9
+//! Resolves names, checks ranges against the classes that the classifiers upstream can return, and
+//! intersects the label in front of a group with the labels of its branches. A name is resolved for
+//! each incoming arc separately. If several classifiers can determine the class on an arc, the name
+//! must mean the same for all of them. [SL §4.2], CONTRACT 9
 
 use std::collections::HashMap;
 
-use super::answers::{Answers, Upstream};
 use super::lower::{Draft, DraftEdge, DraftStep};
-use crate::catalogue::Catalogue;
+use super::upstream::{Classifiers, Upstream};
 use crate::classes::ClassSet;
 use crate::graph::{Boolean, Link, NodeId};
 use crate::language::label::brief;
 use crate::language::tree::{Label, Term};
 use crate::language::{Diagnostic, Span};
+use crate::registry::Registry;
 
 mod meaning;
 
 use meaning::Meaning;
 
 /// The resolved labels of a request.
-pub(super) struct Labelled {
-    /// For each edge.
+pub(super) struct ResolvedLabels {
+    /// For each edge, the classes that pass.
     pub(super) classes: Vec<ClassSet>,
-    /// For each node, its body if it is a composite.
+    /// For each node, its resolved body; `None` unless it is a composite.
     pub(super) bodies: Vec<Option<Boolean>>,
-    /// For each node, who gave the class of what comes to it.
+    /// For each node, the filters that classify the arriving blocks.
     pub(super) classifiers: Vec<Vec<NodeId>>,
 }
 
-pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labelled {
+pub(super) fn labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> ResolvedLabels {
     let mut reader = LabelReader {
         upstream: Upstream::new(draft),
-        catalogue,
+        registry,
         mistakes: Vec::new(),
         classifiers: vec![Vec::new(); draft.nodes.len()],
         known: HashMap::new(),
@@ -41,27 +42,28 @@ pub(super) fn labels(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Labell
     let classes = draft.edges.iter().map(|edge| reader.edge(edge, &bodies)).collect();
     let LabelReader { mut mistakes, classifiers, .. } = reader;
     draft.mistakes.append(&mut mistakes);
-    Labelled { classes, bodies, classifiers }
+    ResolvedLabels { classes, bodies, classifiers }
 }
 
 struct LabelReader<'d, 't> {
     upstream: Upstream<'d, 't>,
-    catalogue: &'d dyn Catalogue,
+    registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// Labels of arcs that leave a node: a label before a group stands on many arcs.
+    /// The labels resolved so far, by label and origin: a label in front of a group is on many
+    /// arcs.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
 impl<'d, 't> LabelReader<'d, 't> {
-    /// The body of a node with its labels resolved; none if it is no composite.
+    /// Resolves the labels in the body of a composite; returns `None` for any other node.
     fn node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];
         if node.inside.is_some() {
             return None;
         }
-        let comes = self.upstream.coming(id);
+        let comes = self.upstream.inputs(id);
         let body = match &node.step {
             DraftStep::Boolean(body, _) => Some(self.body(body, &comes, &comes)),
             _ => None,
@@ -70,13 +72,13 @@ impl<'d, 't> LabelReader<'d, 't> {
         body
     }
 
-    /// Resolves the labels of a body to which blocks come with the classes of `comes`, in a
-    /// composite to which they came with those of `entry`.
+    /// Resolves the labels of a body. `comes` classifies the blocks that arrive at the body,
+    /// `entry` those that arrive at the composite around it.
     fn body(
         &mut self,
         body: &Boolean<Option<&Label>>,
-        comes: &Answers,
-        entry: &Answers,
+        comes: &Classifiers,
+        entry: &Classifiers,
     ) -> Boolean {
         match body {
             Boolean::Filter(id) => {
@@ -103,12 +105,13 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Resolves operands; each comes `behind` the ones before if it is asked what they answered.
+    /// Resolves operands. If `behind` is true, the filters of an operand also classify the input of
+    /// the operands after it.
     fn operands(
         &mut self,
         links: &[Link<Option<&Label>>],
-        comes: &Answers,
-        entry: &Answers,
+        comes: &Classifiers,
+        entry: &Classifiers,
         behind: bool,
     ) -> Vec<Link> {
         let mut comes = comes.clone();
@@ -124,9 +127,9 @@ impl<'d, 't> LabelReader<'d, 't> {
     }
 
     fn edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
-        let answers = self.upstream.leaving(edge.from);
+        let classifiers = self.upstream.leaving(edge.from);
         if edge.glued {
-            self.lint(edge, &answers);
+            self.lint(edge, &classifiers);
         }
         let mut classes: Option<ClassSet> = None;
         let mut outer: Option<&Label> = None;
@@ -134,7 +137,7 @@ impl<'d, 't> LabelReader<'d, 't> {
             let key = (label.span, edge.from);
             let inner = match self.known.get(&key) {
                 Some(known) => known.clone(),
-                None => self.label(label, &answers),
+                None => self.label(label, &classifiers),
             };
             self.known.entry(key).or_insert_with(|| inner.clone());
             classes = Some(self.narrow(classes, inner, outer, label, edge.target));
@@ -150,8 +153,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a composite: those that the arc passes or, over a plain pipe,
-    /// those that its operands select.
+    /// Returns the classes that enter a composite: those of the arc, or over a plain pipe the union
+    /// of those that its operands select.
     fn enter(
         &mut self,
         classes: Option<ClassSet>,
@@ -184,8 +187,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         classes.unwrap_or(all)
     }
 
-    /// The intersection of what came through `outer` with what `label` lets through; nothing is a
-    /// mistake, after which the label alone counts.
+    /// Intersects the classes of `outer` and of `label`. Reports an empty intersection as an error
+    /// and then returns the classes of `label`.
     fn narrow(
         &mut self,
         classes: Option<ClassSet>,
@@ -210,16 +213,17 @@ impl<'d, 't> LabelReader<'d, 't> {
         inner
     }
 
-    fn label(&mut self, label: &Label, answers: &Answers) -> ClassSet {
-        let meaning = Meaning::new(answers, self.upstream.draft, self.catalogue);
+    fn label(&mut self, label: &Label, classifiers: &Classifiers) -> ClassSet {
+        let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
         meaning.of(label, &mut self.mistakes)
     }
 
-    /// Offers the class where `dport|ssh log` was read as the filter `ssh` with the argument `log`.
-    fn lint(&mut self, edge: &DraftEdge<'_>, answers: &Answers) {
+    /// Warns where `dport|ssh log` is read as the filter `ssh` with the argument `log`, and
+    /// proposes the class.
+    fn lint(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };
-        let meaning = Meaning::new(answers, self.upstream.draft, self.catalogue);
+        let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
         let Some(classifier) = meaning.has_name(&node.name.text) else { return };
         let follows =
             node.arguments.first().filter(|first| first.key.is_none() && !first.value.quoted);

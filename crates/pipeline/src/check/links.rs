@@ -1,27 +1,27 @@
-//! The link types of the frames that come to each node, from the sources on.
+//! Propagation of link types from the sources to all nodes.
 
 use std::sync::Arc;
 
-use filter::{Kind, LinkType};
+use filter::{FilterKind, LinkType};
 
-use super::arguments::Read;
+use super::arguments::ArgumentTexts;
 use super::lower::{Draft, DraftStep};
 use super::shape::leaving;
-use crate::catalogue::Catalogue;
-use crate::graph::{Boolean, Use};
+use crate::graph::Use;
+use crate::registry::Registry;
 
-/// Link types that are known to be all; `None`: not known.
+/// All link types that are possible at a node; `None` if unknown.
 type Links = Option<Arc<[LinkType]>>;
 
-/// The link types that have come to a node so far.
+/// The link types found for a node so far.
 #[derive(Clone)]
-enum Comes {
+enum LinkTypes {
     Nothing,
     These(Vec<LinkType>),
     Unknown,
 }
 
-impl Comes {
+impl LinkTypes {
     fn of(links: Option<Vec<LinkType>>) -> Self {
         match links {
             Some(links) if !links.is_empty() => Self::These(links),
@@ -29,7 +29,7 @@ impl Comes {
         }
     }
 
-    /// Adds what comes over another edge. Answers whether there is anything new.
+    /// Adds the link types of another edge; returns true if the set has grown.
     fn add(&mut self, more: &Self) -> bool {
         match (&mut *self, more) {
             (_, Self::Nothing) | (Self::Unknown, _) => false,
@@ -50,30 +50,30 @@ impl Comes {
     }
 }
 
-/// For each node the link types of the frames that come to it.
+/// Returns for each node the link types of the arriving frames.
 pub(super) fn links(
     draft: &Draft<'_>,
     used: &[Option<Use>],
-    texts: &[Option<Read<'_>>],
-    catalogue: &dyn Catalogue,
+    texts: &[Option<ArgumentTexts<'_>>],
+    registry: &dyn Registry,
 ) -> Vec<Links> {
-    let mut comes = vec![Comes::Nothing; used.len()];
+    let mut comes = vec![LinkTypes::Nothing; used.len()];
     let mut open = Vec::new();
     for (index, node) in used.iter().enumerate() {
-        let source = node.as_ref().filter(|used| used.description.kind == Kind::Source);
+        let source = node.as_ref().filter(|used| used.description.kind == FilterKind::Source);
         if let (Some(used), Some(read)) = (source, &texts[index]) {
-            // What is wrong in its arguments is reported, and makes it unknown what it gives.
-            let known = read.right.then(|| catalogue.links(used.description, &used.arguments));
-            comes[index] = Comes::of(known.flatten());
+            // A source with invalid arguments has unknown link types.
+            let known = read.valid.then(|| registry.links(used.description, &used.arguments));
+            comes[index] = LinkTypes::of(known.flatten());
             open.push(index);
         }
     }
-    // Each node is looked at again when more link types come to it than before. A source names few.
+    // A node is visited again when its set has grown. Sources have few link types.
     let leaving = leaving(draft);
     while let Some(index) = open.pop() {
-        let gives = gives(used[index].as_ref(), &comes[index]);
+        let emitted = emitted(used[index].as_ref(), &comes[index]);
         for to in &leaving[index] {
-            if comes[*to].add(&gives) {
+            if comes[*to].add(&emitted) {
                 open.push(*to);
             }
         }
@@ -81,44 +81,22 @@ pub(super) fn links(
     for (index, node) in draft.nodes.iter().enumerate() {
         if let DraftStep::Boolean(body, _) = &node.step {
             let here = comes[index].clone();
-            within(body, here, used, &mut comes);
+            body.flow(here, &mut |id, here| {
+                let emitted = emitted(used[id.0].as_ref(), &here);
+                comes[id.0] = here;
+                emitted
+            });
         }
     }
-    let known = |comes: Comes| match comes {
-        Comes::These(links) => Some(links.into()),
-        Comes::Nothing | Comes::Unknown => None,
+    let known = |comes: LinkTypes| match comes {
+        LinkTypes::These(links) => Some(links.into()),
+        LinkTypes::Nothing | LinkTypes::Unknown => None,
     };
     comes.into_iter().map(known).collect()
 }
 
-/// Says what comes to the operands of a composite; answers what the last gives. What leaves the
-/// composite is what came.
-fn within<L>(body: &Boolean<L>, here: Comes, used: &[Option<Use>], comes: &mut [Comes]) -> Comes {
-    match body {
-        Boolean::Filter(id) => {
-            let gives = gives(used[id.0].as_ref(), &here);
-            comes[id.0] = here;
-            gives
-        }
-        Boolean::Not(inner) => {
-            within(inner, here.clone(), used, comes);
-            here
-        }
-        Boolean::Any(links) | Boolean::All(links) => {
-            for link in links {
-                within(&link.body, here.clone(), used, comes);
-            }
-            here
-        }
-        Boolean::Chain { first, rest } => {
-            let first = within(first, here, used, comes);
-            rest.iter().fold(first, |gives, link| within(&link.body, gives, used, comes))
-        }
-    }
-}
-
-/// Returns the link types that leave a node with this input.
-fn gives(used: Option<&Use>, comes: &Comes) -> Comes {
+/// Returns the link types that leave a node.
+fn emitted(used: Option<&Use>, comes: &LinkTypes) -> LinkTypes {
     let relinked = used.and_then(|used| used.description.analysis.relinks?(&used.arguments));
-    relinked.map_or_else(|| comes.clone(), |links| Comes::of(Some(links.to_vec())))
+    relinked.map_or_else(|| comes.clone(), |links| LinkTypes::of(Some(links.to_vec())))
 }

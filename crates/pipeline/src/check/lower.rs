@@ -1,35 +1,36 @@
-//! From the tree to nodes and arcs, knowing nothing yet of what the names mean.
+//! Lowering of the tree to nodes and arcs, before names are looked up.
 //!
-//! A part of a request has entries, each with the labels that stand between the arc that comes and
-//! the node, and exits, which keep the structure of the branches so that a join knows its order.
-//! `++` before which no stream comes unites what sources give (`union`); behind a stream, `++`,
-//! `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
+//! Each term is lowered to a part. A part has entries, each with the labels between the incoming
+//! arc and the node, and an exit, which keeps the structure of the branches so that a join can
+//! order its inputs. A `++` without incoming stream unites sources (see `union`). With an incoming
+//! stream `++`, `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2],
+//! CONTRACT 10
 
 use std::collections::HashMap;
 
 use filter::Description;
 
-use super::union::{Alike, United};
-use crate::catalogue::Catalogue;
+use super::union::{SourceNumbers, UnionOperands};
 use crate::graph::{Boolean, EdgeId, Join, Link, NodeId, Order};
 use crate::language::limits::ARCS_MAX;
 use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
+use crate::registry::Registry;
 
-/// The graph while it is being checked.
+/// The graph during the checks.
 pub(super) struct Draft<'t> {
     pub(super) nodes: Vec<DraftNode<'t>>,
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
-    /// Answers of the machine that belong in the text, each with the byte after which it goes.
-    pub(super) settled: Vec<(usize, String)>,
-    /// Sources that a `++` unites.
-    pub(super) united: Vec<United>,
-    /// The nodes of the text that are one source.
-    pub(super) alike: Alike,
+    /// Values from the machine to insert into the text, each with its byte offset.
+    pub(super) insertions: Vec<(usize, String)>,
+    /// The `++` terms that unite sources.
+    pub(super) united: Vec<UnionOperands>,
+    /// The numbering of the sources, equal for terms that denote one source.
+    pub(super) alike: SourceNumbers,
     pub(super) marks: HashMap<&'t str, NodeId>,
-    /// There are more arcs than are allowed, so some are missing.
+    /// True if the number of arcs exceeds `ARCS_MAX`; the excess is missing.
     pub(super) too_many: bool,
 }
 
@@ -37,14 +38,14 @@ pub(super) struct DraftNode<'t> {
     pub(super) step: DraftStep<'t>,
     pub(super) span: Span,
     pub(super) inside: Option<NodeId>,
-    /// The entry that the name resolves to, set by `shape`.
+    /// The registry entry of the name, set by `shape`.
     pub(super) entry: Option<&'static Description>,
 }
 
 pub(super) enum DraftStep<'t> {
-    /// A filter; several uses if they have one mark.
+    /// A filter, with all terms that denote it: several if they share a mark.
     Filter(Vec<&'t FilterTerm>),
-    /// A composite and the operator that made it one.
+    /// A composite and its operator.
     Boolean(Boolean<Option<&'t Label>>, &'static str),
     Merge,
     Hole,
@@ -54,23 +55,23 @@ pub(super) struct DraftEdge<'t> {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) arc: Option<&'t Label>,
-    /// Labels of branches, the outermost first.
+    /// The labels of the branches, the outermost first.
     pub(super) branch: Vec<&'t Label>,
     pub(super) span: Span,
-    /// A pipe that touches the filter on both sides, `dport|ssh`.
+    /// True for a plain pipe without white space on either side, `dport|ssh`.
     pub(super) glued: bool,
-    /// The term that the arc leads to.
+    /// The term that the arc leads to; `None` if it does not occur in the text.
     pub(super) target: Option<&'t Term>,
     pub(super) back: bool,
 }
 
-/// A way into a part.
+/// An input node of a part.
 pub(super) struct Entry<'t> {
     pub(super) node: NodeId,
     pub(super) labels: Vec<&'t Label>,
 }
 
-/// The ways out of a part.
+/// The output nodes of a part.
 pub(super) enum Exit {
     Node(NodeId),
     Split { forks: Vec<NodeId>, branches: Vec<Self> },
@@ -81,31 +82,31 @@ pub(super) struct Part<'t> {
     pub(super) exit: Exit,
 }
 
-/// An arc of the text that is about to become edges.
+/// A pipe of the text, from which one edge is made for each pair of connected nodes.
 #[derive(Clone, Copy)]
-pub(super) struct Pipe<'t> {
+pub(super) struct DraftPipe<'t> {
     label: Option<&'t Label>,
     span: Span,
     touches: bool,
     target: Option<&'t Term>,
 }
 
-impl Pipe<'_> {
-    /// A plain pipe that stands nowhere in the text.
+impl DraftPipe<'_> {
+    /// Returns a plain pipe that does not occur in the text.
     pub(super) const fn plain(span: Span) -> Self {
         Self { label: None, span, touches: false, target: None }
     }
 }
 
-pub(super) fn lower<'t>(request: &'t Request, catalogue: &dyn Catalogue) -> Draft<'t> {
+pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<'t> {
     let mut draft = Draft {
         nodes: Vec::new(),
         edges: Vec::new(),
         joins: Vec::new(),
         mistakes: Vec::new(),
-        settled: Vec::new(),
+        insertions: Vec::new(),
         united: Vec::new(),
-        alike: Alike::of(request, catalogue),
+        alike: SourceNumbers::of(request, registry),
         marks: HashMap::new(),
         too_many: false,
     };
@@ -119,10 +120,10 @@ pub(super) fn lower<'t>(request: &'t Request, catalogue: &dyn Catalogue) -> Draf
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a term to which the streams of `incoming` come; none at the head of a line.
+    /// Lowers a term that receives the streams of `incoming`, which is empty at the head of a line.
     fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Part<'t> {
         match term {
-            Term::Missing(span) => self.single(DraftStep::Hole, *span),
+            Term::Hole(span) => self.single(DraftStep::Hole, *span),
             Term::Filter(node) => self.filter(node),
             Term::Not(not) => self.composite(term, "!", not.span),
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
@@ -137,7 +138,7 @@ impl<'t> Draft<'t> {
                 for stage in &pipeline.rest {
                     let next = self.term(&stage.term, &part.exit.nodes());
                     let span = stage.term.span();
-                    let pipe = Pipe {
+                    let pipe = DraftPipe {
                         label: stage.arc.label.as_ref(),
                         span: stage.arc.span,
                         touches: before.end == stage.arc.span.start
@@ -153,9 +154,9 @@ impl<'t> Draft<'t> {
         }
     }
 
-    fn single(&mut self, step: DraftStep<'t>, span: Span) -> Part<'t> {
+    pub(super) fn single(&mut self, step: DraftStep<'t>, span: Span) -> Part<'t> {
         let node = self.push(step, span, None);
-        Part { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
+        Part::of(node)
     }
 
     pub(super) fn push(
@@ -175,10 +176,7 @@ impl<'t> Draft<'t> {
             if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
                 uses.push(node);
             }
-            return Part {
-                entries: vec![Entry { node: id, labels: Vec::new() }],
-                exit: Exit::Node(id),
-            };
+            return Part::of(id);
         }
         let part = self.single(DraftStep::Filter(vec![node]), node.span);
         if let (Some(mark), Exit::Node(id)) = (mark, &part.exit) {
@@ -210,12 +208,12 @@ impl<'t> Draft<'t> {
         let owner = self.push(DraftStep::Hole, span, None);
         let body = self.boolean(term, owner);
         self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
-        Part { entries: vec![Entry { node: owner, labels: Vec::new() }], exit: Exit::Node(owner) }
+        Part::of(owner)
     }
 
     pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
         match term {
-            Term::Missing(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
+            Term::Hole(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
             Term::Filter(node) => {
                 if let Some(mark) = &node.mark {
                     self.mistakes
@@ -255,8 +253,8 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Leads every exit to every entry.
-    pub(super) fn connect(&mut self, exit: &Exit, pipe: Pipe<'t>, entries: &[Entry<'t>]) {
+    /// Connects every output node to every entry.
+    pub(super) fn connect(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entries: &[Entry<'t>]) {
         for entry in entries {
             let Some(order) = self.order(exit, pipe, entry) else { return };
             if matches!(order, Order::Split { .. }) {
@@ -265,7 +263,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    fn order(&mut self, exit: &Exit, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<Order> {
+    fn order(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<Order> {
         match exit {
             Exit::Node(from) => self.edge(*from, pipe, entry).map(Order::Edge),
             Exit::Split { forks, branches } => {
@@ -276,7 +274,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    fn edge(&mut self, from: NodeId, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+    fn edge(&mut self, from: NodeId, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
         if let Some(twice) = self.same_edge(from, pipe, entry) {
             return Some(twice);
         }
@@ -302,9 +300,14 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// An arc between two marked nodes that stands there twice, as in a request that names both
-    /// again to go on from them, is one arc.
-    fn same_edge(&mut self, from: NodeId, pipe: Pipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+    /// Returns the existing edge if an arc between two marked nodes is written twice, as in a
+    /// request that repeats both nodes to continue from them.
+    fn same_edge(
+        &mut self,
+        from: NodeId,
+        pipe: DraftPipe<'t>,
+        entry: &Entry<'t>,
+    ) -> Option<EdgeId> {
         let marked = |id: NodeId| match &self.nodes[id.0].step {
             DraftStep::Filter(uses) => uses.len() > 1,
             _ => false,
@@ -330,6 +333,13 @@ impl<'t> Draft<'t> {
         let mistake =
             Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
         self.mistakes.push(mistake.why("no stream comes to the head of a line"));
+    }
+}
+
+impl Part<'_> {
+    /// Returns the part of a single node.
+    fn of(node: NodeId) -> Self {
+        Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }
 }
 

@@ -1,53 +1,53 @@
-//! The static rules: a tree and a catalogue come in, a graph and all further mistakes go out.
+//! The static checks: a syntax tree and a registry in, a graph and diagnostics out.
 //!
-//! In this order, each step for the whole request, so that all mistakes are found at once: `lower`
-//! (tree to nodes and arcs), `shape` (cycles, heads, ends, which entry a name means), `uses`
-//! (arguments, marks, pins; and with them what may be an operand), `labels` (classes of the arcs),
-//! `forms` (what streams carry), `options`. What a mistake has made unknown is left out of the
-//! later steps. [SL §4.2]
+//! Each step runs for the whole request, so that all errors are found at once: `lower` (tree to
+//! nodes and arcs), `shape` (cycles, sources at heads, sinks at ends, lookup of names), `uses`
+//! (arguments, marks, pins; then which filters may be operands), `labels` (classes of the arcs),
+//! `forms` (forms of the streams), `options`. A step skips what an earlier error left unknown. [SL
+//! §4.2]
 
-mod answers;
 mod arguments;
 mod forms;
 mod labels;
-mod leads;
 mod links;
 mod lower;
 mod needs;
 mod options;
+mod send_loops;
 mod shape;
 mod state;
 mod union;
+mod upstream;
 mod uses;
 
 use filter::{Arguments, EndpointFacts};
 
-use crate::catalogue::Catalogue;
-use crate::engines;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
-use crate::habits;
 use crate::language::diagnose::{Diagnostic, settle};
 use crate::language::{Request, parse};
+use crate::registry::Registry;
+use crate::workers;
 
+pub(crate) use arguments::arguments;
 pub use options::OPTIONS;
 
-/// Checks a request against a catalogue.
+/// Checks a request against a registry.
 ///
-/// The graph may only be placed if no diagnostic is an error. The request may have holes: what the
-/// parser has reported is not reported again.
-pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
-    let mut draft = lower::lower(request, catalogue);
+/// The graph may be planned only if no diagnostic is an error. The request may contain missing
+/// terms, which the parser has already reported.
+pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+    let mut draft = lower::lower(request, registry);
     if draft.too_many {
         return (Graph::default(), settle(draft.mistakes));
     }
-    shape::shape(&mut draft, catalogue);
-    let mut used = uses::uses(&mut draft, catalogue);
-    shape::operands(&mut draft, &used);
-    shape::apart(&mut draft, &used);
+    shape::shape(&mut draft, registry);
+    let mut used = uses::uses(&mut draft, registry);
+    shape::check_operands(&mut draft, &used);
+    shape::check_untrusted(&mut draft, &used);
     union::overlaps(&mut draft, &mut used);
-    state::seen(&mut draft, &used);
-    let labelled = labels::labels(&mut draft, catalogue);
-    let carried = forms::forms(&mut draft, &used, catalogue);
+    state::check_published(&mut draft, &used);
+    let labelled = labels::labels(&mut draft, registry);
+    let carried = forms::forms(&mut draft, &used, registry);
     let options = options::options(request, &mut draft.mistakes);
 
     let steps = used.into_iter().zip(labelled.bodies);
@@ -62,7 +62,7 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         Node { step, span: node.span, inside: node.inside, comes, classifiers }
     });
     let mut nodes: Vec<Node> = nodes.collect();
-    carried.before.into_iter().for_each(|before| stands_before(&mut nodes, before));
+    carried.before.into_iter().for_each(|before| insert_in_front(&mut nodes, before));
     let edges = draft.edges.iter().zip(labelled.classes).map(|(edge, classes)| Edge {
         from: edge.from,
         to: edge.to,
@@ -71,27 +71,27 @@ pub fn check(request: &Request, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagno
         back: edge.back,
     });
     let edges = edges.collect();
-    let (joins, settled) = (draft.joins, draft.settled);
-    let graph = Graph { nodes, edges, joins, options, settled, ..Graph::default() };
-    draft.mistakes.extend(leads::loops(&graph));
+    let (joins, insertions) = (draft.joins, draft.insertions);
+    let graph = Graph { nodes, edges, joins, options, insertions, ..Graph::default() };
+    draft.mistakes.extend(send_loops::send_loops(&graph));
     draft.mistakes.extend(needs::starved(&graph));
-    draft.mistakes.extend(needs::one_sided(&graph, catalogue));
-    draft.mistakes.extend(engines::mistakes(&graph));
+    draft.mistakes.extend(needs::one_sided(&graph, registry));
+    draft.mistakes.extend(workers::mistakes(&graph));
     (graph, settle(draft.mistakes))
 }
 
-/// Puts a filter that was not written before an operand.
-fn stands_before(nodes: &mut Vec<Node>, before: forms::Before) {
-    let forms::Before { operand, filter, comes } = before;
+/// Inserts a filter that does not occur in the text in front of an operand.
+fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
+    let forms::Insertion { operand, filter, comes } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
     let step = Step::Filter(Box::new(Use {
         description: filter,
         endpoint: &EndpointFacts::NONE,
-        arguments: Arguments::defaults(filter),
+        arguments: Arguments::defaults(filter.parameters),
         pin: None,
-        only: None,
+        pin_reason: None,
         mark: None,
-        again: false,
+        repeated: false,
     }));
     let first = NodeId(nodes.len());
     let node = Node { step, span, inside, comes, classifiers: classifiers.clone() };
@@ -104,30 +104,21 @@ fn stands_before(nodes: &mut Vec<Node>, before: forms::Before) {
     }
 }
 
-/// Reads and checks a text: the graph, and all mistakes of both.
-pub fn read(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
-    let (graph, mistakes) = read_as_written(text, catalogue);
-    match habits::mistake(text, &mistakes, catalogue) {
-        Some(mistake) => (graph, vec![mistake]),
-        None => (graph, mistakes),
-    }
-}
-
-/// The same, without a look at what other programs would understand.
-pub(crate) fn read_as_written(text: &str, catalogue: &dyn Catalogue) -> (Graph, Vec<Diagnostic>) {
+/// Like `read`, but does not look for the syntax of other programs.
+pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
-    let (graph, further) = check(&request, catalogue);
+    let (graph, further) = check(&request, registry);
     mistakes.extend(further);
-    let text = written(text, &graph.settled).into();
+    let text = written(text, &graph.insertions).into();
     (Graph { text, ..graph }, settle(mistakes))
 }
 
-/// The text with what was asked while it was read.
-fn written(text: &str, settled: &[(usize, String)]) -> String {
-    let mut settled: Vec<&(usize, String)> = settled.iter().collect();
-    settled.sort_by_key(|(at, _)| *at);
+/// Returns the text with the values of unset parameters that the machine provided.
+fn written(text: &str, insertions: &[(usize, String)]) -> String {
+    let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
+    insertions.sort_by_key(|(at, _)| *at);
     let (mut written, mut from) = (String::with_capacity(text.len()), 0);
-    for (at, what) in settled {
+    for (at, what) in insertions {
         written.push_str(text.get(from..*at).unwrap_or_default());
         written.push_str(what);
         from = *at;

@@ -1,14 +1,14 @@
-//! The request's options: what a request may ask for as a whole, before its first filter.
+//! The options of a request, which precede its first filter.
 
 use filter::{Arguments, Parameter, Type, Value};
 
-use crate::engines::{self, ENGINES_MAX};
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
-use crate::plan::{COPIES_MAX, is_wish};
+use crate::plan::{REPLICAS_MAX, is_parallelism};
 use crate::share::Share;
+use crate::workers::{self, WORKERS_MAX};
 
-/// All options, in the order of the help.
+/// All options, in the order of the help text.
 pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
@@ -54,7 +54,7 @@ const SHARE: &str = "in whose memory frames come out of the kernel: user (the de
                      a frame lies there once, and each of them can read what any of them chose), \
                      or world (that of all users who say so)";
 
-/// The options of a request, as far as they are given.
+/// Parses the options of a request; omits invalid ones after reporting them.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {
     let mut given = Arguments::default();
     for option in &request.options {
@@ -83,23 +83,23 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
     given
 }
 
-/// The value that a text is for an option.
+/// Parses the value of an option.
 fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
-    if option.name == "parallel" && !is_wish(text) {
+    if option.name == "parallel" && !is_parallelism(text) {
         return Err(format!(
-            "`{}` is none of auto, no, power, latency, or a number from 1 to {COPIES_MAX}",
+            "`{}` is none of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
             brief(text)
         ));
     }
-    if option.name == "share" && Share::of(text).is_none() {
+    if option.name == "share" && Share::parse(text).is_none() {
         return Err(format!(
             "`{}` is none of user, world, or group:NAME with the name or the number of a group",
             brief(text)
         ));
     }
-    if option.name == engines::OPTION && !engines::is_wish(text) {
+    if option.name == workers::OPTION && !workers::is_valid(text) {
         let given = brief(text);
-        return Err(format!("`{given}` is neither auto nor a number from 1 to {ENGINES_MAX}"));
+        return Err(format!("`{given}` is neither auto nor a number from 1 to {WORKERS_MAX}"));
     }
     option.parse(text).map_err(|mistake| mistake.what)
 }

@@ -1,35 +1,35 @@
-//! The shape of the graph: which arcs close cycles, what each name means at its place, and that
-//! sources stand at heads, sinks at ends, and, once the arguments are known, only filters that
-//! read in operands.
+//! The shape of the graph: back edges, the registry entry of each name, sources only at heads,
+//! sinks only at ends. After the arguments are known: only filters without side effects as
+//! operands.
 
-use filter::Kind;
+use filter::FilterKind;
 
 use super::lower::{Draft, DraftStep};
-use crate::catalogue::Catalogue;
 use crate::graph::{NodeId, Use};
 use crate::language::label::brief;
 use crate::language::limits::PROGRAMS_MAX;
 use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
+use crate::registry::Registry;
 
-pub(super) fn shape(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
+pub(super) fn shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
     mark_back_edges(draft);
     let heads = heads(draft);
     for (index, head) in heads.iter().enumerate() {
         let id = NodeId(index);
-        name(draft, id, *head, catalogue);
+        name(draft, id, *head, registry);
         match draft.nodes[index].inside {
             Some(_) => {}
-            None if *head => begin(draft, id, catalogue),
-            None => middle(draft, id),
+            None if *head => check_head(draft, id, registry),
+            None => check_inner(draft, id),
         }
     }
-    ends(draft);
-    programs(draft, catalogue);
+    check_ends(draft);
+    check_programs(draft, registry);
 }
 
-/// Marks the edges that lead back to a node from which they come, looking from the heads on in the
-/// order of the text.
+/// Marks the edges that close cycles, in a depth-first search from the heads in the order of the
+/// text.
 fn mark_back_edges(draft: &mut Draft<'_>) {
     #[derive(Clone, Copy, PartialEq)]
     enum Visit {
@@ -72,7 +72,7 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
     }
 }
 
-/// For each node, whether no arc but back edges comes to it.
+/// Returns for each node whether it has no incoming edges but back edges.
 fn heads(draft: &Draft<'_>) -> Vec<bool> {
     let mut heads = vec![true; draft.nodes.len()];
     for edge in draft.edges.iter().filter(|edge| !edge.back) {
@@ -81,25 +81,25 @@ fn heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up what a node's name means at its place.
-fn name(draft: &mut Draft<'_>, id: NodeId, head: bool, catalogue: &dyn Catalogue) {
+/// Looks up the name of a node; at a head sources take precedence.
+fn name(draft: &mut Draft<'_>, id: NodeId, head: bool, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let Some(first) = uses.first() else { return };
     let (name, place) = (&first.name.text, first.name.span);
-    let source = || catalogue.find_source(name);
+    let source = || registry.find_source(name);
     let entry = match head && node.inside.is_none() {
-        true => source().or_else(|| catalogue.find(name)),
-        false => catalogue.find(name).or_else(source),
+        true => source().or_else(|| registry.find(name)),
+        false => registry.find(name).or_else(source),
     };
     if entry.is_none() {
-        draft.mistakes.push(unknown(name, place, catalogue));
+        draft.mistakes.push(unknown(name, place, registry));
     }
     draft.nodes[id.0].entry = entry;
 }
 
-fn unknown(name: &str, place: Span, catalogue: &dyn Catalogue) -> Diagnostic {
-    let names = catalogue.names();
+fn unknown(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
+    let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
     let hint = match nearest(name, names) {
         Some(meant) => format!("did you mean `{meant}`?  ({all})"),
@@ -108,21 +108,18 @@ fn unknown(name: &str, place: Span, catalogue: &dyn Catalogue) -> Diagnostic {
     Diagnostic::error(place, format!("no filter is called `{}`", brief(name))).hint(hint)
 }
 
-/// A head must be a source.
-fn begin(draft: &mut Draft<'_>, id: NodeId, catalogue: &dyn Catalogue) {
+/// Reports a head that is no source.
+fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let (what, place) = match (&node.step, node.entry) {
         (DraftStep::Boolean(_, operator), _) => (format!("`{operator}`"), node.span),
-        (DraftStep::Filter(uses), Some(entry)) if entry.kind != Kind::Source => {
+        (DraftStep::Filter(uses), Some(entry)) if entry.kind != FilterKind::Source => {
             (format!("`{}`", entry.name), name_span(uses, node.span))
         }
         _ => return,
     };
-    let sources: Vec<&str> = catalogue
-        .names()
-        .into_iter()
-        .filter(|name| catalogue.find_source(name).is_some())
-        .collect();
+    let sources: Vec<&str> =
+        registry.names().into_iter().filter(|name| registry.find_source(name).is_some()).collect();
     let hint = match sources.first() {
         Some(first) => format!("begin with a source, for instance `{first} … |`"),
         None => String::new(),
@@ -134,11 +131,11 @@ fn begin(draft: &mut Draft<'_>, id: NodeId, catalogue: &dyn Catalogue) {
     );
 }
 
-/// Behind an arc there is no source.
-fn middle(draft: &mut Draft<'_>, id: NodeId) {
+/// Reports a source with incoming arcs.
+fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
     let node = &draft.nodes[id.0];
     if let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry)
-        && entry.kind == Kind::Source
+        && entry.kind == FilterKind::Source
     {
         let place = name_span(uses, node.span);
         draft.mistakes.push(
@@ -149,8 +146,8 @@ fn middle(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// In operands there are only filters that read, with the arguments that they have.
-pub(super) fn operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+/// Reports operands with side effects, given their arguments.
+pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
             operand(draft, NodeId(index), owner, used);
@@ -164,9 +161,9 @@ fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let (entry, kind) = (used.description, used.effect().kind);
     let is = match kind {
         _ if used.endpoint.process => "runs in a process of its own",
-        Kind::Source => "is a source",
-        Kind::Sink => "is a sink",
-        Kind::Editing => "changes bytes",
+        FilterKind::Source => "is a source",
+        FilterKind::Sink => "is a sink",
+        FilterKind::Editing => "changes bytes",
         kind if kind.reads_only() => return,
         _ => "is no filter",
     };
@@ -187,12 +184,13 @@ fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
 }
 
-/// Nothing comes out of a sink. Reported once per arc of the text.
-fn ends(draft: &mut Draft<'_>) {
+/// Reports arcs that leave a sink, once per arc of the text.
+fn check_ends(draft: &mut Draft<'_>) {
     let mut last = None;
     for index in 0..draft.edges.len() {
         let edge = &draft.edges[index];
-        let Some(entry) = draft.nodes[edge.from.0].entry.filter(|entry| entry.kind == Kind::Sink)
+        let Some(entry) =
+            draft.nodes[edge.from.0].entry.filter(|entry| entry.kind == FilterKind::Sink)
         else {
             continue;
         };
@@ -208,11 +206,11 @@ fn ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// There are not too many programs, and none in a cycle: a program takes what comes when it likes,
-/// and a cycle may not wait (CONTRACT 17).
-fn programs(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
+/// Reports too many programs, and programs in cycles: a program reads its input when it wants, and
+/// a cycle must not wait (CONTRACT 17).
+fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
-        draft.nodes[*node].entry.is_some_and(|entry| catalogue.endpoint(entry).process)
+        draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).process)
     };
     let programs: Vec<usize> = (0..draft.nodes.len()).filter(is_program).collect();
     if let Some(beyond) = programs.get(PROGRAMS_MAX) {
@@ -226,7 +224,7 @@ fn programs(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
     for program in programs {
         let node = &draft.nodes[program];
         let (DraftStep::Filter(uses), Some(entry), true) =
-            (&node.step, node.entry, goes_around(&leaving, program))
+            (&node.step, node.entry, is_on_cycle(&leaving, program))
         else {
             continue;
         };
@@ -237,7 +235,7 @@ fn programs(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) {
     }
 }
 
-/// For every node, those that follow.
+/// Returns for every node its successors.
 pub(super) fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
     let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
     for edge in &draft.edges {
@@ -246,8 +244,8 @@ pub(super) fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
     leaving
 }
 
-/// Returns true if a block that leaves the node can come to it again.
-fn goes_around(leaving: &[Vec<usize>], node: usize) -> bool {
+/// Returns true if the node is on a cycle.
+fn is_on_cycle(leaving: &[Vec<usize>], node: usize) -> bool {
     let mut reached = vec![false; leaving.len()];
     let mut open = vec![node];
     while let Some(at) = open.pop() {
@@ -256,16 +254,16 @@ fn goes_around(leaving: &[Vec<usize>], node: usize) -> bool {
     reached[node]
 }
 
-/// A filter that is to run in a process of its own stands where a program could, and tells all that
-/// it has to tell by blocks.
-pub(super) fn apart(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+/// Reports untrusted filters where a separate process is impossible: in operands, in cycles, and if
+/// they report at the end instead of emitting blocks.
+pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     let leaving = leaving(draft);
     for (index, used) in used.iter().enumerate() {
         let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };
         let node = &draft.nodes[index];
         let why = if node.inside.is_some() {
             "operands are asked within one thread, and it is to have a process of its own"
-        } else if draft.edges.iter().any(|edge| edge.back) && goes_around(&leaving, index) {
+        } else if draft.edges.iter().any(|edge| edge.back) && is_on_cycle(&leaving, index) {
             "a process takes what comes when it likes, and a cycle may not wait"
         } else if used.description.ends_with_report() {
             "its report would stay in a process that ends with it"

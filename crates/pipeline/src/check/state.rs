@@ -1,14 +1,14 @@
-//! Checks published state (`state=NAME`): that the filter can publish, and that names are unique.
+//! Checks of published state (`state=NAME`): the filter can publish, and names are unique.
 
 use super::lower::{Draft, DraftStep};
 use super::shape::name_span;
 use crate::graph::Use;
 use crate::language::Diagnostic;
-use filter::{Keeps, STATE, STATE_MODE};
+use filter::{STATE, STATE_MODE, StateScope};
 
-/// A filter that others look into keeps something that can be shown, in this process, under a name
-/// that no other filter of the request has.
-pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+/// Reports filters that cannot publish state: stateless and untrusted filters, and filters whose
+/// state name is already in use.
+pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, one) in used.iter().enumerate() {
         let Some(one) = one.as_ref().filter(|one| one.description.user.is_some()) else { continue };
         let description = one.description;
@@ -28,9 +28,9 @@ pub(super) fn seen(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         };
         let twice =
             used.iter().take(index).flatten().any(|other| other.published_as() == Some(name));
-        if description.state.shows.is_none() {
+        if description.state.publishes.is_none() {
             draft.mistakes.push(refused(match description.state.keeps {
-                Keeps::Nothing => "it keeps nothing from one block to the next",
+                StateScope::Nothing => "it keeps nothing from one block to the next",
                 _ => "what it keeps has no fields that mean something to others",
             }));
         } else if one.is_untrusted() {

@@ -1,39 +1,39 @@
-//! `++` at the head of a line: each block of its sources once (CONTRACT 10,
+//! `++` at the head of a line: the union of sources, each block once (CONTRACT 10,
 //! docs/book/decisions/0047-operands.md).
 //!
-//! Branches that begin at one source are one source, and behind it a composite that asks them about
-//! each of its blocks: `(s | a) ++ (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different
-//! sources are merged. Sources that are written differently and may give the same block are
-//! refused: nothing tells its two copies apart.
+//! Branches that begin with the same source become one source and a composite behind it: `(s | a)
+//! ++ (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that
+//! are written differently but may emit the same block are rejected, because the two copies could
+//! not be recognised.
 
 use std::collections::HashMap;
 
-use filter::{Arguments, Observed, Shares, Value};
+use filter::{Arguments, ObservedSource, SourceOverlap, Value};
 
 use super::arguments::arguments;
-use super::lower::{Draft, DraftStep, Entry, Exit, Part, Pipe};
-use crate::catalogue::Catalogue;
-use crate::graph::{Boolean, Link, NodeId, Use};
+use super::lower::{Draft, DraftPipe, DraftStep, Entry, Exit, Part};
+use crate::graph::{Boolean, Link, NodeId, Use, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
+use crate::registry::Registry;
 
-/// Nodes of the text that observe the same input in the same way, by span.
-pub(super) struct Alike(HashMap<Span, usize>);
+/// The filter terms, by span, with a number per distinct source.
+pub(super) struct SourceNumbers(HashMap<Span, usize>);
 
-impl Alike {
-    /// Numbers the sources of a request; those with one number are one source.
-    pub(super) fn of(request: &Request, catalogue: &dyn Catalogue) -> Self {
+impl SourceNumbers {
+    /// Numbers the sources of a request; equal numbers denote one source.
+    pub(super) fn of(request: &Request, registry: &dyn Registry) -> Self {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
         let mut nodes = Vec::new();
         request.pipelines.iter().for_each(|term| unions(term, false, &mut nodes));
         for node in nodes {
-            let Some(entry) = catalogue.find_source(&node.name.text) else { continue };
-            if catalogue.endpoint(entry).observes.is_none() {
+            let Some(entry) = registry.find_source(&node.name.text) else { continue };
+            if registry.endpoint(entry).observes.is_none() {
                 continue;
             }
             let none = Arguments::default();
-            let (given, _) = arguments(node, entry, &none, catalogue, &mut Vec::new());
+            let (given, _) = arguments(node, entry, &none, registry, &mut Vec::new());
             let is = |other: &(&str, Arguments)| other.0 == entry.name && other.1 == given;
             let number = known.iter().position(is).unwrap_or(known.len());
             if number == known.len() {
@@ -44,8 +44,8 @@ impl Alike {
         Self(numbers)
     }
 
-    /// Returns true if two nodes are one source: by their mark, or by all that they say.
-    fn are(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
+    /// Returns true if two terms are one source: by a common mark, or by equal arguments.
+    fn is_same_source(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
         match (&one.mark, &other.mark) {
             (Some(one), Some(other)) => one.text == other.text,
             _ => {
@@ -56,10 +56,10 @@ impl Alike {
     }
 }
 
-/// The nodes at which the branches of a `++` begin.
+/// Collects the first terms of the branches of every `++`.
 fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
-        Term::Missing(_) => {}
+        Term::Hole(_) => {}
         Term::Filter(node) if within => nodes.push(node),
         Term::Filter(_) => {}
         Term::Not(not) => unions(&not.term, false, nodes),
@@ -74,25 +74,25 @@ fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     }
 }
 
-/// A `++` of sources, to be looked at once it is known what they observe.
-pub(super) struct United {
+/// A `++` of sources, checked for overlaps once the arguments are known.
+pub(super) struct UnionOperands {
     /// The span of the term.
     span: Span,
-    /// The ways out of what it merges.
+    /// The output nodes of each operand.
     operands: Vec<Vec<NodeId>>,
 }
 
-/// A branch that begins at a source, and what stands behind it.
-type Begun<'t> = (&'t FilterTerm, &'t [Stage]);
+/// The first term of a branch and the stages behind it.
+type SourceBranch<'t> = (&'t FilterTerm, &'t [Stage]);
 
-/// The part of a `++` that is one operand: branches, and their source if they share one.
+/// An operand of a `++`: one branch, or all branches that begin with one source.
 enum Operand<'t> {
     Branch(&'t Branch),
-    Source(Vec<Begun<'t>>),
+    Source(Vec<SourceBranch<'t>>),
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers `++` before which no stream comes.
+    /// Lowers a `++` without incoming stream.
     pub(super) fn unite(&mut self, group: &'t Group, branches: &'t [Branch]) -> Part<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
@@ -110,17 +110,17 @@ impl<'t> Draft<'t> {
             return Part { entries, exit };
         }
         let operands = exits.iter().map(Exit::nodes).collect();
-        self.united.push(United { span: group.span, operands });
+        self.united.push(UnionOperands { span: group.span, operands });
         let merge = self.push(DraftStep::Merge, group.span, None);
         let entry = Entry { node: merge, labels: Vec::new() };
         let exit = Exit::Split { forks: Vec::new(), branches: exits };
-        self.connect(&exit, Pipe::plain(group.span), &[entry]);
+        self.connect(&exit, DraftPipe::plain(group.span), &[entry]);
         Part { entries, exit: Exit::Node(merge) }
     }
 
-    /// The branches, those that begin at one source together, in the order of the text.
+    /// Groups the branches by source, in the order of the text.
     fn operands(&self, branches: &'t [Branch]) -> Vec<Operand<'t>> {
-        let mut operands: Vec<(&'t Branch, Vec<Begun<'t>>)> = Vec::new();
+        let mut operands: Vec<(&'t Branch, Vec<SourceBranch<'t>>)> = Vec::new();
         for branch in branches {
             let begun = match (&branch.label, &branch.term) {
                 (None, Term::Filter(node)) => Some((node, &[][..])),
@@ -130,9 +130,9 @@ impl<'t> Draft<'t> {
                 },
                 _ => None,
             };
-            let one = |(_, known): &&mut (&Branch, Vec<Begun<'_>>)| {
+            let one = |(_, known): &&mut (&Branch, Vec<SourceBranch<'_>>)| {
                 let first = known.first().zip(begun.as_ref());
-                first.is_some_and(|((known, _), (node, _))| self.alike.are(known, node))
+                first.is_some_and(|((known, _), (node, _))| self.alike.is_same_source(known, node))
             };
             match operands.iter_mut().find(one) {
                 Some((_, known)) => known.extend(begun),
@@ -146,17 +146,17 @@ impl<'t> Draft<'t> {
         operands.into_iter().map(operand).collect()
     }
 
-    /// One source, and behind it a composite of what its branches ask.
-    fn one_source(&mut self, begun: &[Begun<'t>], span: Span) -> Part<'t> {
+    /// Lowers branches with a common source to the source and a composite of the branches.
+    fn one_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Part<'t> {
         let mut source: Option<Part<'t>> = None;
         for (node, _) in begun {
             match &source {
                 None => source = Some(self.filter(node)),
-                Some(Part { exit: Exit::Node(id), .. }) => self.used_again(*id, node),
+                Some(Part { exit: Exit::Node(id), .. }) => self.add_use(*id, node),
                 Some(_) => {}
             }
         }
-        let Some(source) = source else { return self.branchless(span) };
+        let Some(source) = source else { return self.single(DraftStep::Hole, span) };
         if begun.iter().all(|(_, rest)| rest.is_empty()) {
             return source;
         }
@@ -164,18 +164,12 @@ impl<'t> Draft<'t> {
         let links: Vec<_> = begun.iter().map(|(_, rest)| self.link(rest, owner)).collect();
         self.nodes[owner.0].step = DraftStep::Boolean(Boolean::Any(links), "++");
         let entry = Entry { node: owner, labels: Vec::new() };
-        self.connect(&source.exit, Pipe::plain(span), &[entry]);
+        self.connect(&source.exit, DraftPipe::plain(span), &[entry]);
         Part { entries: source.entries, exit: Exit::Node(owner) }
     }
 
-    /// A part without anything; only where nothing was written.
-    fn branchless(&mut self, span: Span) -> Part<'t> {
-        let node = self.push(DraftStep::Hole, span, None);
-        Part { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
-    }
-
-    /// Another place of the text that means a node.
-    fn used_again(&mut self, id: NodeId, node: &'t FilterTerm) {
+    /// Adds another use to a node.
+    fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
         }
@@ -184,7 +178,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Returns the label by which a branch selects from its source; `None` if it takes every block.
+    /// Returns the operand of a branch. Without stages behind the source it selects every block.
     fn link(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };
@@ -201,10 +195,10 @@ impl<'t> Draft<'t> {
     }
 }
 
-/// Refuses operands that may give the same block, as far as nothing removes it.
+/// Reports operands of a `++` that may emit the same block.
 pub(super) fn overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
     let mut mistakes = Vec::new();
-    for United { span, operands } in &draft.united {
+    for UnionOperands { span, operands } in &draft.united {
         let heads: Vec<Vec<NodeId>> = operands.iter().map(|exits| heads(draft, exits)).collect();
         for (at, one) in heads.iter().enumerate() {
             for (behind, other) in heads.iter().enumerate().skip(at + 1) {
@@ -219,33 +213,23 @@ pub(super) fn overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
     draft.mistakes.append(&mut mistakes);
 }
 
-/// The sources from which blocks come to these nodes.
+/// Returns the sources upstream of these nodes.
 fn heads(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
-    let mut seen = vec![false; draft.nodes.len()];
-    let mut open = exits.to_vec();
-    let mut heads = Vec::new();
-    while let Some(at) = open.pop() {
-        if std::mem::replace(&mut seen[at.0], true) {
-            continue;
-        }
-        let before = open.len();
-        open.extend(draft.edges.iter().filter(|edge| edge.to == at).map(|edge| edge.from));
-        if open.len() == before {
-            heads.push(at);
-        }
-    }
+    let inputs = |to| draft.edges.iter().filter(move |edge| edge.to == to).map(|edge| edge.from);
+    let mut heads = reachable(exits, inputs);
+    heads.retain(|id| inputs(*id).next().is_none());
     heads.sort_unstable();
     heads
 }
 
-/// The mistake that two sources of one `++` are, unless they share nothing.
+/// Returns the error about two sources of a `++`; `None` if they cannot emit the same block.
 fn overlap(
     (a, b): (NodeId, NodeId),
     bare: bool,
     (draft, span): (&Draft<'_>, Span),
     used: &mut [Option<Use>],
 ) -> Option<Diagnostic> {
-    let observed = |id: NodeId| -> Option<Observed> {
+    let observed = |id: NodeId| -> Option<ObservedSource> {
         let used = used[id.0].as_ref()?;
         used.endpoint.observes.map(|observes| observes(&used.arguments))
     };
@@ -257,16 +241,16 @@ fn overlap(
         return Some(Diagnostic::error(span, what).why(why).hint(hint));
     }
     let (one, other) = (observed(a)?, observed(b)?);
-    let hint = match one.shares(&other) {
-        Shares::Nothing => return None,
-        Shares::Loopback if bare && leaves_loopback(used, a, b) => return None,
-        Shares::Loopback => {
+    let hint = match one.overlap(&other) {
+        SourceOverlap::Nothing => return None,
+        SourceOverlap::Loopback if bare && leaves_loopback(used, a, b) => return None,
+        SourceOverlap::Loopback => {
             "name the interfaces, or write `rx … both=yes`: it gives each packet on lo once"
                 .to_owned()
         }
-        Shares::Blocks if one.covers(&other) => format!("begin both with `{text_a}`"),
-        Shares::Blocks if other.covers(&one) => format!("begin both with `{text_b}`"),
-        Shares::Blocks => "begin both with one source, written alike".to_owned(),
+        SourceOverlap::Blocks if one.covers(&other) => format!("begin both with `{text_a}`"),
+        SourceOverlap::Blocks if other.covers(&one) => format!("begin both with `{text_b}`"),
+        SourceOverlap::Blocks => "begin both with one source, written alike".to_owned(),
     };
     let what = format!("`{text_a}` and `{text_b}` give the same blocks");
     let why = "`++` gives each block once, and nothing tells the two copies of one apart";
@@ -274,8 +258,8 @@ fn overlap(
     Some(Diagnostic::error(place(draft, b, span), what).why(why).hint(hint))
 }
 
-/// Has the one of two sources that gives what is sent leave out the loopback interface, where the
-/// other gives each of its packets. Answers false where it cannot.
+/// Excludes the loopback interface from the one source that observes sent packets, because the
+/// other observes each of those packets too. Returns false if neither source can.
 fn leaves_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();
@@ -288,7 +272,7 @@ fn leaves_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     true
 }
 
-/// A source as the text has it.
+/// Formats a source as in the text.
 fn text(draft: &Draft<'_>, id: NodeId) -> String {
     match &draft.nodes[id.0].step {
         DraftStep::Filter(uses) => uses.first().map_or_else(String::new, |node| {

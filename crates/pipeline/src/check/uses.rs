@@ -1,25 +1,25 @@
-//! Each node's filter as it is used: arguments, mark and pin; the uses of one mark must agree. Once
-//! the arguments of all are known, each filter is asked what it says of them, given the link types
-//! of the frames that come.
+//! The filter of each node: arguments, mark and pin, and the agreement of several uses of one mark.
+//! When all arguments are known, each filter validates the combination, given the link types of the
+//! arriving frames.
 
-use super::arguments::{Read, arguments};
+use super::arguments::{ArgumentTexts, arguments};
 use super::links;
 use super::lower::{Draft, DraftStep};
-use crate::catalogue::Catalogue;
 use crate::graph::Use;
 use crate::language::label::brief;
 use crate::language::tree::{Argument, FilterTerm, Name};
 use crate::language::write_quoted;
 use crate::language::{Diagnostic, nearest};
+use crate::registry::Registry;
 use filter::{Arguments, Value};
 
-/// For each node, its filter; none for composites, merges and what is not known.
-pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Option<Use>> {
+/// Returns the filter of each node; `None` for composites, merges and unknown names.
+pub(super) fn uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
     let mut texts = Vec::with_capacity(draft.nodes.len());
-    let none = Arguments::default().served_by(catalogue.compiler());
-    let none = none.trusted_with(catalogue.keys()).answered_by(catalogue.answers());
+    let none = Arguments::default().with_compiler(registry.compiler());
+    let none = none.with_keys(registry.keys()).with_names(registry.resolver());
     for node in &draft.nodes {
         let DraftStep::Filter(uses) = &node.step else {
             used.push(None);
@@ -28,19 +28,19 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
         };
         agree(uses, &mut mistakes);
         for node in uses {
-            check_pin(node, catalogue, &mut mistakes);
+            check_pin(node, registry, &mut mistakes);
         }
         let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
         let read = node.entry.zip(given).map(|(description, given)| {
-            let (arguments, read) = arguments(given, description, &none, catalogue, &mut mistakes);
+            let (arguments, read) = arguments(given, description, &none, registry, &mut mistakes);
             let used = Use {
                 description,
-                endpoint: catalogue.endpoint(description),
+                endpoint: registry.endpoint(description),
                 arguments,
                 pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
-                only: None,
+                pin_reason: None,
                 mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
-                again: uses.len() > 1,
+                repeated: uses.len() > 1,
             };
             (used, read)
         });
@@ -48,53 +48,53 @@ pub(super) fn uses(draft: &mut Draft<'_>, catalogue: &dyn Catalogue) -> Vec<Opti
         used.push(one);
         texts.push(read);
     }
-    draft.settled = judge(draft, &mut used, &texts, catalogue, &mut mistakes);
+    draft.insertions = validate(draft, &mut used, &texts, registry, &mut mistakes);
     draft.mistakes.append(&mut mistakes);
     used
 }
 
-/// Asks each filter whose arguments are right by themselves what it says of them together, behind
-/// the sources that it has. Answers what is to be written into the text, and where.
-fn judge(
+/// Lets each filter with valid arguments validate their combination and set parameters from the
+/// machine. Returns the values to insert into the text, with their byte offsets.
+fn validate(
     draft: &Draft<'_>,
     used: &mut [Option<Use>],
-    texts: &[Option<Read<'_>>],
-    catalogue: &dyn Catalogue,
+    texts: &[Option<ArgumentTexts<'_>>],
+    registry: &dyn Registry,
     mistakes: &mut Vec<Diagnostic>,
 ) -> Vec<(usize, String)> {
-    let links = links::links(draft, used, texts, catalogue);
-    let mut settled = Vec::new();
+    let links = links::links(draft, used, texts, registry);
+    let mut insertions = Vec::new();
     for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
         let (Some(used), Some(read)) = (used, read) else { continue };
         let (entry, arguments) = (used.description, std::mem::take(&mut used.arguments));
         used.arguments = arguments.behind(links);
-        if !read.right {
+        if !read.valid {
             continue;
         }
         if let Some((parameter, value)) =
             entry.analysis.settles.and_then(|ask| ask(&used.arguments))
         {
             let mut text = format!(" {parameter}=");
-            // Writing into a text cannot fail.
+            // Writing into a `String` cannot fail.
             let _ = write_quoted(&mut text, value.as_bytes());
-            settled.push((read.end(), text));
+            insertions.push((read.end(), text));
             used.arguments.set(parameter, Value::Text(value));
         }
-        if let Some(refusal) = catalogue.refuses(entry, &used.arguments) {
+        if let Some(refusal) = registry.refusal(entry, &used.arguments) {
             mistakes.push(read.at(refusal, Diagnostic::error));
-        } else if let Some(warning) = catalogue.warns(entry, &used.arguments) {
+        } else if let Some(warning) = registry.warning(entry, &used.arguments) {
             mistakes.push(read.at(warning, Diagnostic::warning));
         }
     }
-    settled
+    insertions
 }
 
 fn text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of one mark that differ: each is held against the first that says something. Uses
-/// without a mark are one source (`union`), whose arguments were compared there.
+/// Reports uses of one mark whose filter, arguments or pin differ from the first use. Uses without
+/// a mark are one source, whose arguments `union` compared.
 fn agree(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
@@ -142,9 +142,9 @@ fn same(one: &[Argument], other: &[Argument]) -> bool {
         && one.iter().zip(other).all(|(a, b)| key(a) == key(b) && a.value.bytes == b.value.bytes)
 }
 
-fn check_pin(node: &FilterTerm, catalogue: &dyn Catalogue, mistakes: &mut Vec<Diagnostic>) {
+fn check_pin(node: &FilterTerm, registry: &dyn Registry, mistakes: &mut Vec<Diagnostic>) {
     let Some(pin) = &node.pin else { return };
-    let spaces = catalogue.spaces();
+    let spaces = registry.spaces();
     let known = spaces.iter().any(|space| match space.strip_suffix('*') {
         Some(family) => pin.text.strip_prefix(family).is_some_and(is_number),
         None => *space == pin.text,
@@ -152,12 +152,12 @@ fn check_pin(node: &FilterTerm, catalogue: &dyn Catalogue, mistakes: &mut Vec<Di
     if known {
         return;
     }
-    let shown: Vec<String> =
+    let listed: Vec<String> =
         spaces.iter().map(|space| format!("`{}`", space.replace('*', "0"))).collect();
     let named = spaces.iter().filter(|space| !space.ends_with('*')).copied();
     let hint = match nearest(&pin.text, named) {
         Some(meant) => format!("did you mean `@{meant}`?"),
-        None => format!("there are {}", shown.join(", ")),
+        None => format!("there are {}", listed.join(", ")),
     };
     let what = format!("no space is called `{}`", brief(&pin.text));
     mistakes.push(Diagnostic::error(pin.span, what).hint(hint));

@@ -1,81 +1,91 @@
-//! Edits of a request: what is to be different in a line, as the line that says so.
+//! Edits of a request: a text and an edit in, the new text out, with the origin of each filter.
 //!
-//! In: the text of a request and an edit. Out: the new text, and for every filter of it which one
-//! of the old text it is. An edit works on the tree, and the new text is what the tree prints; so
-//! what was not named stays what it is, and a path that runs the old text can keep what it has.
-//! Whether the new text makes sense, the checks say. [Th §5.4]
+//! An edit changes the syntax tree, and the new text is the printed tree. Filters that the edit
+//! does not concern therefore stay the same, and a running path can keep their state. The new text
+//! is not checked here. [Th §5.4]
 //!
-//! - `tree`: what is done to the tree;
-//! - `whole`: another text, and what of the old one stays in it.
+//! - `tree`: operations on the tree;
+//! - `argument`: other values of arguments;
+//! - `whole`: replacement of the whole text.
 
+mod argument;
 mod tree;
 mod whole;
 
-use crate::catalogue::Catalogue;
-use crate::check;
 use crate::language::tree::{FilterTerm, Term};
 use crate::language::{Request, Span};
+use crate::read::read;
+use crate::registry::Registry;
+use argument::assigned;
 use std::fmt;
-use tree::{FIRST, KERNEL, PROCESS, beside, elsewhere, leave_kernel, nodes};
+use tree::{FIRST, KERNEL, PROCESS, beside, filters, leave_kernel, moved};
 use whole::whole;
 
-pub(crate) use tree::{chain, each, fragment, tree, walk};
+pub use tree::differ_in_arguments;
+pub(crate) use tree::{chain, each_filter, fragment, replace_at, tree};
 
 /// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// Puts a filter, or several joined by pipes, before, behind or beside another one.
+    /// Inserts a filter, or several joined by pipes, before, after or beside a node.
     Insert {
-        /// The new filter, as a request writes it.
+        /// The new filter, in the syntax of a request.
         filter: String,
         /// The position relative to the node.
         place: Position,
-        /// At which filter.
+        /// The node: its name, mark or number, as in `find`.
         node: String,
     },
-    /// Takes a filter out; a branch that has nothing else goes too.
+    /// Removes a filter, with its branch if nothing else is in it.
     Remove {
         /// The node to remove.
         node: String,
     },
-    /// Puts another filter in the place of one.
+    /// Replaces a filter by another one.
     Replace {
         /// The node to replace.
         node: String,
-        /// The new filter, as a request writes it.
+        /// The new filter, in the syntax of a request.
         filter: String,
     },
-    /// Has a filter run in another space.
+    /// Moves a filter to another space.
     Move {
         /// The node to move.
         node: String,
-        /// The space to move it to.
+        /// The new space.
         space: String,
     },
-    /// Makes a filter anew, and gives it what the old one knows.
+    /// Restarts a filter with the state of the old one.
     Upgrade {
         /// The node to upgrade.
         node: String,
     },
-    /// Another text: what of the old one stands in the new one stays, in this order.
+    /// Sets arguments of a filter, which keeps its state.
+    Argument {
+        /// The node with the arguments.
+        node: String,
+        /// The new values, each as `NAME=VALUE`, in the syntax of a request.
+        arguments: String,
+    },
+    /// Replaces the whole text. The longest common subsequence of filters keeps its state.
     Whole(String),
 }
 
 /// A position relative to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
-    /// On the way to the node.
+    /// Upstream of the node.
     Before,
-    /// On the way from the node.
+    /// Downstream of the node.
     After,
-    /// It gets a copy of what the filter gives, on a branch of its own.
+    /// On a branch of its own that receives a copy of the output of the node.
     At,
 }
 
 impl Position {
     const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
 
-    /// The word for it.
+    /// Returns the keyword of the position.
     const fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -91,60 +101,62 @@ impl fmt::Display for Edit {
     }
 }
 
-/// A request that cannot be edited so, with the reason.
+/// An invalid edit, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Misfit(pub String);
+pub struct InvalidEdit(pub String);
 
-impl fmt::Display for Misfit {
+impl fmt::Display for InvalidEdit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for InvalidEdit {}
 
-/// A request after an edit.
+/// The result of an edit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Edited {
+pub struct EditResult {
     /// The new text.
     pub text: String,
-    /// For every filter of the new text where it stands, and where the old text has it; `None`: it
-    /// is new.
+    /// Each filter of the new text with its span in the old text; `None` for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
-    /// The filter of the new text that is to be made anew with what the old one knows.
+    /// The filter of the new text to restart with the state of the old one.
     pub upgraded: Option<Span>,
 }
 
 /// The syntax of edits.
 const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
-     `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE` or \
-     `pin SPACE PROCESSOR|any`";
+     `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE`, \
+     `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`";
 
 impl Edit {
-    /// Reads an edit as it is written at a command line. A filter may be several words.
-    pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, Misfit> {
+    /// Parses an edit from the words of a command line. A filter may be several words.
+    pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        let said = |node: &str| node.to_owned();
+        let owned = |node: &str| node.to_owned();
         Ok(match words.as_slice() {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {
                 let known = Position::ALL.into_iter().find(|known| known.name() == *place);
-                let place = known.ok_or_else(|| Misfit(USAGE.to_owned()))?;
-                Self::Insert { filter: filter.join(" "), place, node: said(node) }
+                let place = known.ok_or_else(|| InvalidEdit(USAGE.to_owned()))?;
+                Self::Insert { filter: filter.join(" "), place, node: owned(node) }
             }
-            ["remove", node] => Self::Remove { node: said(node) },
+            ["remove", node] => Self::Remove { node: owned(node) },
             ["replace", node, "with", filter @ ..] if !filter.is_empty() => {
-                Self::Replace { node: said(node), filter: filter.join(" ") }
+                Self::Replace { node: owned(node), filter: filter.join(" ") }
             }
             ["move", node, "to", space] | ["move", node, space] => {
                 let space = if *space == PROCESS { FIRST } else { space };
-                Self::Move { node: said(node), space: said(space) }
+                Self::Move { node: owned(node), space: owned(space) }
             }
-            ["upgrade", node] => Self::Upgrade { node: said(node) },
-            _ => return Err(Misfit(USAGE.to_owned())),
+            ["upgrade", node] => Self::Upgrade { node: owned(node) },
+            ["arg", node, arguments @ ..] if !arguments.is_empty() => {
+                Self::Argument { node: owned(node), arguments: arguments.join(" ") }
+            }
+            _ => return Err(InvalidEdit(USAGE.to_owned())),
         })
     }
 
-    /// The words that [`Edit::parse`] reads as this edit; of a whole text, the text.
+    /// Returns the words that [`Edit::parse`] accepts for this edit; for a whole text, the text.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let words: &[&str] = match self {
@@ -153,37 +165,40 @@ impl Edit {
             Self::Replace { node, filter } => &["replace", node, "with", filter],
             Self::Move { node, space } => &["move", node, "to", space],
             Self::Upgrade { node } => &["upgrade", node],
+            Self::Argument { node, arguments } => &["arg", node, arguments],
             Self::Whole(text) => &[text],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    /// The same edit, with what the filters in it ask of the machine written into it, so that it
-    /// means the same when it is made again.
+    /// Returns the same edit with unset parameters set to the values that the machine gives now, so
+    /// that repeating the edit has the same effect.
     #[must_use]
-    pub fn settled(&self, catalogue: &dyn Catalogue) -> Self {
-        let settled = |text: &str| check::read(text, catalogue).0.text.as_ref().to_owned();
+    pub fn resolved(&self, registry: &dyn Registry) -> Self {
+        let resolve = |text: &str| read(text, registry).0.text.as_ref().to_owned();
         match self.clone() {
             Self::Insert { filter, place, node } => {
-                Self::Insert { filter: settled(&filter), place, node }
+                Self::Insert { filter: resolve(&filter), place, node }
             }
-            Self::Replace { node, filter } => Self::Replace { node, filter: settled(&filter) },
-            Self::Whole(text) => Self::Whole(settled(&text)),
+            Self::Replace { node, filter } => Self::Replace { node, filter: resolve(&filter) },
+            Self::Whole(text) => Self::Whole(resolve(&text)),
             other => other,
         }
     }
 
-    /// The request that is wanted instead of this one.
-    pub fn apply(&self, text: &str) -> Result<Edited, Misfit> {
+    /// Applies the edit to the text of a request. Fails if the text or the new filter has syntax
+    /// errors, if the node does not exist, is ambiguous, or is the only one, or if it lets an
+    /// argument not be set.
+    pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
         let mut request = tree(text, "the running request")?;
-        let old: Vec<Span> = nodes(&request).map(|node| node.span).collect();
+        let old: Vec<Span> = filters(&request).map(|node| node.span).collect();
         if let Self::Whole(new) = self {
             return whole(&request, new);
         }
         let node = match self {
             Self::Insert { node, .. } | Self::Remove { node } | Self::Replace { node, .. } => node,
-            Self::Move { node, .. } | Self::Upgrade { node } => node,
-            Self::Whole(_) => return Err(Misfit(USAGE.to_owned())),
+            Self::Move { node, .. } | Self::Upgrade { node } | Self::Argument { node, .. } => node,
+            Self::Whole(_) => return Err(InvalidEdit(USAGE.to_owned())),
         };
         let at = find(&request, node)?;
         let mut act: Box<dyn FnMut(Term) -> Option<Term>> = match self {
@@ -208,19 +223,28 @@ impl Edit {
                     leave_kernel(&mut request, at);
                 }
                 Box::new(move |term| match term {
-                    Term::Filter(node) => Some(Term::Filter(elsewhere(node, space))),
+                    Term::Filter(node) => Some(Term::Filter(moved(node, space))),
                     other => Some(other),
                 })
+            }
+            Self::Argument { arguments, .. } => {
+                let old = filters(&request).find(|node| node.span == at).cloned();
+                let set = old.map(|old| {
+                    let given = fragment(&format!("{} {arguments}", old.name.text))?;
+                    assigned(old, given, registry).map_err(InvalidEdit)
+                });
+                let set = set.transpose()?.map(Term::Filter);
+                Box::new(move |_| set.clone())
             }
             Self::Remove { .. } => Box::new(|_| None),
             Self::Upgrade { .. } | Self::Whole(_) => Box::new(Some),
         };
         let pipelines = std::mem::take(&mut request.pipelines).into_iter();
-        request.pipelines = pipelines.filter_map(|term| walk(term, at, &mut *act)).collect();
+        request.pipelines = pipelines.filter_map(|term| replace_at(term, at, &mut *act)).collect();
         if request.pipelines.is_empty() {
-            return Err(Misfit(format!("without `{node}` nothing is left")));
+            return Err(InvalidEdit(format!("without `{node}` nothing is left")));
         }
-        let origins: Vec<Option<Span>> = nodes(&request)
+        let origins: Vec<Option<Span>> = filters(&request)
             .map(|node| old.iter().copied().find(|span| *span == node.span))
             .collect();
         let mut edited = printed(&request, &origins)?;
@@ -232,25 +256,25 @@ impl Edit {
     }
 }
 
-/// Finds a node of a request by its name, mark or number, as edits write it.
-pub fn place(text: &str, node: &str) -> Result<Span, Misfit> {
+/// Finds a node of a request by its name, mark or number, as in an edit.
+pub fn place(text: &str, node: &str) -> Result<Span, InvalidEdit> {
     find(&tree(text, "the running request")?, node)
 }
 
-/// The text of a tree, and which filter of it is which.
-fn printed(request: &Request, origins: &[Option<Span>]) -> Result<Edited, Misfit> {
-    // The tree that was put together need not be in normal form; what is read is.
+/// Prints a tree and records the origin of each filter.
+fn printed(request: &Request, origins: &[Option<Span>]) -> Result<EditResult, InvalidEdit> {
+    // An edited tree need not be in normal form; a parsed one is.
     let text = tree(&request.to_string(), "the new request")?.to_string();
     let again = tree(&text, "the new request")?;
-    let filters: Vec<_> =
-        nodes(&again).map(|node| node.span).zip(origins.iter().copied()).collect();
-    debug_assert_eq!(nodes(&again).count(), origins.len(), "printing keeps filters in order");
-    Ok(Edited { text, filters, upgraded: None })
+    let spans: Vec<_> =
+        filters(&again).map(|node| node.span).zip(origins.iter().copied()).collect();
+    debug_assert_eq!(filters(&again).count(), origins.len(), "printing keeps filters in order");
+    Ok(EditResult { text, filters: spans, upgraded: None })
 }
 
-/// The place of the filter that is meant: by its name if that is the only one, by its mark, or by
-/// its number among those of the name (`count:2`).
-fn find(request: &Request, wanted: &str) -> Result<Span, Misfit> {
+/// Returns the span of a filter given by its name (if unique), its mark, or its number among the
+/// filters of the name (`count:2`).
+fn find(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),
         None => (wanted, None),
@@ -264,21 +288,21 @@ fn find(request: &Request, wanted: &str) -> Result<Span, Misfit> {
         (name.is_empty() || node.name.text == name)
             && mark.is_none_or(|mark| marked(node).as_deref() == Some(mark))
     };
-    let found: Vec<&FilterTerm> = nodes(request).filter(is).collect();
+    let found: Vec<&FilterTerm> = filters(request).filter(is).collect();
     let node = match (found.as_slice(), number) {
-        ([], _) => return Err(Misfit(format!("the request has no `{wanted}`"))),
+        ([], _) => return Err(InvalidEdit(format!("the request has no `{wanted}`"))),
         ([one], None) => one,
         (all, Some(number)) if (1..=all.len()).contains(&number) => all[number - 1],
         (all, _) => {
             let (many, last) = (all.len(), all.len());
             let what = format!("the request has {many} of `{name}`: say `{name}:1` to `:{last}`");
-            return Err(Misfit(what));
+            return Err(InvalidEdit(what));
         }
     };
     let mark = marked(node);
-    if mark.is_some() && nodes(request).filter(|other| marked(other) == mark).count() > 1 {
+    if mark.is_some() && filters(request).filter(|other| marked(other) == mark).count() > 1 {
         let why = "stands in several places by its mark: say the whole new line";
-        return Err(Misfit(format!("`{wanted}` {why}")));
+        return Err(InvalidEdit(format!("`{wanted}` {why}")));
     }
     Ok(node.span)
 }

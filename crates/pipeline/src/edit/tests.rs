@@ -1,15 +1,21 @@
-//! Edits of lines, as words in and lines out.
+//! Tests of edits: words and a request in, the changed request out.
 
 use super::*;
+use crate::registry::RegistryList;
+use filter::catalog;
 use tree::tree;
+
+/// A registry of the filters of the catalog.
+const NONE: RegistryList<'_> =
+    RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 
 fn edit(text: &str, words: &str) -> String {
     let words: Vec<&str> = words.split(' ').collect();
-    Edit::parse(&words).and_then(|edit| edit.apply(text)).map_or_else(|e| e.0, |e| e.text)
+    Edit::parse(&words).and_then(|edit| edit.apply(text, &NONE)).map_or_else(|e| e.0, |e| e.text)
 }
 
 #[test]
-fn v3_an_edit_prints_as_its_words() {
+fn v3_words_of_an_edit_parse_to_the_same_edit() {
     let line = "rx | dport |22 ssh |80 (count + http |1 print)";
     let cases = [
         ("insert inspect before dport", "rx | inspect | dport |22 ssh |80 (count + http |1 print)"),
@@ -41,7 +47,42 @@ fn v3_an_edit_prints_as_its_words() {
 }
 
 #[test]
-fn v18_a_filter_in_a_process_of_its_own_is_the_same_filter() {
+fn v3_set_argument_replaces_the_value_where_it_stands() {
+    for (line, words, expected) in [
+        ("rx | sample 3 | count", "arg sample every=5", "rx | sample 5 | count"),
+        ("rx | sample every=3 | count", "arg sample every=5", "rx | sample every=5 | count"),
+        ("rx | ratelimit per=2s 9", "arg ratelimit rate=5", "rx | ratelimit per=2s 5"),
+        ("rx | ratelimit 9", "arg ratelimit burst=2 rate=5", "rx | ratelimit 5 burst=2"),
+        ("rx | regex keep a b", "arg regex keep=no", "rx | regex keep=no a b"),
+        ("rx | regex a b", "arg regex keep=yes", "rx | regex a b keep=yes"),
+        ("rx | tcp@thread1 | tcp", "arg tcp:1 gap=2s", "rx | tcp@thread1 gap=2s | tcp"),
+    ] {
+        assert_eq!(edit(line, words), expected, "{words}");
+        let words: Vec<&str> = words.split(' ').collect();
+        let read = Edit::parse(&words).expect("an edit");
+        assert_eq!(Edit::parse(&read.words()), Ok(read.clone()));
+        let edited = read.apply(line, &NONE).expect("an edit");
+        assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "the same filters");
+    }
+    let line = "rx | sample 3 | count | tcp --name=a";
+    for (words, why) in [
+        ("arg sample every=5 x", "write `arg NODE NAME=VALUE`"),
+        (
+            "arg count x=1",
+            "`count` has no parameter `x`, and it lets no argument be set: replace it",
+        ),
+        ("arg sample", USAGE),
+    ] {
+        assert_eq!(edit(line, words), why, "{words}");
+    }
+    let whole = Edit::Whole("rx | sample 4 | sample 3 | tcp".to_owned()).apply(line, &NONE);
+    let old: Vec<bool> =
+        whole.expect("whole").filters.iter().map(|(_, old)| old.is_some()).collect();
+    assert_eq!(old, [true, false, true, true], "equal filters match before others of their name");
+}
+
+#[test]
+fn v18_sandboxed_filter_keeps_its_identity() {
     let line = "rx | tcp@thread1 held=1M |http http | print";
     let apart = edit(line, "move tcp to sandbox");
     assert_eq!(apart, "rx | tcp held=1M untrusted=yes |http http | print");
@@ -50,13 +91,13 @@ fn v18_a_filter_in_a_process_of_its_own_is_the_same_filter() {
     assert_eq!(home, line);
     assert_eq!(edit(&apart, "move tcp process"), line.replace("thread1", "thread0"));
     for (from, to) in [(line, &apart), (&apart, &home)] {
-        let edited = Edit::Whole(to.clone()).apply(from).expect("whole");
+        let edited = Edit::Whole(to.clone()).apply(from, &NONE).expect("whole");
         assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "{from}: {edited:?}");
     }
 }
 
 #[test]
-fn v3_impossible_edits_are_refused_with_a_reason() {
+fn v3_impossible_edit_fails_with_a_reason() {
     let line = "rx | count | count ; generate | a --name=X + b --name=X";
     for (words, expected) in [
         ("remove tcp", "the request has no `tcp`"),
@@ -74,10 +115,10 @@ fn v3_impossible_edits_are_refused_with_a_reason() {
 }
 
 #[test]
-fn v3_filters_keep_their_identity() {
+fn v3_unchanged_filters_keep_their_identity() {
     let line = "rx | count | count | print";
     let words = ["remove", "count:1"];
-    let edited = Edit::parse(&words).and_then(|edit| edit.apply(line)).expect("an edit");
+    let edited = Edit::parse(&words).and_then(|edit| edit.apply(line, &NONE)).expect("an edit");
     let place = |word: &str, n: usize| {
         let at = line.match_indices(word).nth(n).expect("it is there").0;
         Some(Span::new(at, at + word.len()))
@@ -87,7 +128,8 @@ fn v3_filters_keep_their_identity() {
     for (new, _) in &edited.filters {
         assert!(["rx", "count", "print"].contains(&&edited.text[new.start..new.end]));
     }
-    let whole = Edit::Whole("rx | count | tcp | print".to_owned()).apply(line).expect("whole");
+    let whole =
+        Edit::Whole("rx | count | tcp | print".to_owned()).apply(line, &NONE).expect("whole");
     let old: Vec<_> = whole.filters.iter().map(|(_, old)| *old).collect();
     assert_eq!(old, [place("rx", 0), place("count", 0), None, place("print", 0)]);
 }

@@ -1,49 +1,62 @@
-//! The tree of a request while it is edited: filters put into it, taken out, and moved.
+//! Operations on the tree of a request: inserting, removing and moving filters.
 //!
-//! What is new in it stands at no place of the old text ([`NEW`]); the rest stands where it stood,
-//! by which it is known.
+//! Inserted terms have the span [`NEW`]; the others keep the span in the old text, which identifies
+//! them.
 
-use super::Misfit;
+use super::InvalidEdit;
 use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
 use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// The word for "out of the kernel"; the receiving thread reads what is handed over.
+/// The keyword for the first thread, which reads the rings of the kernel.
 pub(super) const PROCESS: &str = "process";
 pub(super) const KERNEL: &str = "kernel";
 pub(super) const FIRST: &str = "thread0";
-/// The word for a sandbox: a process that can only compute.
+/// The keyword for a sandbox, a process without rights.
 const SANDBOX: &str = "sandbox";
 
-/// The place of what was not in the old text.
+/// The span of inserted terms.
 const NEW: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Reads a text that must be without mistakes of grammar.
-pub(crate) fn tree(text: &str, what: &str) -> Result<Request, Misfit> {
+/// Parses a text; fails at the first syntax error, with `what` as the name of the text.
+pub(crate) fn tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
         None => Ok(request),
-        Some(mistake) => Err(Misfit(format!("{what}: {}", mistake.what))),
+        Some(mistake) => Err(InvalidEdit(format!("{what}: {}", mistake.what))),
     }
 }
 
-/// Parses the filter to insert.
-pub(crate) fn fragment(text: &str) -> Result<Term, Misfit> {
+/// Returns true if two texts differ in arguments alone.
+pub fn differ_in_arguments(one: &str, other: &str) -> bool {
+    let bare = |text: &str| {
+        let mut request = tree(text, "").ok()?;
+        let bare = &mut |node: &mut FilterTerm| node.arguments.clear();
+        request.pipelines.iter_mut().for_each(|term| each_filter(term, bare));
+        Some(request.to_string())
+    };
+    bare(one).is_some_and(|one| Some(one) == bare(other))
+}
+
+/// Parses a filter to insert.
+pub(crate) fn fragment(text: &str) -> Result<Term, InvalidEdit> {
     let mut request = tree(text, &format!("`{text}`"))?;
     if request.pipelines.len() != 1 || !request.options.is_empty() {
-        return Err(Misfit(format!("`{text}` is not one filter, nor several joined by pipes")));
+        return Err(InvalidEdit(format!(
+            "`{text}` is not one filter, nor several joined by pipes"
+        )));
     }
     let mut term = request.pipelines.remove(0);
-    each(&mut term, &mut |node| node.span = NEW);
+    each_filter(&mut term, &mut |node| node.span = NEW);
     Ok(term)
 }
 
-/// All filters in the order of the text.
-pub(super) fn nodes(request: &Request) -> impl Iterator<Item = &FilterTerm> {
+/// Returns all filters in the order of the text.
+pub(super) fn filters(request: &Request) -> impl Iterator<Item = &FilterTerm> {
     fn add<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
         match term {
-            Term::Missing(_) => {}
+            Term::Hole(_) => {}
             Term::Filter(node) => to.push(node),
             Term::Not(not) => add(&not.term, to),
             Term::Group(group) => group.branches.iter().for_each(|branch| add(&branch.term, to)),
@@ -58,15 +71,15 @@ pub(super) fn nodes(request: &Request) -> impl Iterator<Item = &FilterTerm> {
     all.into_iter()
 }
 
-pub(crate) fn each(term: &mut Term, act: &mut dyn FnMut(&mut FilterTerm)) {
+pub(crate) fn each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTerm)) {
     match term {
-        Term::Missing(_) => {}
+        Term::Hole(_) => {}
         Term::Filter(node) => act(node),
-        Term::Not(not) => each(&mut not.term, act),
-        Term::Group(group) => group.branches.iter_mut().for_each(|b| each(&mut b.term, act)),
+        Term::Not(not) => each_filter(&mut not.term, act),
+        Term::Group(group) => group.branches.iter_mut().for_each(|b| each_filter(&mut b.term, act)),
         Term::Pipeline(pipeline) => {
-            each(&mut pipeline.first, act);
-            pipeline.rest.iter_mut().for_each(|stage| each(&mut stage.term, act));
+            each_filter(&mut pipeline.first, act);
+            pipeline.rest.iter_mut().for_each(|stage| each_filter(&mut stage.term, act));
         }
     }
 }
@@ -75,31 +88,30 @@ fn plain() -> Pipe {
     Pipe { label: None, span: NEW }
 }
 
-/// One behind the other.
+/// Joins two terms with a plain pipe.
 pub(crate) fn chain(first: Term, then: Term) -> Term {
     let rest = vec![Stage { arc: plain(), term: then }];
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
 }
 
-/// Applies `act` to the filter at this place of a term; returns `None` if nothing of the term is
-/// left.
-pub(crate) fn walk(
+/// Applies `act` to the filter at the span `at`; returns `None` if nothing of the term remains.
+pub(crate) fn replace_at(
     term: Term,
     at: Span,
     act: &mut dyn FnMut(Term) -> Option<Term>,
 ) -> Option<Term> {
     match term {
         Term::Filter(node) if node.span == at => act(Term::Filter(node)),
-        Term::Filter(_) | Term::Missing(_) => Some(term),
+        Term::Filter(_) | Term::Hole(_) => Some(term),
         Term::Not(mut not) => {
-            not.term = Box::new(walk(*not.term, at, act)?);
+            not.term = Box::new(replace_at(*not.term, at, act)?);
             Some(Term::Not(not))
         }
         Term::Group(group) => {
             let Group { operator, branches, span } = group;
             let kept = branches.into_iter().filter_map(|branch| {
                 let Branch { label, term, span } = branch;
-                Some(Branch { label, term: walk(term, at, act)?, span })
+                Some(Branch { label, term: replace_at(term, at, act)?, span })
             });
             let mut branches: Vec<Branch> = kept.collect();
             match branches.len() {
@@ -110,13 +122,13 @@ pub(crate) fn walk(
         }
         Term::Pipeline(Pipeline { first, rest, span }) => {
             let mut stages: Vec<(Pipe, Term)> = Vec::new();
-            // The arc to a filter that goes leads to what stands behind it.
+            // The incoming arc of a removed filter leads to the next stage.
             let mut waiting = None;
             for (arc, term) in std::iter::once((plain(), *first))
                 .chain(rest.into_iter().map(|stage| (stage.arc, stage.term)))
             {
                 let arc = waiting.take().unwrap_or(arc);
-                match walk(term, at, act) {
+                match replace_at(term, at, act) {
                     Some(term) => stages.push((arc, term)),
                     None => waiting = Some(arc),
                 }
@@ -132,11 +144,11 @@ pub(crate) fn walk(
     }
 }
 
-/// Puts `filter` on a branch beside what follows the filter at this place.
-pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(), Misfit> {
+/// Inserts `filter` on a branch beside the successors of the filter at `at`.
+pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(), InvalidEdit> {
     fn within(term: &mut Term, at: Span, filter: &Term) -> bool {
         match term {
-            Term::Filter(_) | Term::Missing(_) => false,
+            Term::Filter(_) | Term::Hole(_) => false,
             Term::Not(not) => within(&mut not.term, at, filter),
             Term::Group(group) => {
                 group.branches.iter_mut().any(|b| within(&mut b.term, at, filter))
@@ -162,11 +174,11 @@ pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(
     }
     match request.pipelines.iter_mut().any(|term| within(term, at, filter)) {
         true => Ok(()),
-        false => Err(Misfit("nothing follows it in its branch: insert `after` it".to_owned())),
+        false => Err(InvalidEdit("nothing follows it in its branch: insert `after` it".to_owned())),
     }
 }
 
-/// Puts a branch beside all stages from `place` on.
+/// Inserts a branch beside all stages from `place` on.
 fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let mut behind = pipeline.rest.split_off(place).into_iter();
     let Some(next) = behind.next() else { return };
@@ -186,17 +198,17 @@ fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Lets what stands behind this place follow what leaves the kernel there: it was put there by a
-/// move, and cannot stay.
+/// Unpins the successors of a filter that leaves the kernel: an earlier move pinned them there,
+/// where they cannot stay without it.
 pub(super) fn leave_kernel(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
-        each(&mut term.clone(), &mut |node| found |= node.span == at);
+        each_filter(&mut term.clone(), &mut |node| found |= node.span == at);
         found
     };
     for term in request.pipelines.iter_mut().filter(|term| here(term)) {
         let mut behind = false;
-        each(term, &mut |node| {
+        each_filter(term, &mut |node| {
             if behind && node.pin.as_ref().is_some_and(|pin| pin.text == KERNEL) {
                 node.pin = None;
             }
@@ -205,8 +217,8 @@ pub(super) fn leave_kernel(request: &mut Request, at: Span) {
     }
 }
 
-/// The filter in another space: in a process of its own by an argument, anywhere else by a pin.
-pub(super) fn elsewhere(node: FilterTerm, space: &str) -> FilterTerm {
+/// Moves a filter to another space: to a sandbox by an argument, else by a pin.
+pub(super) fn moved(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = trusted(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW };
     if space != SANDBOX {
@@ -218,9 +230,9 @@ pub(super) fn elsewhere(node: FilterTerm, space: &str) -> FilterTerm {
     FilterTerm { pin: None, ..node }
 }
 
-/// The same filter, whether it runs in a process of its own or not.
+/// Removes `untrusted` from the arguments of a filter.
 pub(super) fn trusted(mut node: FilterTerm) -> FilterTerm {
-    let says = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
-    node.arguments.retain(|argument| says(argument).as_deref() != Some(UNTRUSTED.name));
+    let key = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
+    node.arguments.retain(|argument| key(argument).as_deref() != Some(UNTRUSTED.name));
     node
 }

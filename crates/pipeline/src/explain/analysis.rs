@@ -1,86 +1,88 @@
-//! Compares the measurements of a run with the plan's expectations.
+//! Comparison of a run's measurements with the expectations of its plan.
 //!
-//! In: a plan, and what a run counted of its nodes and edges. Out: two tables, in which is marked
-//! what is more than twice as dear or less than half as dear as expected, and what the next plan
-//! can learn. Nothing here knows a clock: the figures are handed in. [SL §7.1]
+//! The output is a table of nodes and one of edges, which mark values that differ from the
+//! expectation by more than a factor of two, and updates of the cost table for the next plan. The
+//! measurements are passed in; nothing here reads a clock. [SL §7.1]
 
-use super::table::{Column, Table};
-use super::{COLUMNS, names, number, plain_text, words};
+use super::table::{COLUMNS, Table};
+use super::words;
+use crate::format::number;
 use crate::graph::NodeId;
+use crate::names::{cost_key, names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
-use filter::Reads;
+use filter::ReadDepth;
 
-/// From how far apart on two figures are marked.
+/// The factor by which a marked value differs from the expectation.
 const FAR: f64 = 2.0;
-/// The fewest blocks from which it is learned which share of them takes an arc.
+/// The minimum number of blocks from which the fraction of an arc is learned.
 const SHARE_MIN: u64 = 64;
-/// The fewest blocks from which it is learned what one costs: the first ones find nothing in the
-/// caches.
+/// The minimum number of blocks from which a cost is learned; the first blocks find cold caches.
 pub const LEARNED_MIN: u64 = 4096;
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Measurements {
-    /// Duration of the run, in ns.
+    /// The duration of the run, in ns.
     pub elapsed_ns: u64,
-    /// Measurements by node of the plan.
+    /// The measurements of each node of the plan.
     pub nodes: Vec<NodeMeasurement>,
-    /// Measurements by edge of the plan.
+    /// The measurements of each edge of the plan.
     pub edges: Vec<EdgeMeasurement>,
-    /// Programs in the kernel, whose filters are measured as a whole only.
+    /// The measurements of each kernel program, whose filters cannot be measured separately.
     pub programs: Vec<ProgramMeasurement>,
 }
 
 /// The measurements of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeMeasurement {
-    /// Blocks that came in, or that a source gave.
+    /// The number of blocks that arrived, or that a source emitted.
     pub blocks: u64,
-    /// Number of calls.
+    /// The number of calls.
     pub calls: u64,
-    /// Time in it, in ns; 0 where it was not measured.
+    /// The time spent in the node, in ns; 0 if not measured.
     pub busy_ns: u64,
-    /// Blocks that it copied.
+    /// The number of blocks that the node copied.
     pub copies: u64,
 }
 
 /// The measurements of an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeMeasurement {
-    /// Blocks that were put on it.
+    /// The number of blocks sent.
     pub put: u64,
-    /// Events that were sent over it, where it has any.
+    /// The number of wakeups; `None` if the edge has none.
     pub events: Option<u64>,
 }
 
-/// The measurements of a program in the kernel.
+/// The measurements of a kernel program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramMeasurement {
-    /// The source that it stands for.
+    /// The source that the program replaces.
     pub source: NodeId,
-    /// Frames that it was given.
+    /// The number of frames it processed.
     pub frames: u64,
-    /// Number of notifications.
-    pub bells: u64,
-    /// Runs that the kernel measured, and their time in ns.
+    /// The number of notifications.
+    pub notifications: u64,
+    /// The number of runs measured by the kernel, and their total time in ns; `None` if not
+    /// measured.
     pub measured: Option<(u64, u64)>,
 }
 
-/// The tables of an analysis, and what was measured of programs in the kernel.
+/// Formats the tables of an analysis, and a paragraph per kernel program.
 #[must_use]
-pub fn analysis(plan: &Plan, seen: &Measurements) -> String {
+pub fn analysis(plan: &Plan, measured: &Measurements) -> String {
     let names = names(&plan.graph);
-    let mut text = format!("{}\n{}", nodes(plan, seen, &names), edges(plan, seen, &names));
-    for program in &seen.programs {
+    let mut text = format!("{}\n{}", nodes(plan, measured, &names), edges(plan, measured, &names));
+    for program in &measured.programs {
         text.push('\n');
-        words::wrapped(&mut text, &program.told(plan, &names), COLUMNS);
+        words::wrapped(&mut text, &program.text(plan, &names), COLUMNS);
     }
     text
 }
 
 impl ProgramMeasurement {
-    /// Formats the cost of a program beside the expected one, and its notifications.
-    fn told(&self, plan: &Plan, names: &[String]) -> String {
+    /// Formats the measured and expected cost of a program, and its notifications.
+    fn text(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
         let steps = inside.iter().flat_map(|program| &program.steps);
         let nodes = steps.filter_map(|step| step.nodes.first().copied()).chain([self.source]);
@@ -91,83 +93,85 @@ impl ProgramMeasurement {
         let cost = match self.measured.filter(|(runs, _)| *runs > 0) {
             Some((runs, ns)) => {
                 let measured = ns as f64 / runs as f64;
-                let far = mark(measured, expected);
-                let far = if far.is_empty() { far } else { format!(" ({far})") };
+                let difference = mark(measured, expected);
+                let difference =
+                    if difference.is_empty() { difference } else { format!(" ({difference})") };
                 let (measured, expected) = (number(measured), number(expected));
-                format!("{measured} ns for a frame, {expected} expected{far}")
+                format!("{measured} ns for a frame, {expected} expected{difference}")
             }
             None => "the kernel did not tell how long it ran".to_owned(),
         };
-        let bells = self.bells;
-        let each = each(self.frames, bells);
+        let notifications = self.notifications;
+        let each = each(self.frames, notifications);
         format!(
-            "program of {name}: {cost}; {} frames, {bells} bells, {each} frames each",
+            "program of {name}: {cost}; {} frames, {notifications} bells, {each} frames each",
             self.frames
         )
     }
 }
 
-fn nodes(plan: &Plan, seen: &Measurements, names: &[String]) -> String {
+fn nodes(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
-        Column::left("filter"),
-        Column::left("space"),
-        Column::right("blocks"),
-        Column::right("blocks/s"),
-        Column::right("per call"),
-        Column::right("ns/block"),
-        Column::right("expected"),
-        Column::right("copies"),
-        Column::left(""),
+        "filter",
+        "space",
+        ">blocks",
+        ">blocks/s",
+        ">per call",
+        ">ns/block",
+        ">expected",
+        ">copies",
+        "",
     ]);
     for (id, _) in plan.graph.ids() {
-        let Some(node) = seen.nodes.get(id.0) else { continue };
+        let Some(node) = measured.nodes.get(id.0) else { continue };
         let expected = plan.expected(id);
-        let measured = node.ns();
+        let mean = node.ns();
         table.row([
             names[id.0].clone(),
             plan.space_of(id).name.clone(),
             node.blocks.to_string(),
-            rate(node.blocks, seen.elapsed_ns),
+            rate(node.blocks, measured.elapsed_ns),
             each(node.blocks, node.calls),
-            measured.map_or_else(|| "–".to_owned(), number),
+            mean.map_or_else(|| "–".to_owned(), number),
             expected.map_or_else(|| "–".to_owned(), number),
             node.copies.to_string(),
-            measured.zip(expected).map_or_else(String::new, |(m, e)| mark(m, e)),
+            mean.zip(expected).map_or_else(String::new, |(m, e)| mark(m, e)),
         ]);
     }
     table.text(COLUMNS)
 }
 
-fn edges(plan: &Plan, seen: &Measurements, names: &[String]) -> String {
+fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
-        Column::left("edge"),
-        Column::left("is"),
-        Column::right("blocks/s"),
-        Column::right("share"),
-        Column::right("expected"),
-        Column::right("fill"),
-        Column::right("wake-ups"),
-        Column::right("copies"),
-        Column::left(""),
+        "edge",
+        "is",
+        ">blocks/s",
+        ">share",
+        ">expected",
+        ">fill",
+        ">wake-ups",
+        ">copies",
+        "",
     ]);
     for (at, edge) in plan.graph.edges.iter().enumerate() {
-        let Some(counted) = seen.edges.get(at) else { continue };
-        let share = counted.share(seen, edge.from);
+        let Some(counted) = measured.edges.get(at) else { continue };
+        let share = counted.share(measured, edge.from);
         let (from, to) = (plan.flows.0[edge.from.0], plan.flows.1[at]);
         let expected = if from > 0.0 { to / from } else { 0.0 };
         let (is, fill) = match &plan.edges[at] {
-            PlannedEdge::Call => ("call", batch(seen, edge.to)),
+            PlannedEdge::Call => ("call", batch(measured, edge.to)),
             PlannedEdge::Back => ("back edge", "–".to_owned()),
             PlannedEdge::Pipe => ("pipe", "–".to_owned()),
             PlannedEdge::Ring(ring) => ("ring", filled(counted, ring.entries)),
             PlannedEdge::Kernel(ring) => ("kernel ring", filled(counted, ring.entries)),
         };
-        // What leaves the kernel is copied out of its ring; between threads pointers travel.
+        // Blocks that leave the kernel are copied out of its ring; between threads only pointers
+        // move.
         let copies = if matches!(plan.edges[at], PlannedEdge::Kernel(_)) { counted.put } else { 0 };
         table.row([
             format!("{} → {}", names[edge.from.0], names[edge.to.0]),
             is.to_owned(),
-            rate(counted.put, seen.elapsed_ns),
+            rate(counted.put, measured.elapsed_ns),
             share.map_or_else(|| "–".to_owned(), percent),
             percent(expected),
             fill,
@@ -180,7 +184,7 @@ fn edges(plan: &Plan, seen: &Measurements, names: &[String]) -> String {
 }
 
 impl NodeMeasurement {
-    /// Returns the measured cost of a block, in ns.
+    /// Returns the mean time per block, in ns; `None` if not measured.
     fn ns(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
         measured.then(|| self.busy_ns as f64 / self.blocks as f64)
@@ -188,14 +192,14 @@ impl NodeMeasurement {
 }
 
 impl EdgeMeasurement {
-    /// Returns the fraction of a node's input that took this edge.
-    fn share(&self, seen: &Measurements, from: NodeId) -> Option<f64> {
-        let came = seen.nodes.get(from.0)?.blocks;
+    /// Returns the fraction of a node's input that took this edge; `None` without input.
+    fn share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
+        let came = measured.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
     }
 }
 
-/// Marks two figures that differ by more than a factor of two.
+/// Describes the difference of two values if it exceeds a factor of two.
 fn mark(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
@@ -218,12 +222,12 @@ fn percent(share: f64) -> String {
     format!("{} %", number(share * 100.0))
 }
 
-/// Formats the mean fill of the batches that a node receives.
-fn batch(seen: &Measurements, to: NodeId) -> String {
-    seen.nodes.get(to.0).map_or_else(String::new, |node| each(node.blocks, node.calls))
+/// Formats the mean size of the batches that a node receives.
+fn batch(measured: &Measurements, to: NodeId) -> String {
+    measured.nodes.get(to.0).map_or_else(String::new, |node| each(node.blocks, node.calls))
 }
 
-/// Formats the blocks per event, and the room there is for them.
+/// Formats the mean number of blocks per event and the capacity of the ring.
 fn filled(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
         Some(events) if events > 0 => format!("{} of {entries}", each(edge.put, events)),
@@ -231,22 +235,22 @@ fn filled(edge: &EdgeMeasurement, entries: usize) -> String {
     }
 }
 
-/// Puts what was seen into a table of costs, for the next plan: what filters cost with these
-/// arguments, and which share of their blocks took each arc. Answers of how many filters it is not
-/// learned what they cost, as fewer than [`LEARNED_MIN`] blocks came to them.
-pub fn learn(plan: &Plan, seen: &Measurements, costs: &mut Costs) -> usize {
+/// Stores measurements in a cost table for the next plan: the costs of filters with these
+/// arguments, and the fraction of their blocks on each arc. Returns the number of filters with
+/// fewer than [`LEARNED_MIN`] blocks, whose cost is not learned.
+pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
-        let Some(counted) = seen.nodes.get(id.0) else { continue };
+        let Some(counted) = measured.nodes.get(id.0) else { continue };
         if counted.blocks < SHARE_MIN {
             too_few += 1;
             continue;
         }
-        let filter = plain_text(&plan.graph, id);
+        let filter = cost_key(&plan.graph, id);
         let kernel = plan.space_of(id).kind == SpaceKind::Kernel;
-        // Where the headers begin is found by whoever looks first: of what looks at the head alone
-        // a run tells less than a calibration.
-        let all = node.filter().is_some_and(|used| used.effect().reads == Reads::All);
+        // The first filter that needs header offsets pays for finding them, so for a filter that
+        // reads only the head a calibration is more accurate than a run.
+        let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
         match counted.ns().filter(|_| learns) {
             Some(_) if counted.blocks < LEARNED_MIN => too_few += 1,
@@ -257,7 +261,7 @@ pub fn learn(plan: &Plan, seen: &Measurements, costs: &mut Costs) -> usize {
         }
         let numbered = plan.graph.edges.iter().enumerate();
         for (at, edge) in numbered.filter(|(_, edge)| edge.from == id && !edge.back) {
-            let share = seen.edges.get(at).and_then(|counted| counted.share(seen, id));
+            let share = measured.edges.get(at).and_then(|counted| counted.share(measured, id));
             let classes = edge.classes.to_string().replace(' ', "");
             let filter = filter.clone();
             share.into_iter().for_each(|share| {

@@ -1,15 +1,15 @@
-//! A plan in the language of graphviz: `streamline explain --dot … | dot -Tsvg > plan.svg`.
+//! A plan as a graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
 
 use super::draw::label;
-use super::words;
 use crate::graph::Edge;
+use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
-use filter::Kind;
+use filter::FilterKind;
 use filter::text::visible;
 use std::fmt::Write as _;
 
-/// The graph, spaces as frames, rings as thick edges, pipes with an empty arrow, back edges as
-/// dashed ones.
+/// Formats the graph with spaces as frames, rings as thick edges, pipes with an empty arrow head,
+/// and back edges dashed.
 #[must_use]
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;
@@ -22,16 +22,16 @@ pub fn dot(plan: &Plan) -> String {
             _ => format!("path {}: {}", space.part + 1, space.name),
         };
         let _ = writeln!(out, "  subgraph cluster_{number} {{\n    label={};", quoted(&name));
-        let here = |id: usize| plan.placed[id].space == number;
+        let here = |id: usize| plan.placements[id].space == number;
         for (id, node) in graph.ids().filter(|(id, node)| node.inside.is_none() && here(id.0)) {
             let shape = match node.kind() {
-                Some(Kind::Source) => ", shape=cds, style=solid",
-                Some(Kind::Sink) => ", peripheries=2, style=solid",
+                Some(FilterKind::Source) => ", shape=cds, style=solid",
+                Some(FilterKind::Sink) => ", peripheries=2, style=solid",
                 _ if node.is_process() => ", style=dashed",
                 _ => "",
             };
-            let text = quoted(&words::shown(graph, id));
-            let kernel = match plan.asked_by(id).next() {
+            let text = quoted(&node_text(graph, id));
+            let kernel = match plan.pushed_from(id).next() {
                 Some(_) => ", xlabel=\"in the kernel too\"",
                 None => "",
             };
@@ -61,7 +61,7 @@ fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
     format!("label={}{style}", quoted(&text.join(" ")))
 }
 
-/// A string of graphviz: quotes and backslashes escaped, nothing that is no text.
+/// Quotes a graphviz string; control characters are replaced.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -1,5 +1,4 @@
-//! The drawing of a plan: one line per node, from the sources down, with a lane for every edge that
-//! is under way.
+//! The drawing of a plan: a line per node, from the sources down, with a lane for every open edge.
 //!
 //! ```text
 //! ── thread0 ────────
@@ -13,27 +12,26 @@
 //!  ■    pcap out.pcap
 //! ```
 //!
-//! `○` is a source, `●` a filter, `■` a sink. The space of a line is that of the rule above it;
-//! what crosses a rule crosses into another space: over a ring, into or out of a process over a
-//! pipe. A back edge is a lane that begins at
-//! the node to which it leads, with an arrow, and ends at the node from which it comes.
+//! `○` is a source, `●` a filter, `■` a sink. A horizontal rule names the space of the lines below
+//! it. A lane that crosses a rule is a ring, or a pipe into or out of a process. A back edge is a
+//! lane with an arrow, from the node it leads to down to the node it leaves.
 
-use super::words;
 use crate::ClassSet;
 use crate::graph::{Edge, NodeId};
+use crate::names::node_text;
 use crate::plan::Plan;
-use filter::Kind;
+use filter::FilterKind;
 use std::fmt::Write as _;
 
-/// The most lanes that an eye can follow.
+/// The maximum number of lanes of a readable drawing.
 const LANES_MAX: usize = 24;
-/// The most columns of a node's text.
+/// The maximum number of columns of a node's text.
 const TEXT_MAX: usize = 70;
-/// The columns of a rule.
+/// The width of a rule in columns.
 const RULE: usize = 64;
 
-/// The nodes of a part in the order of the drawing: from the sources down, space by space, else as
-/// the request says. Operands are not among them.
+/// Returns the nodes of a part, except operands, in drawing order: sources first, then space by
+/// space, otherwise in the order of the text.
 pub(super) fn order(plan: &Plan, part: usize) -> Vec<NodeId> {
     let graph = &plan.graph;
     let mut left: Vec<NodeId> = graph
@@ -47,8 +45,8 @@ pub(super) fn order(plan: &Plan, part: usize) -> Vec<NodeId> {
             graph.inputs(*id).filter(|edge| !edge.back).all(|edge| !left.contains(&edge.from))
         };
         let next =
-            left.iter().copied().filter(ready).min_by_key(|id| (plan.placed[id.0].space, *id));
-        // Without its back edges a graph has no cycle, so one is always ready.
+            left.iter().copied().filter(ready).min_by_key(|id| (plan.placements[id.0].space, *id));
+        // Without back edges a graph is acyclic, so a node is always ready.
         let Some(next) = next.or_else(|| left.first().copied()) else { break };
         left.retain(|id| *id != next);
         order.push(next);
@@ -61,7 +59,7 @@ pub(super) fn draw(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut drawing = Drawing { plan, names, lanes: Vec::new(), rows: Vec::new() };
     let mut space = None;
     for id in order {
-        let here = plan.placed[id.0].space;
+        let here = plan.placements[id.0].space;
         if space.replace(here) != Some(here) {
             drawing.rule(&plan.spaces[here].name);
         }
@@ -73,19 +71,19 @@ pub(super) fn draw(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
 struct Drawing<'p> {
     plan: &'p Plan,
     names: &'p [String],
-    /// The edge in each lane, by its place in the graph.
+    /// The edge of each lane, by its index in the graph.
     lanes: Vec<Option<usize>>,
     rows: Vec<Row>,
 }
 
 enum Row {
-    /// Cells of the lanes, and what stands beside them.
+    /// The cells of the lanes, and the text beside them.
     Line(String, String),
-    /// The border of a space: the cells, and its name.
+    /// The cells of the lanes, and the name of the space that begins.
     Rule(String, String),
 }
 
-/// A lane's part in a row, as arms that reach up and down.
+/// The vertical arms of a cell.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Arms {
     up: bool,
@@ -93,13 +91,13 @@ struct Arms {
 }
 
 impl Drawing<'_> {
-    /// The edges of the graph for which this holds.
+    /// Returns the edges that satisfy a condition.
     fn edges(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
         let edges = self.plan.graph.edges.iter().enumerate();
         edges.filter(|(_, edge)| wanted(edge)).map(|(at, _)| at).collect()
     }
 
-    /// The lanes whose edge this holds for.
+    /// Returns the lanes whose edges satisfy a condition.
     fn holding(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
         let edges = &self.plan.graph.edges;
         let edge = |lane: &usize| self.lanes[*lane].and_then(|edge| edges.get(edge));
@@ -112,20 +110,20 @@ impl Drawing<'_> {
     }
 
     fn node(&mut self, id: NodeId) {
-        let came = self.holding(|edge| edge.to == id && !edge.back);
-        let own = came.first().copied().unwrap_or_else(|| self.free(0));
-        let above = !came.is_empty();
-        if came.len() > 1 {
-            let ending: Vec<usize> = came.iter().copied().skip(1).collect();
-            self.connect(own, Arms { up: true, down: true }, &ending, &[], false);
-            ending.iter().for_each(|lane| self.lanes[*lane] = None);
+        let incoming = self.holding(|edge| edge.to == id && !edge.back);
+        let own = incoming.first().copied().unwrap_or_else(|| self.free(0));
+        let above = !incoming.is_empty();
+        if incoming.len() > 1 {
+            let closing: Vec<usize> = incoming.iter().copied().skip(1).collect();
+            self.connect(own, Arms { up: true, down: true }, &closing, &[], false);
+            closing.iter().for_each(|lane| self.lanes[*lane] = None);
         }
-        // The lane of the node is taken, even at its first line.
-        self.lanes[own] = came.first().and_then(|lane| self.lanes[*lane]).or(Some(usize::MAX));
+        // The lane of the node is in use, even if it has no incoming edge.
+        self.lanes[own] = incoming.first().and_then(|lane| self.lanes[*lane]).or(Some(usize::MAX));
         let back = self.edges(|edge| edge.to == id && edge.back);
         if !back.is_empty() {
-            let starting = self.open(own, &back);
-            self.connect(own, Arms { up: above, down: true }, &[], &starting, true);
+            let opening = self.open(own, &back);
+            self.connect(own, Arms { up: above, down: true }, &[], &opening, true);
         }
         self.dot(id, own);
         self.leave(id, own);
@@ -134,11 +132,11 @@ impl Drawing<'_> {
         }
     }
 
-    /// The line of the node itself.
+    /// Adds the line of the node itself.
     fn dot(&mut self, id: NodeId, own: usize) {
         let glyph = match self.plan.graph.node(id).kind() {
-            Some(Kind::Source) => '○',
-            Some(Kind::Sink) => '■',
+            Some(FilterKind::Source) => '○',
+            Some(FilterKind::Sink) => '■',
             _ if self.plan.graph.outputs(id).next().is_none() => '■',
             _ => '●',
         };
@@ -155,21 +153,21 @@ impl Drawing<'_> {
         self.rows.push(Row::Line(cells, text));
     }
 
-    /// Puts the edges that leave the node into lanes; the first takes over its own.
+    /// Assigns lanes to the outgoing edges of the node; the first keeps the lane of the node.
     fn leave(&mut self, id: NodeId, own: usize) {
         let out = self.edges(|edge| edge.from == id && !edge.back);
-        let ending = self.holding(|edge| edge.from == id && edge.back);
+        let closing = self.holding(|edge| edge.from == id && edge.back);
         let first = out.first().copied();
-        let starting = self.open(own, out.get(1..).unwrap_or_default());
-        if !starting.is_empty() || !ending.is_empty() {
+        let opening = self.open(own, out.get(1..).unwrap_or_default());
+        if !opening.is_empty() || !closing.is_empty() {
             let arms = Arms { up: true, down: first.is_some() };
-            self.connect(own, arms, &ending, &starting, false);
+            self.connect(own, arms, &closing, &opening, false);
         }
-        ending.iter().for_each(|lane| self.lanes[*lane] = None);
+        closing.iter().for_each(|lane| self.lanes[*lane] = None);
         self.lanes[own] = first;
     }
 
-    /// The first free lane from this one on.
+    /// Returns the first free lane from `from` on.
     fn free(&mut self, from: usize) -> usize {
         let free = (from..self.lanes.len()).find(|lane| self.lanes[*lane].is_none());
         free.unwrap_or_else(|| {
@@ -188,27 +186,27 @@ impl Drawing<'_> {
         opened
     }
 
-    /// A row in which lanes meet the lane of a node: some end there, some begin.
+    /// Adds a row in which lanes join or leave the lane of a node.
     fn connect(
         &mut self,
         own: usize,
         arms: Arms,
-        ending: &[usize],
-        starting: &[usize],
+        closing: &[usize],
+        opening: &[usize],
         arrow: bool,
     ) {
-        let ends = || ending.iter().chain(starting).copied().chain([own]);
+        let ends = || closing.iter().chain(opening).copied().chain([own]);
         let (low, high) = (ends().min().unwrap_or(own), ends().max().unwrap_or(own));
         let mut cells = String::new();
         for lane in 0..self.lanes.len() {
             let (meets, through) = (ends().any(|end| end == lane), self.lanes[lane].is_some());
             let arms = match () {
                 () if lane == own => arms,
-                () if meets => Arms { up: ending.contains(&lane), down: starting.contains(&lane) },
+                () if meets => Arms { up: closing.contains(&lane), down: opening.contains(&lane) },
                 () => Arms { up: through, down: through },
             };
             let (left, right) = (lane > low && lane <= high, lane >= low && lane < high);
-            cells.push(joint(arms, left, right));
+            cells.push(junction(arms, left, right));
             cells.push(match right {
                 true if arrow && lane == own => '◄',
                 true => '─',
@@ -218,15 +216,15 @@ impl Drawing<'_> {
         self.rows.push(Row::Line(cells, String::new()));
     }
 
-    /// The text of a node: the class of the arc that leads to it, what it is, where it leads back.
+    /// Formats the text of a node: the classes of its incoming arcs, the node, and its back edges.
     fn beside(&self, id: NodeId) -> String {
         let graph = &self.plan.graph;
         let mut text = match self.added(id) {
-            Some(why) => format!("{}  (added: {why})", words::shown(graph, id)),
-            None => format!("{}{}", self.labels(id), words::shown(graph, id)),
+            Some(why) => format!("{}  (added: {why})", node_text(graph, id)),
+            None => format!("{}{}", self.labels(id), node_text(graph, id)),
         };
-        if let Some(copied) = self.plan.copies_of(id) {
-            let _ = write!(text, "  (× {})", copied.spaces.len());
+        if let Some(replicas) = self.plan.replicas_of(id) {
+            let _ = write!(text, "  (× {})", replicas.spaces.len());
         }
         for edge in graph.outputs(id).filter(|edge| edge.back) {
             let class = label(&edge.classes).map_or_else(String::new, |label| format!("{label} "));
@@ -238,10 +236,10 @@ impl Drawing<'_> {
         text
     }
 
-    /// Explains a sink that the planner added at an open end.
+    /// Returns the reason for a sink that the planner added at an open end; `None` for other nodes.
     fn added(&self, id: NodeId) -> Option<String> {
         let node = self.plan.graph.node(id);
-        if node.kind() != Some(Kind::Sink) || node.span.start != node.span.end {
+        if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {
             return None;
         }
         let before = self.plan.graph.inputs(id).map(|edge| edge.from).next()?;
@@ -293,13 +291,13 @@ impl Drawing<'_> {
     }
 }
 
-/// The label of an arc, if it is not a plain pipe.
+/// Formats the label of an arc; `None` for a plain pipe.
 pub(super) fn label(classes: &ClassSet) -> Option<String> {
     (!classes.is_plain()).then(|| format!("|{classes}"))
 }
 
-/// The character with these arms.
-const fn joint(Arms { up, down }: Arms, left: bool, right: bool) -> char {
+/// Returns the box-drawing character with these arms.
+const fn junction(Arms { up, down }: Arms, left: bool, right: bool) -> char {
     match (up, down, left, right) {
         (true, true, false, false) => '│',
         (true, true, false, true) => '├',

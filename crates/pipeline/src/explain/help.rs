@@ -1,49 +1,47 @@
-//! The description of a filter as text for people: `streamline filters NAME` and the manual.
+//! The help of a filter as text: `streamline filters NAME` and the manual.
 
-use super::COLUMNS;
-use super::table::wrap;
-use super::words;
+use super::table::{COLUMNS, wrap};
 use crate::check::OPTIONS;
+use crate::format::counted;
 use filter::{
-    COMMON, Classes, Column, Description, EndpointFacts, Form, Gives, Keeps, Kind, Parameter,
-    Reads, Type, ValueRange,
+    COMMON, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm, Parameter,
+    ReadDepth, StateScope, Type, ValueRange,
 };
 use std::fmt::Write as _;
 
-/// Columns in front of what is said about a parameter or a fact.
+/// The column at which the text of a parameter or a fact begins.
 const FACT: usize = 18;
-/// The same in front of what an option is for.
+/// The column at which the text of an option begins.
 const OPTION: usize = 26;
 
-/// All that a description says, in the order in which it is read: what help texts and manual pages
-/// are made from.
+/// The help of a filter, section by section, from which help texts and manual pages are made.
 #[derive(Debug)]
 pub struct Page {
-    /// The word in a request.
+    /// The name in a request.
     pub name: &'static str,
-    /// One line.
+    /// A summary of one line.
     pub summary: &'static str,
-    /// The arguments, as usage text.
+    /// The arguments, in usage notation.
     pub usage: String,
-    /// Paragraphs: effect, class, drops and their reasons.
+    /// The description: effect, class, drops and their reasons.
     pub details: &'static str,
-    /// The remaining help, by section.
+    /// The other sections.
     pub sections: Vec<Section>,
-    /// A command that shows it.
+    /// A command line as an example.
     pub example: String,
 }
 
-/// Facts under one head.
+/// A titled list of facts.
 #[derive(Debug)]
 pub struct Section {
-    /// The head.
+    /// The title.
     pub title: &'static str,
-    /// Facts with their labels.
+    /// The facts with their labels.
     pub facts: Vec<(&'static str, String)>,
 }
 
 impl Page {
-    /// Builds the help of a filter, source or sink.
+    /// Returns the help of a filter, source or sink.
     #[must_use]
     pub fn of(entry: &Description, endpoint: &EndpointFacts) -> Self {
         let own = Section { title: "Parameters", facts: parameters(entry.parameters) };
@@ -63,21 +61,21 @@ impl Page {
     }
 }
 
-/// The head over the parameters that all filters have.
+/// The title of the parameters common to all filters.
 pub const COMMON_TITLE: &str = "As every filter";
 
-/// The parameters that all filters have, and what each is for.
+/// Returns the parameters common to all filters, with their help texts.
 #[must_use]
 pub fn common() -> Vec<(&'static str, String)> {
     parameters(COMMON)
 }
 
-/// The whole help text of a filter, source or sink, for a terminal.
+/// Formats the help of a filter, source or sink for a terminal.
 #[must_use]
 pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
     let page = Page::of(entry, endpoint);
     let mut out = format!("{}: {}\n\n", page.name, page.summary);
-    // What does not fit stands under the first parameter.
+    // Further lines are indented to the first parameter.
     let indent = 4 + page.name.len() + 1;
     for (number, words) in wrap(&page.usage, COLUMNS - indent).into_iter().enumerate() {
         let _ = match number {
@@ -98,17 +96,17 @@ pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
 
 fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
     let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), right(entry.kind)))];
-    if entry.kind != Kind::Source {
+    if entry.kind != FilterKind::Source {
         facts.push(("takes", takes(entry)));
     }
-    if entry.kind != Kind::Sink {
+    if entry.kind != FilterKind::Sink {
         facts.push(("gives", gives(entry.gives)));
     }
-    if !matches!(entry.kind, Kind::Source | Kind::Sink) {
+    if !matches!(entry.kind, FilterKind::Source | FilterKind::Sink) {
         facts.push(("classes", classes(entry)));
-        facts.push(("looks at", reads(entry.reads)));
+        facts.push(("reads", reads(entry.reads)));
         facts.push(("keeps", keeps(entry)));
-        facts.extend(entry.shown().map(|(_, columns)| ("shows", shows(&columns))));
+        facts.extend(entry.published().map(|(_, columns)| ("shows", shows(&columns))));
     }
     if !entry.reasons.is_empty() {
         facts.push(("not answered", entry.reasons.join(", ")));
@@ -117,9 +115,8 @@ fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, St
         facts.push(("counts", entry.counters.join(", ")));
     }
     if entry.reports {
-        let output = "what it has seen, when the path stops; at the end of a line on \
-                      standard output";
-        let beside = "what it has seen, when the path stops";
+        let output = "a summary when the path stops; at the end of a line, on standard output";
+        let beside = "a summary when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
     facts.push(("runs in", runs_in(entry, endpoint)));
@@ -148,7 +145,7 @@ pub fn options() -> String {
     out.trim_end().to_owned()
 }
 
-/// The same, one by one: how it is written, and what it is for.
+/// Returns the notation and the help text of each option.
 pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
     OPTIONS.iter().zip(option_words()).map(|(known, word)| match known.kind {
         Type::Flag => (word, known.help),
@@ -156,7 +153,7 @@ pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
     })
 }
 
-/// Returns the beginning of each option: `--latency=`, or `--adapt`, which takes no value.
+/// Returns the keyword of each option: `--latency=`, or `--adapt`, which has no value.
 pub fn option_words() -> impl Iterator<Item = String> {
     OPTIONS.iter().map(|known| match known.kind {
         Type::Flag => format!("--{}", known.name),
@@ -164,7 +161,7 @@ pub fn option_words() -> impl Iterator<Item = String> {
     })
 }
 
-/// A line as an argument of a shell.
+/// Quotes a request for a shell.
 fn shell(line: &str) -> String {
     format!("'{}'", line.replace('\'', "'\\''"))
 }
@@ -220,15 +217,16 @@ fn parameter(known: &Parameter) -> String {
         Type::OneOf(words) => words.join(" or "),
     };
     let default = match (known.default, known.optional) {
-        (Some(value), _) => format!("; {value} if not given"),
-        (None, true) => "; may be absent".to_owned(),
-        (None, false) => "; needed".to_owned(),
+        (Some(value), _) => format!("; default {value}"),
+        (None, true) => "; optional".to_owned(),
+        (None, false) => "; required".to_owned(),
     };
-    let many = if known.many { "; may be given several times" } else { "" };
-    format!("{} ({values}{default}{many})", known.help)
+    let many = if known.many { "; repeatable" } else { "" };
+    let writable = if known.writable { "; writable by `set`" } else { "" };
+    format!("{} ({values}{default}{many}{writable})", known.help)
 }
 
-/// The fields that others see (`state=NAME`), with their units.
+/// Formats the published fields (`state=NAME`), with their units.
 fn shows(columns: &[Column]) -> String {
     let one = |column: &Column| {
         let unit = match column.unit.name() {
@@ -244,15 +242,15 @@ fn shows(columns: &[Column]) -> String {
     columns.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-const fn right(kind: Kind) -> &'static str {
+const fn right(kind: FilterKind) -> &'static str {
     match kind {
-        Kind::Statistics => "sees no bytes",
-        Kind::Inspection => "reads bytes, changes nothing",
-        Kind::Classification => "reads bytes, gives each block a class",
-        Kind::Reordering => "also changes what is in view, and the order",
-        Kind::Editing => "also changes bytes",
-        Kind::Source => "where blocks enter",
-        Kind::Sink => "where blocks leave",
+        FilterKind::Statistics => "sees no bytes",
+        FilterKind::Inspection => "reads bytes, changes nothing",
+        FilterKind::Classification => "reads bytes, gives each block a class",
+        FilterKind::Reordering => "also changes what is in view, and the order",
+        FilterKind::Editing => "also changes bytes",
+        FilterKind::Source => "where blocks enter",
+        FilterKind::Sink => "where blocks leave",
     }
 }
 
@@ -262,17 +260,17 @@ fn takes(entry: &Description) -> String {
     if forms.len() == Form::ALL.len() { "anything".to_owned() } else { forms.join(", ") }
 }
 
-fn gives(gives: Gives) -> String {
+fn gives(gives: OutputForm) -> String {
     match gives {
-        Gives::Same => "what it took".to_owned(),
-        Gives::Form(form) => form.name().to_owned(),
-        Gives::Nothing => "nothing".to_owned(),
+        OutputForm::Same => "the form of its input".to_owned(),
+        OutputForm::Form(form) => form.name().to_owned(),
+        OutputForm::Nothing => "nothing".to_owned(),
     }
 }
 
 fn classes(entry: &Description) -> String {
     match entry.classes {
-        Classes::Same => "left as they came".to_owned(),
+        Classes::Same => "unchanged".to_owned(),
         Classes::YesNo => "1 or no answer".to_owned(),
         Classes::Number { what, range, names } => {
             let mut text = format!("{what}, {} to {}", range.low, range.high);
@@ -292,24 +290,24 @@ fn classes(entry: &Description) -> String {
     }
 }
 
-fn reads(reads: Reads) -> String {
+fn reads(reads: ReadDepth) -> String {
     match reads {
-        Reads::Nothing => "no byte".to_owned(),
-        Reads::Head(bytes) => format!("the first {bytes} bytes of a frame at most"),
-        Reads::All => "every byte".to_owned(),
+        ReadDepth::Nothing => "no byte".to_owned(),
+        ReadDepth::Head(bytes) => format!("the first {bytes} bytes of a frame at most"),
+        ReadDepth::All => "every byte".to_owned(),
     }
 }
 
 fn keeps(entry: &Description) -> String {
     let held = match entry.state.held_max {
         0 => String::new(),
-        blocks => format!("; holds {} at most", words::counted(blocks.into(), "block")),
+        blocks => format!("; holds {} at most", counted(blocks.into(), "block")),
     };
     let state = match entry.state.keeps {
-        Keeps::Nothing => "nothing between blocks".to_owned(),
-        Keeps::Private => "state of its own".to_owned(),
-        Keeps::Sessions => "state per session".to_owned(),
-        Keeps::Pinned(why) => format!("state that cannot move: {why}"),
+        StateScope::Nothing => "nothing between blocks".to_owned(),
+        StateScope::Private => "state of its own".to_owned(),
+        StateScope::Sessions => "state per session".to_owned(),
+        StateScope::Pinned(why) => format!("state that cannot move: {why}"),
     };
     format!("{state}{held}")
 }
@@ -320,13 +318,13 @@ fn runs_in(entry: &Description, endpoint: &EndpointFacts) -> String {
     }
     let own = if endpoint.writes_files { "a thread of its own" } else { "a thread" };
     match (entry.kind, entry.kernel) {
-        (Kind::Source | Kind::Sink, _) => own.to_owned(),
+        (FilterKind::Source | FilterKind::Sink, _) => own.to_owned(),
         (_, Some(_)) => format!("{own}; it has a twin for the kernel"),
         (_, None) => format!("{own}; it has no twin for the kernel"),
     }
 }
 
-/// A word and what there is to say about it, which begins at column `at` and goes on below itself.
+/// Formats a term and its text, which starts at column `at` and is indented to it.
 #[must_use]
 pub fn hanging(word: &str, text: &str, at: usize) -> String {
     let mut out = String::new();

@@ -1,9 +1,8 @@
-//! Plans and filters in words and pictures: what `explain` and `filters` print.
+//! The output of `explain` and `filters`: plans and descriptions as text and drawings.
 //!
-//! In: a plan, or why there is none, the machine for which it was made, a description. Out: text of
-//! at most [`COLUMNS`] columns, or the language of graphviz. Nothing is decided here, and nothing
-//! is left out: every candidate, the choice, the reason and the cost are in the plan and are
-//! written. [SL §7.1]
+//! A plan, or the error that there is none, becomes text of at most [`COLUMNS`] columns, or a
+//! graphviz graph. Nothing is decided here and nothing omitted: every candidate, the choice, its
+//! reason and its cost are in the plan. [SL §7.1]
 
 mod analysis;
 mod dot;
@@ -12,8 +11,6 @@ mod help;
 pub mod table;
 mod words;
 
-pub(crate) use words::number;
-
 pub use analysis::{
     EdgeMeasurement, LEARNED_MIN, Measurements, NodeMeasurement, ProgramMeasurement, analysis,
     learn,
@@ -21,21 +18,22 @@ pub use analysis::{
 pub use dot::dot;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{common, hanging, help, option_facts, option_words, options};
-pub use words::{about, bytes, is_path, names, nanoseconds, plain_text, shown, size, spent, time};
+pub use table::COLUMNS;
 
+pub use crate::format::{about, bytes, nanoseconds, size, spent, time};
+pub use crate::names::{cost_key, is_path, names, node_text};
+
+use crate::format::{counted, number};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
-    Adapts, Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RingPlan, Unplaceable,
+    Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RuntimeChanges, Unplaceable,
 };
 use filter::STATE_MODE;
 use std::fmt::Write as _;
-use table::{Column, Table};
+use table::Table;
 
-/// The most columns of a text, where words can be broken.
-pub const COLUMNS: usize = 100;
-
-/// The whole explanation: a drawing and a table per connected part, the edges, the choice, the
-/// machine.
+/// Formats the whole explanation: a drawing and a table per connected part, then the edges, the
+/// choice and the machine.
 #[must_use]
 pub fn text(plan: &Plan, machine: &Machine) -> String {
     let names = names(&plan.graph);
@@ -48,15 +46,15 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         let order = draw::order(plan, part);
         out.push_str(&draw::draw(plan, &order, &names));
         out.push('\n');
-        out.push_str(&placement(plan, &order, &names));
+        out.push_str(&placement_table(plan, &order, &names));
         out.push('\n');
     }
     remarks(&mut out, plan, &names);
     programs(&mut out, plan, &names);
     edges(&mut out, plan, &names);
-    copies(&mut out, plan, &names);
+    replicas(&mut out, plan, &names);
     out.push('\n');
-    fact(&mut out, "batch", &plan.at_once.because());
+    fact(&mut out, "batch", &plan.batch.because());
     if let Some(latency) = &plan.latency {
         fact(&mut out, "latency", &words::latency(latency, plan, &names));
     }
@@ -66,8 +64,8 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     out
 }
 
-/// Writes the remarks of filters (which compiler served an expression) and the questions asked in
-/// the kernel ahead.
+/// Writes the remarks of filters (such as the compiler of an expression) and the filters evaluated
+/// ahead.
 fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -80,26 +78,26 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
             let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
             let _ = writeln!(
                 out,
-                " {name}: what it knows is seen as `{seen}` (mode {mode}): `streamline state \
+                " {name}: its state is published as `{seen}` (mode {mode}): `streamline state \
                  {seen}`"
             );
         }
     }
     for (name, (id, _)) in names.iter().zip(plan.graph.ids()) {
-        let by: Vec<&str> = plan.asked_by(id).map(|source| names[source.0].as_str()).collect();
+        let by: Vec<&str> = plan.pushed_from(id).map(|source| names[source.0].as_str()).collect();
         if !by.is_empty() {
-            let except = plan.pushed.iter().filter(|pushed| pushed.filter == Ok(id));
+            let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
             words::wrapped(out, &words::asked(name, &by, except), COLUMNS);
         }
-        let why = plan.pushed.iter().filter(|pushed| pushed.source == id);
+        let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
             words::wrapped(out, &words::not_asked(name, why), COLUMNS);
         }
     }
 }
 
-/// Writes the place of each program in the kernel, and the steps that several lines share.
+/// Writes a paragraph per kernel program, with the steps that several lines share.
 fn programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
@@ -116,18 +114,17 @@ fn programs(out: &mut String, plan: &Plan, names: &[String]) {
 }
 
 /// Writes the replicas, and the costly filters that have none.
-fn copies(out: &mut String, plan: &Plan, names: &[String]) {
-    for copied in &plan.copied {
-        words::wrapped(out, &words::copied(copied, plan, names), COLUMNS);
+fn replicas(out: &mut String, plan: &Plan, names: &[String]) {
+    for replicas in &plan.replicas {
+        words::wrapped(out, &words::replicas(replicas, plan, names), COLUMNS);
     }
-    for alone in &plan.alone {
+    for alone in &plan.replica_refusals {
         let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
         words::wrapped(out, &text, COLUMNS);
     }
 }
 
-/// The table of a request that no space can run: the same columns, with the refusals of the node in
-/// the way.
+/// Formats the table of a node that no space can run, with the reason of each space.
 #[must_use]
 pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     let all = names(graph);
@@ -140,49 +137,44 @@ pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     table.text(COLUMNS)
 }
 
-const COLUMNS_OF_PLACEMENT: [Column; 5] = [
-    Column::left("filter"),
-    Column::left("runs in"),
-    Column::right("ns"),
-    Column::left("because"),
-    Column::left("refused elsewhere"),
-];
+const COLUMNS_OF_PLACEMENT: [&str; 5] =
+    ["filter", "runs in", ">ns", "because", "refused elsewhere"];
 
 /// Formats the table of placements: space, reason, refusals.
-fn placement(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
+fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
     for id in order {
-        table.row(placed(plan, *id, names, ""));
+        table.row(placement_row(plan, *id, names, ""));
         let operands = plan.graph.ids().filter(|(_, node)| node.inside == Some(*id));
         for (operand, _) in operands {
-            table.row(placed(plan, operand, names, "· "));
+            table.row(placement_row(plan, operand, names, "· "));
         }
     }
     table.text(COLUMNS)
 }
 
-fn placed(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5] {
-    let placed = &plan.placed[id.0];
+fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [String; 5] {
+    let placement = &plan.placements[id.0];
     let here = &plan.space_of(id).name;
-    let own = placed.candidates.iter().find(|candidate| candidate.space == *here);
+    let own = placement.candidates.iter().find(|candidate| candidate.space == *here);
     let cost = match own.map(|candidate| &candidate.verdict) {
         Some(Ok(ns)) => number(*ns),
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
-    let runs_in = match plan.copies_of(id) {
-        Some(copied) => words::spaces(plan, copied).join(", "),
+    let runs_in = match plan.replicas_of(id) {
+        Some(replicas) => words::spaces(plan, replicas).join(", "),
         None => here.clone(),
     };
-    let mut because = placed.because.clone();
-    if plan.asked_by(id).next().is_some() {
+    let mut because = placement.because.clone();
+    if plan.pushed_from(id).next().is_some() {
         because.push_str("; in the kernel too");
     }
-    [name, runs_in, cost, because, elsewhere(&placed.candidates, here)]
+    [name, runs_in, cost, because, alternatives(&placement.candidates, here)]
 }
 
-/// The other spaces, those with the same verdict together.
-fn elsewhere(candidates: &[Candidate], here: &str) -> String {
+/// Formats the verdicts of the other spaces, grouping equal ones.
+fn alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
         let verdict = match &candidate.verdict {
@@ -197,54 +189,54 @@ fn elsewhere(candidates: &[Candidate], here: &str) -> String {
             None => verdicts.push((verdict, vec![&candidate.space])),
         }
     }
-    let told: Vec<String> = verdicts
+    let texts: Vec<String> = verdicts
         .iter()
         .map(|(verdict, spaces)| format!("{}: {verdict}", spaces.join(", ")))
         .collect();
-    if told.is_empty() { "–".to_owned() } else { told.join("; ") }
+    if texts.is_empty() { "–".to_owned() } else { texts.join("; ") }
 }
 
-/// Writes the kind of each edge; neighbors that call each other share a line.
+/// Writes the kind of each edge; a chain of calls is one line.
 fn edges(out: &mut String, plan: &Plan, names: &[String]) {
     let edges = &plan.graph.edges;
-    let mut told = vec![false; edges.len()];
+    let mut texts = vec![false; edges.len()];
     for first in 0..edges.len() {
-        if told[first] {
+        if texts[first] {
             continue;
         }
-        told[first] = true;
+        texts[first] = true;
         let (from, mut to) = (edges[first].from, edges[first].to);
         let mut way = format!("{} → {}", names[from.0], names[to.0]);
         let what = match plan.edges[first] {
             PlannedEdge::Kernel(ref ring) => words::kernel_ring(ring, plan, first),
             PlannedEdge::Ring(ref ring) => {
-                let handed = plan.programs.iter().any(|program| program.leaves(first));
-                let reader = &plan.spaces[plan.placed[from.0].leaves].name;
+                let handed = plan.programs.iter().any(|program| program.has_exit(first));
+                let reader = &plan.spaces[plan.placements[from.0].output_space].name;
                 let by = if handed { format!("by way of {reader}, ") } else { String::new() };
                 by + &words::ring(ring)
             }
             PlannedEdge::Pipe => {
                 let process = |id| plan.graph.node(id).is_process();
                 let apart = |id| plan.graph.node(id).is_untrusted();
-                let thread = &plan.spaces[plan.placed[to.0].enters].name;
+                let thread = &plan.spaces[plan.placements[to.0].input_space].name;
                 match apart(from) || apart(to) {
                     true => words::apart(apart(from), apart(to), process(from) && process(to)),
                     false => words::pipe(process(from), process(to), thread),
                 }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
-            PlannedEdge::Call if plan.is_border(&edges[first]).is_some() => {
-                words::border(plan.is_border(&edges[first]))
+            PlannedEdge::Call if plan.border_of(&edges[first]).is_some() => {
+                words::border(plan.border_of(&edges[first]))
             }
             PlannedEdge::Call => {
                 let mut calls = 1;
                 while let Some(next) = (0..edges.len()).find(|next| {
-                    !told[*next]
+                    !texts[*next]
                         && edges[*next].from == to
                         && plan.edges[*next] == PlannedEdge::Call
-                        && plan.is_border(&edges[*next]).is_none()
+                        && plan.border_of(&edges[*next]).is_none()
                 }) {
-                    told[next] = true;
+                    texts[next] = true;
                     to = edges[next].to;
                     calls += 1;
                     let _ = write!(way, " → {}", names[to.0]);
@@ -257,31 +249,31 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
 }
 
 fn choice(out: &mut String, plan: &Plan) {
-    let Choice { policy, cost_ns, looked_at, proved } = &plan.choice;
-    let looked_at = words::counted(*looked_at, "placement");
+    let Choice { policy, cost_ns, examined, proved } = &plan.choice;
+    let examined = counted(*examined, "placement");
     let how = match (policy, proved) {
         (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),
-        (Policy::Cost, true) => format!("the least there is, proved; looked at {looked_at}"),
-        (Policy::Cost, false) => format!("the least that was found; looked at {looked_at} only"),
+        (Policy::Cost, true) => format!("minimal, proved; examined {examined}"),
+        (Policy::Cost, false) => format!("the best found; examined only {examined}"),
     };
     let everywhere = plan.flows.1.iter().all(|flow| *flow >= 1.0);
     let block = match everywhere {
-        true => "a block that goes everywhere",
-        false => "a block of a source, which goes as far as it was seen to go",
+        true => "a block that passes every node",
+        false => "a block of a source, by measured flows",
     };
     fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
     fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
 }
 
-/// Writes the changes that the plan may make to itself at run time.
+/// Writes the changes that the path may make at run time.
 fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
-    let Adapts { copies, moves } = plan.adapts();
+    let RuntimeChanges { copies, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no copies: there is one processor",
         _ => "costly filters that keep nothing get copies, and lose them, as measurement says",
     });
     let kernel = |known: &Candidate| known.space == "kernel" && known.verdict.is_ok();
-    let inside = plan.placed.iter().any(|placed| placed.candidates.iter().any(kernel));
+    let inside = plan.placements.iter().any(|placement| placement.candidates.iter().any(kernel));
     let moves = moves.then_some(match inside {
         true => "filters move between kernel and threads, as measurement says",
         false => "nothing moves: nothing of this line can run in the kernel",
@@ -294,7 +286,7 @@ fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
 
 fn this_machine(out: &mut String, machine: &Machine) {
     let Machine { processors, l1d, l2, kernel, costs } = machine;
-    let processors = words::counted(*processors as u64, "processor");
+    let processors = counted(*processors as u64, "processor");
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
     fact(out, "machine", &format!("{processors}, {caches}"));
     let (release, what) = match kernel {
@@ -305,7 +297,7 @@ fn this_machine(out: &mut String, machine: &Machine) {
     fact(out, "calibration", &format!("{}, version {}", costs.origin, costs.version));
 }
 
-/// A line with a word in front of it.
+/// Writes a labelled paragraph.
 fn fact(out: &mut String, what: &str, text: &str) {
     const INDENT: usize = 14;
     let mut what = format!(" {what}");
@@ -314,20 +306,3 @@ fn fact(out: &mut String, what: &str, text: &str) {
         what.clear();
     }
 }
-
-impl RingPlan {
-    /// Bytes of the ring.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.entries * self.stride
-    }
-
-    /// Formats the reason for the number of blocks and the time between events.
-    #[must_use]
-    pub fn because(&self) -> String {
-        format!("{}, {}", self.blocks_because, self.ns_because)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,51 +1,33 @@
-//! A table for a terminal: columns as wide as they must be, cells broken between words where they
-//! would not fit.
+//! A table for a terminal, with columns of minimal width and cells broken between words.
 
 use std::fmt::Write as _;
 
-/// The head of a column.
-#[derive(Debug, Clone, Copy)]
-pub struct Column {
-    /// The heading.
-    pub title: &'static str,
-    /// True if cells are numbers, aligned right.
-    pub right: bool,
-}
+/// The maximum width of a text, in columns, unless a word is longer.
+pub const COLUMNS: usize = 100;
 
-impl Column {
-    /// A column of words.
-    #[must_use]
-    pub const fn left(title: &'static str) -> Self {
-        Self { title, right: false }
-    }
-
-    /// A column of numbers.
-    #[must_use]
-    pub const fn right(title: &'static str) -> Self {
-        Self { title, right: true }
-    }
-}
-
-/// Rows under their heads.
+/// A table: rows under the headings of columns.
 #[derive(Debug)]
 pub struct Table {
-    columns: Vec<Column>,
+    /// The headings, and whether their cells are aligned to the right.
+    columns: Vec<(&'static str, bool)>,
     rows: Vec<Vec<String>>,
 }
 
-/// Columns between two cells.
+/// The number of blanks between two cells.
 const GAP: usize = 2;
-/// The narrowest that a column is made by breaking its cells.
+/// The minimum width of a column whose cells are broken.
 const NARROW: usize = 14;
 
 impl Table {
-    /// A table without rows.
+    /// Returns a table without rows. The cells under a title that begins with `>`, which is not
+    /// shown, are aligned to the right, as numbers are.
     #[must_use]
-    pub fn new(columns: &[Column]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+    pub fn new(titles: &[&'static str]) -> Self {
+        let column = |title: &&'static str| (title.trim_start_matches('>'), title.starts_with('>'));
+        Self { columns: titles.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row, a cell for each column.
+    /// Adds a row with a cell per column; surplus cells are dropped.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().take(self.columns.len()).collect());
     }
@@ -56,10 +38,11 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table in at most so many columns, if its cells can be broken.
+    /// Formats the table in at most `columns` columns, unless that would break cells too narrowly.
     #[must_use]
     pub fn text(&self, columns: usize) -> String {
-        let titles: Vec<String> = self.columns.iter().map(|c| c.title.to_owned()).collect();
+        let titles: Vec<String> =
+            self.columns.iter().map(|(title, _)| (*title).to_owned()).collect();
         let widths = self.widths(&titles, columns);
         let mut out = String::new();
         for row in std::iter::once(&titles).chain(&self.rows) {
@@ -68,7 +51,7 @@ impl Table {
         out
     }
 
-    /// The widths of the columns: what they want, the widest narrowed until all fit.
+    /// Returns the widths of the columns: their natural widths, the widest reduced until all fit.
     fn widths(&self, titles: &[String], columns: usize) -> Vec<usize> {
         let width = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(titles.get(at));
@@ -77,7 +60,7 @@ impl Table {
         let mut widths: Vec<usize> = (0..titles.len()).map(width).collect();
         let gaps = 1 + GAP * titles.len().saturating_sub(1);
         while widths.iter().sum::<usize>() + gaps > columns {
-            let words = widths.iter_mut().zip(&self.columns).filter(|(_, column)| !column.right);
+            let words = widths.iter_mut().zip(&self.columns).filter(|(_, (_, right))| !right);
             let Some((widest, _)) = words.max_by_key(|(width, _)| **width) else { break };
             if *widest <= NARROW {
                 break;
@@ -93,9 +76,9 @@ impl Table {
         let height = cells.iter().map(Vec::len).max().unwrap_or(0);
         for line in 0..height {
             let mut text = String::from(" ");
-            for ((cell, width), column) in cells.iter().zip(widths).zip(&self.columns) {
+            for ((cell, width), (_, right)) in cells.iter().zip(widths).zip(&self.columns) {
                 let part = cell.get(line).map_or("", String::as_str);
-                let _ = match column.right {
+                let _ = match right {
                     true => write!(text, "{part:>width$}{:GAP$}", ""),
                     false => write!(text, "{part:<width$}{:GAP$}", ""),
                 };
@@ -106,7 +89,7 @@ impl Table {
     }
 }
 
-/// The text in lines of at most so many columns, broken between words; a longer word is broken too.
+/// Splits a text into lines of at most `columns` characters, between words where possible.
 #[must_use]
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
@@ -139,16 +122,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_kept_together_as_long_as_they_fit() {
+    fn cells_break_between_words() {
         assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
         assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert_eq!(wrap("", 5), [""]);
     }
 
     #[test]
-    fn the_widest_column_gives_way() {
-        let mut table =
-            Table::new(&[Column::left("name"), Column::right("n"), Column::left("why")]);
+    fn widest_column_is_narrowed_first() {
+        let mut table = Table::new(&["name", ">n", "why"]);
         table.row([
             "a".to_owned(),
             "10".to_owned(),

@@ -1,7 +1,7 @@
-//! Mistakes and how they are shown: place, what, why, and what to write instead.
+//! Diagnostics of the parser and the checks, and their presentation.
 //!
-//! Flows in: diagnostics of the parser and of the checks, with the text of the request. Flows out:
-//! one block of lines per mistake, in the look that the whole project shares:
+//! A diagnostic has a position, an error, a reason and a hint. All commands print diagnostics in
+//! this form:
 //!
 //! ```text
 //! error: no filter is called `htpp`
@@ -9,15 +9,15 @@
 //!              ^^^^ did you mean `http`?  (`streamline filters` lists all 43)
 //! ```
 //!
-//! A request may hold anything, so control characters never reach the terminal, and of a long line
-//! only the part around the mistake is shown. (No library: those at hand draw another look.)
+//! A request is untrusted input, so control characters are replaced before they reach a terminal.
+//! Of a long line only the part around the error is shown. No existing library prints this form.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::limits::MISTAKES_MAX;
 
-/// A part of the request's text, in bytes.
+/// A range of bytes of the request's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Span {
     /// The first byte.
@@ -27,17 +27,17 @@ pub struct Span {
 }
 
 impl Span {
-    /// The part from `start` to `end`.
+    /// Returns the range from `start` to `end`.
     pub fn new(start: usize, end: usize) -> Self {
         Self { start, end }
     }
 
-    /// From the start of this part to the end of the other.
+    /// Returns the range from the start of this span to the end of the other.
     pub fn to(self, other: Self) -> Self {
         Self { start: self.start, end: other.end.max(self.start) }
     }
 
-    /// The place right behind this part.
+    /// Returns the empty span at the end of this one.
     pub fn after(self) -> Self {
         Self { start: self.end, end: self.end }
     }
@@ -48,61 +48,61 @@ impl Span {
 pub enum Severity {
     /// The request cannot run.
     Error,
-    /// The request can run, and probably means something else.
+    /// The request can run, but probably means something else.
     Warning,
 }
 
-/// One mistake of a request.
+/// One error or warning about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
-    /// The place in the text.
+    /// The range of the text that is underlined.
     pub span: Span,
-    /// The mistake, in lower case without full stop.
+    /// The error, in lower case without full stop.
     pub what: String,
-    /// The rule that it breaks; may be empty.
+    /// The violated rule; may be empty.
     pub why: String,
-    /// The proposed text; may be empty.
+    /// The proposed correction; may be empty.
     pub hint: String,
 }
 
 impl Diagnostic {
-    /// An error without reason or hint yet.
+    /// Returns an error without reason or hint.
     pub fn error(span: Span, what: impl Into<String>) -> Self {
         let (why, hint) = Default::default();
         Self { severity: Severity::Error, span, what: what.into(), why, hint }
     }
 
-    /// A warning without reason or hint yet.
+    /// Returns a warning without reason or hint.
     pub fn warning(span: Span, what: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(span, what) }
     }
 
-    /// The same with the rule that is broken.
+    /// Sets the violated rule.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// The same with what to write instead.
+    /// Sets the proposed correction.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    /// True if the request cannot run.
+    /// Returns true for an error, which prevents the request from running.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 }
 
-/// Orders mistakes by place, joins those at one place, and cuts the list at `MISTAKES_MAX`.
+/// Sorts diagnostics by position, joins those at one position, and cuts the list at `MISTAKES_MAX`.
 ///
-/// One mistake often breaks two rules at one place (in `rx (tcp` the parenthesis lacks an operator
-/// before it and its partner behind it): they become one diagnostic that says both.
+/// One error often violates two rules at one position (in `rx (tcp` the parenthesis has neither an
+/// operator nor a closing partner), so the two become one diagnostic.
 pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     mistakes.sort_by_key(|mistake| (mistake.span.start, mistake.severity == Severity::Warning));
     let mut settled: Vec<Diagnostic> = Vec::new();
@@ -121,7 +121,7 @@ pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     settled
 }
 
-/// Adds what a second mistake at the same place says to the first, unless it says nothing new.
+/// Appends the second diagnostic at a position to the first, unless it adds nothing.
 fn join(first: &mut Diagnostic, second: Diagnostic) {
     const JOINED_MAX: usize = 400;
     if first.is_error() != second.is_error() || first.what.contains(&second.what) {
@@ -138,10 +138,9 @@ fn join(first: &mut Diagnostic, second: Diagnostic) {
     }
 }
 
-/// Shows all mistakes, each as its line with the place underlined.
+/// Formats all diagnostics, each with its line and the error underlined.
 ///
-/// `colour` paints the place and the first word; whoever prints knows whether a terminal wants
-/// that.
+/// `colour` adds escape sequences of terminals.
 pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
     let starts: Vec<usize> =
         std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
@@ -152,7 +151,7 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
     out
 }
 
-/// Columns of the request that are shown beside a mistake in a long line.
+/// The width, in characters, of the excerpt of a long line.
 const COLUMNS: usize = 96;
 
 fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
@@ -162,7 +161,7 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let (from, to) = line_bounds(text, starts, line);
     let start = start.clamp(from, to);
     let end = floor(text, mistake.span.end).clamp(start, to);
-    let shown = window(text, from..to, start);
+    let excerpt = window(text, from..to, start);
 
     let word = if mistake.is_error() { "error" } else { "warning" };
     let _ = write!(out, "{}{word}{}: {}", paint.strong, paint.plain, visible(&mistake.what));
@@ -172,13 +171,13 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     if starts.len() > 1 {
         let _ = write!(out, " (line {})", line + 1);
     }
-    let head = if shown.start > from { "…" } else { "" };
-    let tail = if shown.end < to { "…" } else { "" };
-    let source = text.get(shown.clone()).unwrap_or_default();
+    let head = if excerpt.start > from { "…" } else { "" };
+    let tail = if excerpt.end < to { "…" } else { "" };
+    let source = text.get(excerpt.clone()).unwrap_or_default();
     let _ = writeln!(out, "\n  {head}{}{tail}", visible(source));
 
-    let before = text.get(shown.start..start).unwrap_or_default();
-    let marked = text.get(start..end.min(shown.end)).unwrap_or_default();
+    let before = text.get(excerpt.start..start).unwrap_or_default();
+    let marked = text.get(start..end.min(excerpt.end)).unwrap_or_default();
     let indent = 2 + head.chars().count() + before.chars().count();
     let carets = "^".repeat(marked.chars().count().max(1));
     let _ = write!(out, "{:indent$}{}{carets}{}", "", paint.mark, paint.plain);
@@ -188,15 +187,14 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     out.push('\n');
 }
 
-/// The bytes of a line without its line break.
+/// Returns the byte range of a line without its line break.
 fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
     let from = starts.get(line).copied().unwrap_or(0);
     let to = starts.get(line + 1).map_or(text.len(), |next| next - 1);
     (from, to.max(from))
 }
 
-/// The part of a line that is shown: all of a short one, the surroundings of the mistake of a long
-/// one.
+/// Returns the part of a line to show: a short line as a whole, else the surroundings of the error.
 fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     if line.len() <= COLUMNS {
         return line;
@@ -206,7 +204,7 @@ fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     from.max(line.start)..to
 }
 
-/// The nearest place at or before `at` where a character begins.
+/// Returns the last character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -215,13 +213,13 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// The text with every control character replaced, one for one, so that columns stay and terminals
-/// obey nobody but us.
+/// Replaces every control character by one visible character, which keeps columns aligned and
+/// terminals safe.
 fn visible(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }
 
-/// The escape sequences of one diagnostic; all empty without colour.
+/// The escape sequences for one diagnostic; empty without colour.
 struct Paint {
     strong: &'static str,
     mark: &'static str,
@@ -247,12 +245,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_look() {
+    fn diagnostic_is_rendered_with_its_line_and_hint() {
         let text = "rx | tcp | htpp | files";
         let mistake = Diagnostic::error(Span::new(11, 15), "no filter is called `htpp`")
             .hint("did you mean `http`?");
-        let shown = render(text, &[mistake], false);
-        let lines: Vec<&str> = shown.lines().collect();
+        let excerpt = render(text, &[mistake], false);
+        let lines: Vec<&str> = excerpt.lines().collect();
         assert_eq!(lines[0], "error: no filter is called `htpp`");
         assert_eq!(lines[1], "  rx | tcp | htpp | files");
         assert_eq!(lines[2], "             ^^^^ did you mean `http`?");
@@ -262,33 +260,33 @@ mod tests {
     fn several_lines_are_numbered_and_mark_one_span_start() {
         let text = "rx\n\t| tcp \"a\nb";
         let mistake = Diagnostic::warning(Span::new(10, 14), "what").why("why");
-        let shown = render(text, &[mistake], false);
-        assert_eq!(shown, "warning: what: why (line 2)\n   | tcp \"a\n         ^^\n");
+        let excerpt = render(text, &[mistake], false);
+        assert_eq!(excerpt, "warning: what: why (line 2)\n   | tcp \"a\n         ^^\n");
     }
 
     #[test]
-    fn nothing_of_the_text_reaches_the_terminal_as_a_command() {
+    fn control_characters_are_made_visible() {
         let text = "rx \x1b[31m\u{202e}é x";
         let mistake = Diagnostic::error(Span::new(3, 99), "no `\x1b[2J`");
-        let shown = render(text, &[mistake], false);
-        assert_eq!(shown, "error: no `·[2J`\n  rx ·[31m·é x\n     ^^^^^^^^^\n");
+        let excerpt = render(text, &[mistake], false);
+        assert_eq!(excerpt, "error: no `·[2J`\n  rx ·[31m·é x\n     ^^^^^^^^^\n");
         assert!(
             render(text, &[Diagnostic::error(Span::new(0, 1), "x")], true).contains("\x1b[1;31m")
         );
     }
 
     #[test]
-    fn a_long_line_is_cut_around_the_mistake() {
+    fn long_line_is_cut_around_the_error() {
         let text = format!("{}X{}", "é".repeat(500), "b".repeat(500));
-        let shown = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
-        let lines: Vec<&str> = shown.lines().collect();
+        let excerpt = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
+        let lines: Vec<&str> = excerpt.lines().collect();
         assert!(lines[1].chars().count() < COLUMNS + 4);
         let column = lines[2].chars().position(|c| c == '^').unwrap();
         assert_eq!(lines[1].chars().nth(column), Some('X'));
     }
 
     #[test]
-    fn mistakes_are_ordered_joined_and_cut() {
+    fn diagnostics_are_sorted_joined_and_limited() {
         let at = |start| Diagnostic::error(Span::new(start, start + 1), format!("m{start}"));
         let mut many: Vec<Diagnostic> = (0..250).rev().map(at).collect();
         many.push(Diagnostic::error(Span::new(7, 9), "twice"));

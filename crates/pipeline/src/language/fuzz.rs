@@ -1,17 +1,17 @@
-//! The body of the language's fuzz target: what must hold for every text there is.
+//! The body of the fuzz target of the language.
 
 use super::limits::{MISTAKES_MAX, TEXT_MAX};
 use super::{parse, parse_counted, render};
 
-/// Steps that one byte of text may cost at most: a byte can be a token, and a token is looked at by
-/// each level of the grammar (measured: 15 for a text of pipes alone).
+/// Maximum number of parser steps per byte of text. A byte can be a token, and each level of the
+/// grammar inspects it (measured: 15 for a text of pipes alone).
 pub const STEPS_PER_BYTE: u64 = 20;
 
-/// Reads any bytes as a request and asserts that nothing goes wrong but the request.
+/// Parses arbitrary bytes as a request and asserts the promises of the language.
 ///
 /// # Panics
-/// If the language breaks a promise: places outside the text, more than linear time, a text without
-/// mistakes whose canonical form is not a fixed point.
+/// If a promise is broken: a span outside the text, more than linear time, or a text without errors
+/// whose canonical form is not a fixed point.
 pub fn language(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (request, mistakes, steps) = parse_counted(&text);
@@ -24,9 +24,9 @@ pub fn language(bytes: &[u8]) {
         assert!(text.is_char_boundary(span.start) && text.is_char_boundary(span.end), "{span:?}");
         assert!(!mistake.what.is_empty());
     }
-    let shown = render(&text, &mistakes, false);
-    assert!(shown.len() <= (mistakes.len() + 1) * 4096, "{} bytes of report", shown.len());
-    assert!(!shown.contains(|c: char| filter::text::is_hidden(c) && c != '\n'), "{shown:?}");
+    let listed = render(&text, &mistakes, false);
+    assert!(listed.len() <= (mistakes.len() + 1) * 4096, "{} bytes of report", listed.len());
+    assert!(!listed.contains(|c: char| filter::text::is_hidden(c) && c != '\n'), "{listed:?}");
 
     let (outline, printed) = (request.outline(), request.to_string());
     if !mistakes.is_empty() || printed.len() > TEXT_MAX {

@@ -1,13 +1,13 @@
-//! The inside of a label: `22`, `22:23`, `ssh:telnet`, `22,80,8000:8080`, `all`.
+//! The parser of labels: `22`, `22:23`, `ssh:telnet`, `22,80,8000:8080`, `all`.
 //!
-//! A class that is not understood is reported and left out; a label of which nothing is left lets
-//! everything through, so that nothing downstream is reported for the same mistake. [SL §4.2]
+//! A class with an error is reported and omitted. A label without a valid class passes everything,
+//! so that one error causes no others downstream. [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
 use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
-/// Reads the label under `span`, whose classes begin at byte `classes` of the text.
+/// Parses the label under `span`, whose classes start at byte `classes` of the text.
 pub(super) fn read(
     text: &str,
     span: Span,
@@ -112,16 +112,16 @@ fn no_class(word: &str, span: Span) -> Diagnostic {
     }
 }
 
-/// True for `[a-z][a-z0-9_]*`: the names of filters, classes and spaces.
+/// Returns true for `[a-z][a-z0-9_]*`: a name of a filter, a class or a space.
 pub(super) fn is_name(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
         && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// A word short enough for a message.
+/// Cuts a word to 40 characters for a message.
 pub(crate) fn brief(word: &str) -> String {
-    const SHOWN: usize = 40;
-    match word.char_indices().nth(SHOWN) {
+    const LENGTH_MAX: usize = 40;
+    match word.char_indices().nth(LENGTH_MAX) {
         Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),
         None => word.to_owned(),
     }

@@ -1,29 +1,28 @@
-//! From text to tokens: words, quoted texts, labels, operators.
+//! The lexer: words, quoted texts, labels and operators.
 //!
-//! The only place that decides whether a `|` is a pipe or begins a label (rule 2 of the language).
-//! It is a label if class characters follow it and (a) they cannot be a filter's name, as in
-//! `dport|22 ssh`, or (b) white space, `(` or an operator with `+` stands before it, as in `dport
-//! |ssh log`. Every character is looked at once or twice, and a mistake never stops the lexer.
-//! [SL §4.2]
+//! It alone decides whether a `|` is a pipe or starts a label (rule 2 of the language). A `|`
+//! starts a label if class characters follow and either (a) they cannot be the name of a filter, as
+//! in `dport|22 ssh`, or (b) white space, `(` or an operator with `+` precedes it, as in `dport
+//! |ssh log`. Each character is read at most twice, and errors never stop the lexer. [SL §4.2]
 
 use super::diagnose::{Diagnostic, Span};
 use super::label;
 use super::tree::{Label, Operator};
 use filter::text::is_hidden;
 
-/// A token and where it stands.
+/// A token with its position.
 #[derive(Debug, Clone)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,
     pub(super) span: Span,
-    /// Nothing, not even white space, is between this token and the one before.
+    /// True if no white space separates this token from the previous one.
     pub(super) glued: bool,
 }
 
-/// The kind of a token. A word's text is the text under its span.
+/// The kind of a token. The text of a word is the text under its span.
 #[derive(Debug, Clone)]
 pub(super) enum TokenKind {
-    /// A bare word; not `clean` if a mistake in it has been reported.
+    /// A bare word; `clean` is false if an error inside it has been reported.
     Word {
         clean: bool,
     },
@@ -38,16 +37,16 @@ pub(super) enum TokenKind {
     End,
 }
 
-/// The tokens of a text, the last of them `End`, the mistakes in them, and the steps that were
-/// taken.
-pub(super) struct Lexed {
+/// The output of the lexer: the tokens, of which the last is `End`, the errors found, and the
+/// number of characters inspected.
+pub(super) struct LexOutput {
     pub(super) tokens: Vec<Token>,
     pub(super) mistakes: Vec<Diagnostic>,
     pub(super) steps: u64,
 }
 
-/// Cuts a text into tokens.
-pub(super) fn lex(text: &str) -> Lexed {
+/// Splits a text into tokens.
+pub(super) fn lex(text: &str) -> LexOutput {
     let mut lexer = Lexer { text, at: 0, mistakes: Vec::new(), steps: 0 };
     let mut tokens = Vec::new();
     loop {
@@ -56,18 +55,19 @@ pub(super) fn lex(text: &str) -> Lexed {
         let Some(kind) = lexer.token() else { break };
         tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
     }
-    // A filter that is missing at the end is missing right behind the last token.
+    // Errors about a filter missing at the end point to the end of the last token.
     let end = tokens.last().map_or_else(Span::default, |token: &Token| token.span.after());
     tokens.push(Token { kind: TokenKind::End, span: end, glued: false });
-    Lexed { tokens, mistakes: lexer.mistakes, steps: lexer.steps }
+    LexOutput { tokens, mistakes: lexer.mistakes, steps: lexer.steps }
 }
 
-/// Characters at which a bare word ends.
+/// Returns true if the character ends a bare word.
 pub(super) fn ends_word(c: char) -> bool {
     is_white(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
 }
 
-/// Characters that separate. Only those of ASCII: the others are mistakes, since nobody sees them.
+/// Returns true for ASCII white space. Other white space is an error, because it looks like a
+/// space.
 fn is_white(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{0b}' | '\u{0c}')
 }
@@ -99,7 +99,7 @@ impl Lexer<'_> {
         found
     }
 
-    /// Passes white space and comments; true if there was any.
+    /// Skips white space and comments; returns true if there was any.
     fn skip_white(&mut self) -> bool {
         let start = self.at;
         while let Some(c) = self.peek() {
@@ -136,7 +136,7 @@ impl Lexer<'_> {
         Some(kind)
     }
 
-    /// Decides what a `|` at `start` is; the lexer stands right behind it.
+    /// Classifies the `|` at `start`; the cursor is at the byte after it.
     fn pipe(&mut self, start: usize) -> TokenKind {
         let before = self.text.get(..start).and_then(|text| text.chars().next_back());
         let apart = match before {
@@ -160,8 +160,8 @@ impl Lexer<'_> {
         TokenKind::Pipe
     }
 
-    /// True if the class characters here could be the name of a filter: they begin with a letter,
-    /// and there is no `:` and no `,` among them.
+    /// Returns true if the class characters at the cursor can be the name of a filter: the first is
+    /// no digit, and there is no `:` or `,` among them.
     fn may_be_filter(&mut self) -> bool {
         let start = self.at;
         let first = self.peek();
@@ -174,7 +174,7 @@ impl Lexer<'_> {
         !(listed || first.is_some_and(|c| c.is_ascii_digit()))
     }
 
-    /// Passes a bare word and reports what nobody means to write in one; true if there is nothing.
+    /// Skips a bare word and reports suspicious characters in it; returns true if there are none.
     fn word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;
@@ -199,7 +199,7 @@ impl Lexer<'_> {
         strange.is_none() && last != '\\'
     }
 
-    /// Reads `"…"`; the lexer stands behind the first quote, which is at `start`.
+    /// Reads `"…"`; `start` is the opening quote, and the cursor is behind it.
     fn escaped(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {
@@ -213,7 +213,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads what stands behind the backslash at `at`.
+    /// Reads the escape sequence whose backslash is at `at`.
     fn escape(&mut self, at: usize, bytes: &mut Vec<u8>) {
         match self.peek() {
             Some('"') => bytes.push(b'"'),
@@ -245,7 +245,7 @@ impl Lexer<'_> {
         );
     }
 
-    /// Reads `'…'`, in which everything means itself.
+    /// Reads `'…'`, a text without escape sequences.
     fn raw(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
@@ -276,13 +276,14 @@ impl Lexer<'_> {
     }
 }
 
-/// Characters of which classes are made; capital letters too, so that `|TCP` is a class that does
-/// not exist and not a filter that does not exist.
+/// Returns true for characters of a class. Capital letters are included, so that `|TCP` is reported
+/// as an unknown class, not as an unknown filter.
 fn is_class(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }
 
-/// Characters that come from a copied page and are not what they look like.
+/// Returns true for characters that look like an ASCII character and are another one, as in text
+/// copied from a web page.
 pub(super) fn is_strange(c: char) -> bool {
     is_hidden(c) || c.is_whitespace() || is_typographic(c)
 }

@@ -1,30 +1,29 @@
 //! Bounds on the size of a request.
 //!
-//! A request may come from another user of the daemon, so each dimension in which it could grow has
-//! a bound and a message of its own; none is near what a person writes.
+//! A request may come from another user through the daemon, so every dimension in which it can grow
+//! has a bound and an error message. All bounds lie far above what a person writes.
 
-/// Bytes of text.
+/// Maximum length of a request, in bytes of text.
 pub const TEXT_MAX: usize = 64 * 1024;
 
-/// Parentheses and negations inside one another. The parser recurses once per level and no deeper.
+/// Maximum nesting of parentheses and negations; also the recursion depth of the parser.
 pub const DEPTH_MAX: usize = 64;
 
-/// Filters in all pipelines of a request together.
+/// Maximum number of filters in a request.
 pub const FILTERS_MAX: usize = 1000;
 
-/// Programs in all pipelines of a request together: each is a process, and one behind the other
-/// need a thread each.
+/// Maximum number of programs (`exec`) in a request. Each is a process and may need a thread.
 pub const PROGRAMS_MAX: usize = 64;
 
-/// Different `--name=` marks.
+/// Maximum number of distinct `--name=` marks.
 pub const NAMES_MAX: usize = 64;
 
-/// Mistakes that are reported; the others are only counted, so that a report stays readable.
+/// Maximum number of diagnostics that are reported; further ones are only counted.
 pub const MISTAKES_MAX: usize = 100;
 
-/// Arcs of the graph: `(a + b) | (c + d)` has four, so their number can be the square of the
-/// text's.
+/// Maximum number of arcs in the graph. `(a + b) | (c + d)` has four, so their number can grow with
+/// the square of the text's length.
 pub const ARCS_MAX: usize = 16_384;
 
-/// Classes in one label: each arc that the label becomes carries all of them.
+/// Maximum number of classes in one label. Every arc made from the label carries the whole set.
 pub const CLASSES_MAX: usize = 256;

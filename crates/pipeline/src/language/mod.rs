@@ -1,8 +1,8 @@
-//! The language: from the text of a request to its tree and all its mistakes, and back to text.
+//! The request language: text to syntax tree, diagnostics, and the tree back to text.
 //!
-//! Text comes in; `(Request, Vec<Diagnostic>)` goes out. Nothing here knows which filters exist:
-//! that is the business of `check`. No I/O, no clock, linear time, bounded recursion, no panic on
-//! any text. The modules are listed in the order in which a text meets them. [SL §4.2]
+//! `parse` returns `(Request, Vec<Diagnostic>)` for any text. This module does not know which
+//! filters exist; `check` does. It does no I/O, runs in linear time with bounded recursion and
+//! panics on no text. [SL §4.2]
 
 pub mod limits;
 

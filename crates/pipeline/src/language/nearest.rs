@@ -1,10 +1,11 @@
-//! The nearest right word: what a misspelt name was meant to be.
+//! Suggestions for misspelt names.
 
-/// Longer words are not compared: nobody means them, and the cost is quadratic in their length.
+/// The length, in characters, above which words are not compared: the cost is quadratic.
 const LENGTH_MAX: usize = 32;
 
-/// The candidate with the fewest edits from `word` (insert, delete, replace, swap of neighbours),
-/// if it is near enough to be meant: one edit in three characters. The first of equals wins.
+/// Returns the candidate with the smallest edit distance to `word` (insert, delete, replace, swap
+/// of neighbours), the first of equals. `None` if even that needs more than one edit in three
+/// characters.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {
@@ -26,7 +27,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     best.map(|(_, candidate)| candidate)
 }
 
-/// Edits between two words, a swap of neighbours counted as one.
+/// Returns the edit distance of two words; a swap of neighbours counts as one edit.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant() {
+    fn nearest_name_is_found() {
         let names = ["http", "tcp", "udp", "files", "count", "rx"];
         for (word, meant) in [
             ("htpp", Some("http")),
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_edits() {
+    fn distance_counts_edits() {
         let count = |a: &str, b: &str| {
             distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };

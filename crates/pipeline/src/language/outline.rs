@@ -1,8 +1,8 @@
-//! The tree as a line for people and tests: every group in brackets, so that precedence can be
-//! seen.
+//! A one-line notation of the tree for people and tests, with every group in brackets, so that
+//! precedence is visible.
 //!
 //! `[a > b]` is a pipeline, `>{c}` an arc with a class, `(… + …)` a group, `{c}a` a branch with a
-//! class, `#X` a mark, `@s` a pin, `?` a place where a filter is missing.
+//! class, `#X` a mark, `@s` a pin, `?` a missing filter.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::print::write_quoted;
 use super::tree::{Argument, FilterTerm, Group, Label, Pipeline, Request, Term, Text};
 
 impl Request {
-    /// The tree as one line, `[tcp > (http + ssh) > inspect]`.
+    /// Returns the tree in one line, `[tcp > (http + ssh) > inspect]`.
     pub fn outline(&self) -> String {
         let mut out = String::new();
         for option in &self.options {
@@ -30,7 +30,7 @@ impl Request {
 }
 
 impl Term {
-    /// The term as one line.
+    /// Returns the term in one line.
     pub fn outline(&self) -> String {
         let mut out = String::new();
         draw_term(&mut out, self);
@@ -40,7 +40,7 @@ impl Term {
 
 fn draw_term(out: &mut String, term: &Term) {
     match term {
-        Term::Missing(_) => out.push('?'),
+        Term::Hole(_) => out.push('?'),
         Term::Filter(node) => draw_node(out, node),
         Term::Not(not) => {
             out.push('!');

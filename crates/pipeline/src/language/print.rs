@@ -1,8 +1,8 @@
-//! The canonical text of a tree: what `Display` writes.
+//! The canonical text of a tree: the `Display` implementations.
 //!
-//! One space around `|` and the operators, labels glued to their pipe, pins glued to their filter,
-//! marks last, only the parentheses that precedence (or a label at the head of a group) needs. It
-//! is made from the tree alone, never from the text that was read, and reading it gives the same
+//! One space surrounds `|` and the operators, labels are adjacent to their pipe and pins to their
+//! filter, marks come last, and parentheses appear only where precedence (or a label at the start
+//! of a group) needs them. The text depends on the tree alone, and parsing it returns the same
 //! tree. [SL §4.2]
 
 use filter::text::is_hidden;
@@ -10,11 +10,11 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use super::lex::{ends_word, is_strange};
 use super::tree::{
-    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Option_, Request, Term,
-    Text, Value,
+    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Request, RequestOption,
+    Term, Text, Value,
 };
 
-/// The precedence of a term; parentheses surround a term where a higher one is needed.
+/// The precedence of a term. A term is parenthesised where a higher one is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Pipeline,
@@ -29,7 +29,7 @@ impl Level {
         match term {
             Term::Pipeline(_) => Self::Pipeline,
             Term::Group(group) => Self::of_operator(group.operator),
-            Term::Not(_) | Term::Filter(_) | Term::Missing(_) => Self::Unary,
+            Term::Not(_) | Term::Filter(_) | Term::Hole(_) => Self::Unary,
         }
     }
 
@@ -41,7 +41,7 @@ impl Level {
         }
     }
 
-    /// Returns the lowest precedence that operands of this operator may have.
+    /// Returns the lowest precedence that an operand of this operator may have without parentheses.
     fn tighter(self) -> Self {
         match self {
             Self::Pipeline => Self::Parallel,
@@ -67,7 +67,7 @@ impl Display for Request {
     }
 }
 
-impl Display for Option_ {
+impl Display for RequestOption {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "--{}", self.key.text)?;
         match &self.value {
@@ -83,10 +83,11 @@ impl Display for Term {
     }
 }
 
-/// Writes a term where at least `level` is needed; `label_ok` if a label may stand right here.
+/// Writes a term, in parentheses if its precedence is below `level`, or if it starts with a label
+/// although `label_ok` is false.
 fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) -> fmt::Result {
     let loose = Level::of(term) < level;
-    // The first stage of a pipeline looks after itself.
+    // The recursion below checks the first stage of a pipeline.
     let labelled = matches!(term, Term::Group(_)) && !label_ok && begins_with_label(term);
     if loose || labelled {
         f.write_char('(')?;
@@ -94,7 +95,7 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
         return f.write_char(')');
     }
     match term {
-        Term::Missing(_) => f.write_char('?'),
+        Term::Hole(_) => f.write_char('?'),
         Term::Filter(node) => node.fmt(f),
         Term::Not(not) => {
             f.write_char('!')?;
@@ -132,10 +133,10 @@ fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Res
     Ok(())
 }
 
-/// True if the first thing that a group writes without parentheses around it is a label.
+/// Returns true if the text of the term starts with a label.
 fn begins_with_label(term: &Term) -> bool {
     match term {
-        Term::Missing(_) | Term::Filter(_) | Term::Not(_) | Term::Pipeline(_) => false,
+        Term::Hole(_) | Term::Filter(_) | Term::Not(_) | Term::Pipeline(_) => false,
         Term::Group(group) => {
             group.branches.first().is_some_and(|Branch { label, term, .. }| {
                 label.is_some()
@@ -166,7 +167,7 @@ impl Display for Argument {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.key {
             Some(key) => write!(f, "{}={}", key.text, self.value),
-            // Where a bare word stands alone it must not look like something else.
+            // A bare positional word must not look like a key, an option, a pin or a comment.
             None => match self.value.bare().filter(|text| is_positional(text)) {
                 Some(text) => f.write_str(text),
                 None => write_quoted(f, &self.value.bytes),
@@ -185,7 +186,7 @@ impl Display for Text {
 }
 
 impl Text {
-    /// The text, if it was written without quotes and can be.
+    /// Returns the text if it can be written without quotes and was not quoted.
     fn bare(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.bytes).ok()?;
         let plain = |c: char| !(ends_word(c) || is_strange(c));
@@ -199,7 +200,7 @@ fn is_positional(text: &str) -> bool {
     !(text.starts_with("--") || text.starts_with(['@', '#']) || text.contains('='))
 }
 
-/// Writes `"…"`; bytes that are no visible text become `\xHH`.
+/// Writes `"…"`; invalid UTF-8 and hidden characters become `\xHH`.
 pub(crate) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for chunk in bytes.utf8_chunks() {

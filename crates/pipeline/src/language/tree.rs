@@ -1,30 +1,30 @@
-//! The tree of a request: what the parser makes, what the printer, the outline and the checks read.
+//! The syntax tree of a request.
 //!
-//! One type per rule of the grammar, each with its span, in **normal form**, so that a meaning has
-//! one tree whatever white space and parentheses it was written with:
+//! Each rule of the grammar has a type that carries its span. Trees are in **normal form**, so that
+//! texts that differ only in white space or redundant parentheses have equal trees:
 //!
-//! 1. a pipeline has at least two stages, and no stage of it is a pipeline
-//!    (`(a | b) | c` is `a | b | c`);
-//! 2. a group has at least two branches, or one that carries a label (`(|22 ssh)`);
-//! 3. a branch without a label is never a group of the same operator nor a group of one branch
+//! 1. a pipeline has at least two stages, none of which is a pipeline (`(a | b) | c` is `a | b |
+//!    c`);
+//! 2. a group has at least two branches, or one branch with a label (`(|22 ssh)`);
+//! 3. a branch without a label is neither a group of the same operator nor a group of one branch
 //!    (`(a + b) + c` is `a + b + c`; all three operators are associative).
 //!
-//! Depth is bounded by `limits::DEPTH_MAX`, so the recursion of derived code is too.      [SL §4.2]
+//! Depth is bounded by `limits::DEPTH_MAX`, and thereby the recursion of derived code. [SL §4.2]
 
 use super::diagnose::Span;
 
-/// A whole request: its options, then its pipelines; marks are shared by all of them.
+/// A whole request: options, then pipelines. All pipelines share one set of marks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// Options before the first filter, `--latency=1ms`.
-    pub options: Vec<Option_>,
-    /// The pipelines that `;` separates.
+    pub options: Vec<RequestOption>,
+    /// The pipelines, which `;` separates in the text.
     pub pipelines: Vec<Term>,
 }
 
 /// A request option, `--latency=1ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Option_ {
+pub struct RequestOption {
     /// The word between `--` and `=`.
     pub key: Name,
     /// The text behind `=`; `None` for a bare `--key`.
@@ -33,14 +33,14 @@ pub struct Option_ {
     pub span: Span,
 }
 
-/// A term between two arcs.
+/// An operand of an arc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
-    /// A place where the parser found a mistake instead of a filter; only beside a diagnostic.
-    Missing(Span),
+    /// A missing filter. The parser has reported a diagnostic at this position.
+    Hole(Span),
     /// A filter with its arguments.
     Filter(FilterTerm),
-    /// `!a`: what `a` answered 0.
+    /// `!a`: passes the blocks to which `a` answers 0.
     Not(Not),
     /// `a + b`, `a ++ b` or `a +* b`.
     Group(Group),
@@ -48,30 +48,30 @@ pub enum Term {
     Pipeline(Pipeline),
 }
 
-/// A chain of terms joined by arcs.
+/// A chain of terms connected by arcs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipeline {
-    /// The stage that no arc of this pipeline leads to.
+    /// The first stage; it has no incoming arc in this pipeline.
     pub first: Box<Term>,
-    /// The stages after it, each with the arc that leads to it; at least one.
+    /// The other stages, each with its incoming arc; at least one.
     pub rest: Vec<Stage>,
-    /// From the first stage to the last.
+    /// The text from the first stage to the last.
     pub span: Span,
 }
 
-/// A term and the arc that leads to it.
+/// A term with its incoming arc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// The arc that leads here.
+    /// The incoming arc.
     pub arc: Pipe,
-    /// The term behind the arc.
+    /// The term.
     pub term: Term,
 }
 
-/// A pipe, plain or with a class.
+/// A pipe, plain or with a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipe {
-    /// The classes it lets through; none for a plain pipe, which lets all but class 0 through.
+    /// The classes that pass; `None` for a plain pipe, which passes all but class 0.
     pub label: Option<Label>,
     /// The pipe with its label.
     pub span: Span,
@@ -80,20 +80,20 @@ pub struct Pipe {
 /// A class constraint, `|22`, `|!80`, `|ssh:telnet`, `|all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// True after `!`: everything but the classes, 0 included.
+    /// True for `|!…`, which passes all classes but the listed ones, 0 included.
     pub inverted: bool,
-    /// The classes that are named.
+    /// The listed classes.
     pub classes: Classes,
     /// The label with its pipe.
     pub span: Span,
 }
 
-/// The classes that a label names.
+/// The classes of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Classes {
-    /// `all`: everything, 0 included.
+    /// `all`: every class, 0 included.
     All,
-    /// A list, at least one.
+    /// A list of at least one entry.
     List(Vec<Class>),
 }
 
@@ -102,57 +102,57 @@ pub enum Classes {
 pub enum Class {
     /// `22`, `0x86dd`, `ssh`.
     One(Value),
-    /// `22:23`, `1024:`, `:80`; at least one end is there.
+    /// `22:23`, `1024:`, `:80`; at least one of the ends is present.
     Range {
-        /// The lowest class; none for the lowest that there is.
+        /// The lowest class; `None` for the lowest possible.
         low: Option<Value>,
-        /// The highest class; none for the highest that there is.
+        /// The highest class; `None` for the highest possible.
         high: Option<Value>,
         /// The whole range.
         span: Span,
     },
 }
 
-/// A class as it was written.
+/// A class as written in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A number; `hex` keeps the way it was written.
+    /// A number.
     Number {
         /// The class.
         value: u32,
-        /// Written as `0x…`.
+        /// True if written as `0x…`.
         hex: bool,
-        /// The place in the text.
+        /// The position in the text.
         span: Span,
     },
-    /// A name that the nearest classifier upstream gives a meaning.
+    /// A name defined by the nearest classifier upstream.
     Name(Name),
 }
 
-/// Several terms on the same stream.
+/// Several terms that receive the same stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     /// The operator between the branches.
     pub operator: Operator,
     /// The branches in the order of the text.
     pub branches: Vec<Branch>,
-    /// From the first branch to the last.
+    /// The text from the first branch to the last.
     pub span: Span,
 }
 
-/// The operators of a group, from the loosest to the tightest.
+/// The operators of a group, by rising precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
-    /// `+`: a copy to each, joined in order.
+    /// `a + b`: each branch gets a copy, and the outputs are joined in order.
     Parallel,
-    /// `++`: a, and b on what a answered 0.
+    /// `a ++ b`: `b` receives the blocks to which `a` answers 0.
     Union,
-    /// `+*`: a, then b on what a answered.
+    /// `a +* b`: `b` receives the blocks that `a` selects.
     Section,
 }
 
 impl Operator {
-    /// The operator as it is written.
+    /// Returns the symbol of the operator.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Parallel => "+",
@@ -165,11 +165,11 @@ impl Operator {
 /// One operand of a group, `|22 ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Branch {
-    /// The label by which the branch selects.
+    /// The classes that the branch selects; `None` without a label.
     pub label: Option<Label>,
     /// The term of the branch.
     pub term: Term,
-    /// Label and term.
+    /// The text of label and term.
     pub span: Span,
 }
 
@@ -178,7 +178,7 @@ pub struct Branch {
 pub struct Not {
     /// The negated term.
     pub term: Box<Term>,
-    /// From `!` to the end of the term.
+    /// The text from `!` to the end of the term.
     pub span: Span,
 }
 
@@ -189,31 +189,31 @@ pub struct FilterTerm {
     pub name: Name,
     /// Positional arguments and parameters in the order of the text.
     pub arguments: Vec<Argument>,
-    /// `--name=X`: equal marks are one node.
+    /// `--name=X`. Filter terms with equal marks are one node.
     pub mark: Option<Name>,
-    /// `@kernel`: the space that the user wants.
+    /// `@kernel`: the space in which the filter must run.
     pub pin: Option<Name>,
-    /// From the name to the last argument.
+    /// The text from the name to the last argument.
     pub span: Span,
 }
 
 /// An argument, `eth0` or `both=yes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// The parameter's name; none for a positional argument.
+    /// The name of the parameter; `None` for a positional argument.
     pub key: Option<Name>,
     /// The value.
     pub value: Text,
-    /// Key and value.
+    /// The text of key and value.
     pub span: Span,
 }
 
-/// A name: of a filter, a parameter, a mark, a space, a class.
+/// A name of a filter, a parameter, a mark, a space or a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     /// The name itself.
     pub text: String,
-    /// The place in the text.
+    /// The position in the text.
     pub span: Span,
 }
 
@@ -222,9 +222,9 @@ pub struct Name {
 pub struct Text {
     /// The bytes, with escapes resolved.
     pub bytes: Vec<u8>,
-    /// It was written in quotes, so it is never a flag's name.
+    /// True if it was written in quotes.
     pub quoted: bool,
-    /// The place in the text, quotes included.
+    /// The position in the text, quotes included.
     pub span: Span,
 }
 
@@ -232,7 +232,7 @@ impl Term {
     /// Returns the span of the term.
     pub fn span(&self) -> Span {
         match self {
-            Self::Missing(span) => *span,
+            Self::Hole(span) => *span,
             Self::Filter(node) => node.span,
             Self::Not(not) => not.span,
             Self::Group(group) => group.span,
@@ -262,7 +262,7 @@ impl Value {
 }
 
 impl Label {
-    /// The name, if the label is one name and nothing else: it may have been meant as a filter.
+    /// Returns the name of a label that consists of one name, which may be a misread filter.
     pub fn single_name(&self) -> Option<&str> {
         match &self.classes {
             Classes::List(list) => match list.as_slice() {
@@ -275,7 +275,7 @@ impl Label {
 }
 
 impl Text {
-    /// The text, or the text with every byte replaced that is not UTF-8: for messages.
+    /// Returns the text with invalid UTF-8 replaced, for messages.
     pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }

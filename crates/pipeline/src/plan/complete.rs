@@ -1,15 +1,15 @@
-//! Open ends: a line without a sink prints one line per block, or the report of its last filter.
+//! Completion of open ends: a line without a sink prints a line per block, or a final report.
 
-use crate::catalogue::Catalogue;
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
 use crate::language::Span;
-use filter::{Arguments, Form, Kind};
+use crate::registry::Registry;
+use filter::{Arguments, FilterKind, Form};
 
-/// Gives every open end a sink, and answers whose reports are then the output of the line: filters
-/// that have something to say when the path stops and stand at its end (`… | count`).
+/// Adds a sink to every open end. Returns the nodes whose report is the output of the line: filters
+/// at the end of a line that report when the path stops (`… | count`).
 #[must_use]
-pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<NodeId>) {
+pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut reports = Vec::new();
     for end in graph.ends() {
         let node = graph.node(end);
@@ -20,7 +20,7 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
         if says {
             reports.push(end);
         }
-        let Some(sink) = catalogue.find(if says { "discard" } else { "print" }) else { continue };
+        let Some(sink) = registry.find(if says { "discard" } else { "print" }) else { continue };
         let span = Span { start: node.span.end, end: node.span.end };
         let to = NodeId(graph.nodes.len());
         let classifiers = match node.filter() {
@@ -33,12 +33,12 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
         graph.nodes.push(Node {
             step: Step::Filter(Box::new(Use {
                 description: sink,
-                endpoint: catalogue.endpoint(sink),
-                arguments: Arguments::defaults(sink),
+                endpoint: registry.endpoint(sink),
+                arguments: Arguments::defaults(sink.parameters),
                 pin: None,
-                only: None,
+                pin_reason: None,
                 mark: None,
-                again: false,
+                repeated: false,
             })),
             span,
             inside: None,
@@ -51,18 +51,19 @@ pub fn complete(mut graph: Graph, catalogue: &dyn Catalogue) -> (Graph, Vec<Node
     (graph, reports)
 }
 
-/// Returns true if nothing need follow: a sink, or a program, whose standard output is then ours.
+/// Returns true if the node needs no sink behind it: a sink, or a program, which inherits our
+/// standard output.
 fn ends_by_itself(node: &Node) -> bool {
     let kind = node.kind();
-    kind == Some(Kind::Sink)
-        || node.is_process() && !node.is_untrusted() && kind != Some(Kind::Source)
+    kind == Some(FilterKind::Sink)
+        || node.is_process() && !node.is_untrusted() && kind != Some(FilterKind::Source)
         || matches!(node.step, Step::Unknown)
 }
 
 fn gives(node: &Node) -> Vec<Form> {
     match node.filter().map(|used| used.effect().gives) {
-        Some(filter::Gives::Form(form)) => vec![form],
-        Some(filter::Gives::Nothing) => Vec::new(),
-        Some(filter::Gives::Same) | None => node.comes.clone(),
+        Some(filter::OutputForm::Form(form)) => vec![form],
+        Some(filter::OutputForm::Nothing) => Vec::new(),
+        Some(filter::OutputForm::Same) | None => node.comes.clone(),
     }
 }

@@ -1,93 +1,92 @@
-//! The table of costs on a machine, in ns, by which plans are chosen.
+//! The cost table of a machine, in ns per block, by which plans are chosen.
 //!
-//! In: nothing (the table that is built in), or the text of a table that was measured here. Out:
-//! what a node costs in a space, and which share of its blocks takes an arc. A text of another
-//! version, or with a word that is not known, is refused as a whole: half a table would compare
-//! what was measured with what was guessed. [SL §7.1; CONTRACT 27]
+//! It is built in, or parsed from the text of a table measured on this machine. A text of another
+//! version or with an unknown word is rejected as a whole, because a partial table would compare
+//! measured values with guesses. [SL §7.1; CONTRACT 27]
 //!
-//! Most particular first: what was seen when this very filter with these arguments ran, what was
-//! measured of the filter, what is known of its kind.
+//! The most specific value counts: measured for the filter with these arguments, measured for the
+//! filter, known for its kind.
 
-use crate::explain;
 use crate::graph::{Edge, Graph, NodeId};
-use filter::{Kind, Reads};
+use crate::names::cost_key;
+use filter::{FilterKind, ReadDepth};
 use std::fmt::Write as _;
 
-/// The version of the form of a table that is kept.
+/// The version of the text format of tables.
 pub const COSTS_VERSION: u32 = 5;
-/// Bytes of the block for which costs are told.
+/// The block size, in bytes, for which costs are given.
 const BLOCK_BYTES: f64 = 1024.0;
 
-/// Costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on two
-/// cores of a virtual machine.
+/// The costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on
+/// two cores of a virtual machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// The name of the table.
+    /// A description of the table's origin.
     pub origin: String,
-    /// Version of the table's form.
+    /// The version of the format.
     pub version: u32,
-    /// Calling a filter, per block of a full batch.
+    /// A filter call, per block of a full batch.
     pub call: f64,
-    /// Looking at the head of a block.
+    /// A read of the head of a block.
     pub head: f64,
-    /// Finding out where the headers of a block begin, for the first who looks, where that is not
-    /// in the cost of what brings it; 0: not measured.
+    /// The search for header offsets by the first filter that needs them, if not included in the
+    /// cost of the input; 0 if not measured.
     pub look: f64,
-    /// Looking at a kilobyte.
+    /// A read of 1,024 bytes.
     pub kilobyte: f64,
-    /// Copying a kilobyte.
+    /// A copy of 1,024 bytes.
     pub copy: f64,
-    /// Putting an entry on a ring and taking it off.
+    /// A push and a pop of a ring entry.
     pub ring: f64,
-    /// Waking the other side, once per event.
+    /// A wakeup of the other thread.
     pub wake: f64,
-    /// A frame that a packet socket takes, and a thread out of its ring.
+    /// The receipt of a frame through a packet socket and its ring.
     pub socket: f64,
-    /// A frame that a program in the kernel is shown.
+    /// The call of a kernel program for a frame.
     pub tap: f64,
-    /// A twin, per block.
+    /// The call of a twin, per block.
     pub twin: f64,
-    /// The cost of [`Costs::look`] in a program, which finds headers by itself; 0 if not measured.
+    /// The search for header offsets in a kernel program, like [`Costs::look`]; 0 if not measured.
     pub twin_look: f64,
-    /// A record of a block and a pointer to it, written by a program.
+    /// A kernel program writing a record of a block and a pointer to it.
     pub record: f64,
-    /// The same record, copied out by a process that finds the headers in it.
+    /// A process copying out such a record and finding its headers.
     pub fetch: f64,
-    /// A bell that a program rings.
-    pub bell: f64,
-    /// A frame that a program is shown which takes it from the host.
+    /// A doorbell notification by a kernel program.
+    pub notification: f64,
+    /// The call of a kernel program that takes the frame from the host.
     pub take: f64,
-    /// A frame that a socket of AF_XDP takes, and a thread out of its ring.
+    /// The receipt of a frame through an AF_XDP socket and its ring.
     pub xsk: f64,
-    /// A frame that a program has taken and led to such a socket, and a thread out of its ring.
-    pub led: f64,
-    /// Measured filters.
+    /// The receipt of a frame that a kernel program redirects to an AF_XDP socket.
+    pub redirect: f64,
+    /// Measured costs of filters.
     pub filters: Vec<FilterCost>,
-    /// Measured shares of arcs.
+    /// Measured fractions of arcs.
     pub shares: Vec<ArcShare>,
 }
 
-/// The measured cost of a filter in one place.
+/// The measured cost of a filter in one space.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterCost {
-    /// Its name, or the filter as a request says it, with its arguments.
+    /// The name of the filter, or the filter with arguments as in a request.
     pub filter: String,
-    /// True for the kernel.
+    /// True for the kernel, false for a thread.
     pub kernel: bool,
-    /// For every block.
+    /// The cost per block, in ns.
     pub block: f64,
-    /// For every byte of it.
+    /// The cost per byte, in ns.
     pub byte: f64,
 }
 
-/// The measured fraction of a filter's input that took an arc.
+/// The measured fraction of a filter's input that takes an arc.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArcShare {
-    /// The filter as a request says it.
+    /// The filter with arguments, as in a request.
     pub filter: String,
-    /// The classes of the arc, as in a label.
+    /// The classes of the arc, formatted like a label.
     pub classes: String,
-    /// From 0 to 1.
+    /// The fraction, from 0 to 1.
     pub share: f64,
 }
 
@@ -109,52 +108,53 @@ impl Default for Costs {
             twin_look: 0.0,
             record: 60.0,
             fetch: 40.0,
-            bell: 12_000.0,
+            notification: 12_000.0,
             take: 15.0,
             xsk: 450.0,
-            led: 201.75,
+            redirect: 201.75,
             filters: Vec::new(),
             shares: Vec::new(),
         }
     }
 }
 
-/// A field of the table.
+/// Access to a number of the table.
 type Field = fn(&mut Costs) -> &mut f64;
 
-/// The single numbers of a table, by the names that its text has for them.
-const FIELDS: [(&str, Field); 17] = [
-    ("call", |costs| &mut costs.call),
-    ("head", |costs| &mut costs.head),
-    ("look", |costs| &mut costs.look),
-    ("kilobyte", |costs| &mut costs.kilobyte),
-    ("copy", |costs| &mut costs.copy),
-    ("ring", |costs| &mut costs.ring),
-    ("wake", |costs| &mut costs.wake),
-    ("socket", |costs| &mut costs.socket),
-    ("tap", |costs| &mut costs.tap),
-    ("twin", |costs| &mut costs.twin),
-    ("twin_look", |costs| &mut costs.twin_look),
-    ("record", |costs| &mut costs.record),
-    ("fetch", |costs| &mut costs.fetch),
-    ("bell", |costs| &mut costs.bell),
-    ("take", |costs| &mut costs.take),
-    ("xsk", |costs| &mut costs.xsk),
-    ("led", |costs| &mut costs.led),
+/// The numbers of the table, by their names in its text, with what takes that time.
+const FIELDS: [(&str, Field, &str); 17] = [
+    ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
+    ("head", |costs| &mut costs.head, "looking at the head of a block"),
+    ("look", |costs| &mut costs.look, "finding where headers begin, for who is first"),
+    ("kilobyte", |costs| &mut costs.kilobyte, "looking at a kilobyte"),
+    ("copy", |costs| &mut costs.copy, "copying a kilobyte"),
+    ("ring", |costs| &mut costs.ring, "an entry put on a ring and taken off"),
+    ("wake", |costs| &mut costs.wake, "waking a thread that sleeps, once"),
+    ("socket", |costs| &mut costs.socket, "a frame that a packet socket takes"),
+    ("tap", |costs| &mut costs.tap, "a frame that a program in the kernel is shown"),
+    ("twin", |costs| &mut costs.twin, "a filter in the kernel, in the middle of all"),
+    ("twin_look", |costs| &mut costs.twin_look, "the same in a program in the kernel"),
+    ("record", |costs| &mut costs.record, "a frame written to the ring of a program"),
+    ("fetch", |costs| &mut costs.fetch, "that frame copied out by a process"),
+    ("bell", |costs| &mut costs.notification, "a bell that a program rings"),
+    ("take", |costs| &mut costs.take, "a frame that a program is shown which takes it"),
+    ("xsk", |costs| &mut costs.xsk, "a frame that a socket of AF_XDP takes"),
+    ("led", |costs| &mut costs.redirect, "a frame led to such a socket by a program"),
 ];
 
 impl Costs {
-    /// Handing a block to another thread: the entry, and its part of an event for 32. [Th §5.2.2]
+    /// Returns the cost of handing a block to another thread: the ring entry, and 1/32 of a wakeup.
+    /// [Th §5.2.2]
     #[must_use]
     pub fn crossing(&self) -> f64 {
         self.ring + self.wake / 32.0
     }
 
-    /// Handing a block to a process out of the kernel: the record, its part of a bell that is
-    /// limited by time (128 blocks at 250,000 a second), and copying it out.
+    /// Returns the cost of handing a block from the kernel to a process: the record, copying it
+    /// out, and 1/128 of a notification, whose rate is limited (128 blocks at 250,000 per second).
     #[must_use]
     pub fn leaving(&self) -> f64 {
-        self.record + self.fetch + self.copy + self.bell / 128.0
+        self.record + self.fetch + self.copy + self.notification / 128.0
     }
 
     /// Returns true if filters were measured one by one on this machine.
@@ -163,41 +163,46 @@ impl Costs {
         self.look > 0.0
     }
 
-    /// The single numbers, by name.
+    /// Returns the numbers of the table by name.
     pub fn numbers(&self) -> Vec<(&'static str, f64)> {
         let mut copy = self.clone();
-        FIELDS.iter().map(|(name, field)| (*name, *field(&mut copy))).collect()
+        FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
     }
 
-    /// Sets a single number; answers whether there is one of this name.
+    /// Returns what takes the time of each of the [`numbers`](Self::numbers), in their order.
+    pub fn descriptions() -> impl Iterator<Item = &'static str> {
+        FIELDS.iter().map(|(.., description)| *description)
+    }
+
+    /// Sets a number; returns false if the name is unknown.
     pub fn set(&mut self, name: &str, value: f64) -> bool {
-        let field = FIELDS.iter().find(|(known, _)| *known == name);
-        field.is_some_and(|(_, field)| {
+        let field = FIELDS.iter().find(|(known, ..)| *known == name);
+        field.is_some_and(|(_, field, _)| {
             *field(self) = value;
             true
         })
     }
 
-    /// Puts in what a filter costs, in the place of what was known of it there.
+    /// Sets the cost of a filter, replacing the old one.
     pub fn put(&mut self, new: FilterCost) {
         self.filters.retain(|old| old.filter != new.filter || old.kernel != new.kernel);
         self.filters.push(new);
     }
 
-    /// Puts in a share, in the place of the one that was known.
+    /// Sets the fraction of an arc, replacing the old one.
     pub fn put_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
     }
 
-    /// Returns the measured cost of this filter for a block of 1 KB, with these arguments or with
-    /// any.
+    /// Returns the measured cost of a filter for a block of 1,024 bytes, with these arguments or
+    /// else with any; `None` if not measured.
     fn measured(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {
             self.filters.iter().find(|known| known.kernel == kernel && known.filter == name)
         };
-        let known = of(&explain::plain_text(graph, id)).or_else(|| of(used.description.name))?;
+        let known = of(&cost_key(graph, id)).or_else(|| of(used.description.name))?;
         Some(known.block + known.byte * BLOCK_BYTES)
     }
 
@@ -207,27 +212,27 @@ impl Costs {
         if let Some(ns) = self.measured(graph, id, false) {
             return ns;
         }
-        // What it takes in is in the figures of what brings it.
+        // The cost of the input is in the figures of its receipt.
         if used.endpoint.attaches.is_some() {
             return self.call;
         }
         let effect = used.effect();
         let reads = match effect.reads {
-            Reads::Nothing => 0.0,
-            Reads::Head(_) => self.head,
-            Reads::All => self.kilobyte,
+            ReadDepth::Nothing => 0.0,
+            ReadDepth::Head(_) => self.head,
+            ReadDepth::All => self.kilobyte,
         };
-        let writes = if effect.kind == Kind::Editing { self.copy } else { 0.0 };
+        let writes = if effect.kind == FilterKind::Editing { self.copy } else { 0.0 };
         self.call + reads + writes
     }
 
     /// Returns the cost of a block in the kernel.
     pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
-            Some(Kind::Source) if takes(graph, id) => self.take,
-            Some(Kind::Source) => self.tap,
-            // Nothing is left to do there, and what ends is not to be handed over first.
-            Some(Kind::Sink) if graph.node(id).name() == "drop" => 0.0,
+            Some(FilterKind::Source) if takes(graph, id) => self.take,
+            Some(FilterKind::Source) => self.tap,
+            // A frame to drop stays where it is, so nothing is handed over.
+            Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
             _ => self.measured(graph, id, true).unwrap_or(self.twin),
         }
     }
@@ -239,12 +244,12 @@ impl Costs {
             return by_itself(graph, edge);
         }
         let (filter, classes) =
-            (explain::plain_text(graph, edge.from), edge.classes.to_string().replace(' ', ""));
+            (cost_key(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
         known.map_or_else(|| by_itself(graph, edge), |known| known.share)
     }
 
-    /// The table as text, to be kept.
+    /// Formats the table, in the format of `parse`.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("costs {COSTS_VERSION}\n");
@@ -261,7 +266,7 @@ impl Costs {
         out
     }
 
-    /// The table that a text holds, or what is wrong with it.
+    /// Parses a table; fails with a description of the first invalid line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines();
         if lines.next() != Some(&format!("costs {COSTS_VERSION}")) {
@@ -306,8 +311,8 @@ pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
     attach.is_some_and(|attach| attach.takes)
 }
 
-/// The share that a filter is asked to let through: of those that are told apart by it, `sample`
-/// alone says so.
+/// Returns the filter's own estimate of the fraction of its blocks on an edge. Only `sample` has an
+/// estimate; for other filters returns 1.0.
 fn by_itself(graph: &Graph, edge: &Edge) -> f64 {
     let used = graph.node(edge.from).filter();
     let sample = used.filter(|used| used.description.name == "sample" && !edge.classes.contains(0));
@@ -315,12 +320,12 @@ fn by_itself(graph: &Graph, edge: &Edge) -> f64 {
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
-/// A number that a cost can be.
+/// Parses a finite, non-negative number.
 fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// Returns the fraction of all input that comes to every node and takes every edge, at most 1.0.
+/// Returns the fraction of all input at every node and on every edge, at most 1.0.
 pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>, Vec<f64>) {
     let (mut nodes, mut edges) = (vec![1.0; graph.nodes.len()], vec![1.0; graph.edges.len()]);
     for id in order {
@@ -348,9 +353,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn o3_a_table_is_read_as_it_was_written() {
+    fn o3_printed_cost_table_parses_to_the_same_table() {
         let mut costs = Costs { version: COSTS_VERSION, ..Costs::default() };
-        for (at, (name, _)) in FIELDS.iter().enumerate() {
+        for (at, (name, ..)) in FIELDS.iter().enumerate() {
             assert!(costs.set(name, 1.25 * at as f64));
         }
         assert!(!costs.set("nonsense", 1.0));
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_table_is_none() {
+    fn incomplete_cost_table_is_rejected() {
         let head = format!("costs {COSTS_VERSION}\n");
         for wrong in [
             "",

@@ -1,49 +1,44 @@
-//! Assigns each edge its kind: a call within a space, a ring between spaces, a pipe to and from a
-//! process, a work list backwards.
+//! The kind of each edge: a call within a space, a ring between spaces, a pipe to or from a
+//! process, a work list for a back edge.
 
 use super::discover::FIRST;
-use super::select::Selected;
-use super::{Machine, PlannedEdge, PlannedSpace, RingPlan, SpaceKind};
+use super::machine::Machine;
+use super::model::{PlannedEdge, PlannedSpace, SpaceKind};
+use super::ring::{RingPlan, SIGNAL_BLOCKS};
+use super::select::Selection;
 use crate::graph::{Edge, Graph, NodeId};
 use filter::{Form, Forms};
 
-/// Blocks per event, unless the request says otherwise. [Th §5.2.2]
-const SIGNAL_BLOCKS: usize = 32;
-/// The longest wait of a block for its event, in ns, unless the request says otherwise. [Th §5.2.2]
+/// The default maximum time that a block waits for its event, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
-/// The same out of the kernel: as long as frames wait in the ring of a packet socket. Whoever wakes
-/// a process pays 30 us for that on a virtual machine, and the process 10: at 1 ms a line that is
-/// given few frames would cost more than all that a program does for it.
-const KERNEL_NS: u64 = 10_000_000;
-/// Bytes of a block, as far as a plan knows: of a frame and what lies in it, and of anything else.
+/// The assumed size, in bytes, of a frame or its contents.
 const FRAME_BYTES: usize = 2048;
+/// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// Entries of a ring: 4,096 of 64 bytes fit the second-level cache of most machines four times, and
-/// a wakeup every half ring costs nothing that counts.
+/// The entries of a ring: 4,096 of 64 bytes fit the second-level cache of most machines four times,
+/// and a wakeup per half ring has negligible cost.
 const ENTRIES: usize = 4096;
-/// Pointers of an edge out of the kernel, per processor: as many as frames of 1 KB fit the records
-/// beside them.
-const KERNEL_ENTRIES: usize = 4096;
-/// Bytes of a pointer that a program writes.
-const POINTER: usize = 16;
-/// Bytes of an entry with context and marks.
+/// The size of an entry with context and marks, in bytes.
 const WITH_MARKS: usize = 64;
-/// Bytes of an entry with context: what is no frame has no marks that anybody reads.
+/// The size, in bytes, of an entry with context but without marks, as used for blocks that are no
+/// frames.
 const WITH_CONTEXT: usize = 32;
 
-/// One per edge of the graph, and what an edge out of the kernel has in the ring of its program.
+/// Returns the kind of each edge of the graph, and the ring of edges out of the kernel.
 pub(super) fn edges(
     graph: &Graph,
-    selected: &Selected,
+    selection: &Selection,
     spaces: &[PlannedSpace],
     machine: &Machine,
 ) -> (Vec<PlannedEdge>, RingPlan) {
-    let crosses = |edge: &Edge| selected.leaves[edge.from.0] != selected.enters[edge.to.0];
-    let of_kernel = |edge: &Edge| spaces[selected.leaves[edge.from.0]].kind == SpaceKind::Kernel;
-    let to_reader = |edge: &Edge| spaces[selected.enters[edge.to.0]].name == FIRST;
-    // All that leaves the kernel is told by one bell.
-    let told = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
-    let rings = graph.edges.iter().filter(told).count();
+    let crosses =
+        |edge: &Edge| selection.output_spaces[edge.from.0] != selection.input_spaces[edge.to.0];
+    let of_kernel =
+        |edge: &Edge| spaces[selection.output_spaces[edge.from.0]].kind == SpaceKind::Kernel;
+    let to_reader = |edge: &Edge| spaces[selection.input_spaces[edge.to.0]].name == FIRST;
+    // Edges out of the kernel to the first thread share one doorbell.
+    let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
+    let rings = graph.edges.iter().filter(needs_ring).count();
     let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, rings, entries, machine);
@@ -72,13 +67,13 @@ pub(super) fn edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
-/// Entries of a ring to or from a replica: more than a batch, which must fit, and few enough that
-/// blocks under way stay in the cache.
+/// The number of entries of a ring to or from a replica: more than a batch, so that one fits, and
+/// few enough that queued blocks stay in the cache.
 const COPY_ENTRIES: usize = 1024;
 
-/// A ring to or from a copy that shares work with others.
+/// Returns the parameters of a ring to or from a replica.
 pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
-    // One on each side of the copies.
+    // One ring on each side of the replicas.
     let signals = Signals::new(graph, 2, COPY_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.blocks(true);
     RingPlan {
@@ -91,39 +86,27 @@ pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
     }
 }
 
-/// The ring of an edge that leaves the kernel: pointers, one ring for each processor.
+/// Returns the ring of an edge out of the kernel: pointers, one ring per processor.
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
-    RingPlan { signal_blocks, blocks_because, ns_because, ..usual_out_of_kernel() }
+    RingPlan { signal_blocks, blocks_because, ns_because, ..RingPlan::out_of_kernel() }
 }
 
-/// The same where the request says nothing, for no reason.
-pub(super) const fn usual_out_of_kernel() -> RingPlan {
-    RingPlan {
-        entries: KERNEL_ENTRIES,
-        stride: POINTER,
-        signal_blocks: SIGNAL_BLOCKS,
-        signal_ns: KERNEL_NS,
-        blocks_because: "",
-        ns_because: String::new(),
-    }
-}
-
-/// The frequency of events, with reasons, unless a latency bound says otherwise (`plan::latency`).
-/// [Th §5.2.2]
+/// The default notification frequency of rings, with reasons. A latency bound overrides it
+/// (`plan::latency`). [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// As much data as a writer may have written before its reader looks: it is to be still in the
-    /// cache then, and the reader's own fills the other half.
+    /// The bytes that may be written before the reader runs: half of the cache, so that they are
+    /// still in it. The reader's own data has the other half.
     cache: usize,
 }
 
 impl Signals {
-    /// For so many rings.
+    /// Returns the frequency for this number of rings.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
         let ns = SIGNAL_NS / rings as u64;
@@ -135,8 +118,8 @@ impl Signals {
         Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// T_b: what was asked for, at most half of the ring, at most what stays in the data cache; a
-    /// power of two.
+    /// Returns T_b and its reason: the requested number, bounded by half the ring and by the data
+    /// cache, rounded down to a power of two.
     fn blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);

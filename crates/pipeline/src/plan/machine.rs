@@ -1,19 +1,19 @@
-//! The machine as a value: what it has, and what things cost on it.
+//! The machine as a value: its resources and the costs on it.
 
-use super::Costs;
+use super::costs::Costs;
 
-/// The machine as a planner needs it.
+/// The properties of a machine that planning depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Number of processors.
+    /// The number of processors.
     pub processors: usize,
-    /// Bytes of the first-level data cache of a processor.
+    /// The size of the first-level data cache in bytes.
     pub l1d: usize,
-    /// Bytes of its second-level cache.
+    /// The size of the second-level cache in bytes.
     pub l2: usize,
-    /// The abilities of its kernel, or the reason why there are none.
+    /// The abilities of the kernel.
     pub kernel: Kernel,
-    /// The table of costs.
+    /// The cost table.
     pub costs: Costs,
 }
 
@@ -22,14 +22,14 @@ pub struct Machine {
 pub enum Kernel {
     /// Programs can be loaded.
     Open {
-        /// Its release.
+        /// The release of the kernel.
         release: String,
         /// True if programs must load without CAP_PERFMON (CONTRACT 25).
         hardened: bool,
     },
-    /// Nothing can be loaded, and why.
+    /// No program can be loaded.
     Closed {
-        /// Its release.
+        /// The release of the kernel.
         release: String,
         /// The reason.
         why: String,
@@ -37,7 +37,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Returns true if the kernel takes programs.
+    /// Returns true if programs can be loaded.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })
@@ -45,14 +45,14 @@ impl Kernel {
 }
 
 impl Machine {
-    /// A machine for tests and examples: two processors, a kernel that takes programs.
+    /// Returns a machine for tests and examples: two processors, a kernel that loads programs.
     #[must_use]
     pub fn with_kernel() -> Self {
         let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: false };
         Self { kernel, ..Self::example() }
     }
 
-    /// A machine for tests and examples: two processors, no kernel space.
+    /// Returns a machine for tests and examples: two processors, a kernel that loads none.
     #[must_use]
     pub fn example() -> Self {
         Self {

@@ -1,201 +1,204 @@
-//! Selection: the cheapest placement of all, found exactly. [SL §7.1]
+//! Selection: finds the cheapest placement, exactly. [SL §7.1]
 //!
-//! Branch and bound over the nodes from the sources to the sinks. A placement is legal if no edge
-//! turns back (the number of the space never falls) and operands run where their section runs. A
-//! process lies between two threads: behind it the path goes on in the next thread at least. The
-//! bound is the cost so far plus the least that every node still to come costs anywhere. The
-//! sources' greedy rule (`deepest`) is the first placement that the same search finds when every
-//! node tries its deepest space first.
-//! Where that takes too long, the nodes are eliminated one by one, which is exact too
-//! ([`eliminate`]).
+//! A branch-and-bound search over the nodes from the sources to the sinks. A placement is legal if
+//! no edge turns back (the index of the space never decreases) and operands run in the space of
+//! their section. A process lies between two threads: behind it the path continues in the next
+//! thread or later. The bound is the cost so far plus the minimal costs of all nodes still to
+//! place. The greedy rule of the paper (`deepest`) is the first placement of the same search when
+//! every node tries its deepest space first. If the search takes too long, nodes are eliminated one
+//! by one instead, which is exact too ([`eliminate`]).
 
 mod eliminate;
 
-use super::discover::{Discovered, FIRST};
-use super::{Choice, Machine, Policy, SpaceKind, Unplaceable};
+use super::discover::{Discovery, FIRST};
+use super::machine::Machine;
+use super::model::{Choice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
-/// The most placements examined before elimination takes over.
+/// The maximum number of placements examined by branch and bound.
 const STEPS_MAX: u64 = 200_000;
 
 /// A placement.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Selected {
+pub(super) struct Selection {
     /// The space of every node.
     pub(super) spaces: Vec<usize>,
-    /// The space that hands every node what comes.
-    pub(super) enters: Vec<usize>,
-    /// The space that takes up what every node gives.
-    pub(super) leaves: Vec<usize>,
-    /// The way it was found.
+    /// The space that writes the input of each node.
+    pub(super) input_spaces: Vec<usize>,
+    /// The space that reads the output of each node.
+    pub(super) output_spaces: Vec<usize>,
+    /// The result of the search.
     pub(super) choice: Choice,
 }
 
 struct Search<'s> {
     graph: &'s Graph,
-    discovered: &'s Discovered,
+    discovery: &'s Discovery,
     crossing: f64,
     leaving: f64,
-    /// The same of what was taken from the host.
-    led: f64,
-    /// Finding out where headers begin: in a program, and elsewhere.
+    /// Like `leaving`, for frames taken from the host.
+    redirect: f64,
+    /// The cost of finding header offsets: in a kernel program, and elsewhere.
     look: (f64, f64),
     policy: Policy,
-    /// Nodes from the sources to the sinks.
+    /// The nodes from the sources to the sinks.
     order: Vec<NodeId>,
-    /// For every position in `order`, the least that the nodes from there on cost.
-    least: Vec<f64>,
+    /// For every position in `order`, the minimal cost of the nodes from there on.
+    minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
-    /// The most nodes placed before one had no space.
+    /// The largest number of nodes that a partial placement reached.
     furthest: usize,
 }
 
-/// A placement that is being made; `usize::MAX` where nothing has been placed.
+/// A partial placement; `usize::MAX` for nodes that are not placed.
 #[derive(Debug, Clone)]
 struct Assignment {
     spaces: Vec<usize>,
-    enters: Vec<usize>,
-    leaves: Vec<usize>,
-    /// True, by node, if the offsets of headers are known in all that leaves it.
-    looked: Vec<bool>,
+    input_spaces: Vec<usize>,
+    output_spaces: Vec<usize>,
+    /// For each node, true if header offsets are known for its whole output.
+    headers_known: Vec<bool>,
 }
 
 impl Assignment {
-    /// Nothing has been placed of so many nodes.
+    /// Returns an empty placement for this number of nodes.
     fn begin(nodes: usize) -> Self {
         let nowhere = vec![usize::MAX; nodes];
-        let (enters, leaves) = (nowhere.clone(), nowhere.clone());
-        Self { spaces: nowhere, enters, leaves, looked: vec![false; nodes] }
+        let (input_spaces, output_spaces) = (nowhere.clone(), nowhere.clone());
+        Self { spaces: nowhere, input_spaces, output_spaces, headers_known: vec![false; nodes] }
     }
 }
 
-/// Places all nodes.
+/// Finds a placement for all nodes. Fails if a node has no legal space.
 pub(super) fn select(
     graph: &Graph,
-    discovered: &Discovered,
+    discovery: &Discovery,
     machine: &Machine,
     policy: Policy,
-) -> Result<Selected, Unplaceable> {
-    let mut search = Search::new(graph, discovered, machine, policy);
-    if let Some(id) = search.order.iter().find(|id| cheapest(discovered, **id).is_infinite()) {
-        return Err(unplaceable(graph, discovered, *id));
+) -> Result<Selection, Unplaceable> {
+    let mut search = Search::new(graph, discovery, machine, policy);
+    if let Some(id) = search.order.iter().find(|id| cheapest(discovery, **id).is_infinite()) {
+        return Err(unplaceable(graph, discovery, *id));
     }
     search.place(0, 0.0, &mut Assignment::begin(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
         && (policy == Policy::Cost || best.is_none())
-        && let Some((found, looked, exact)) = eliminate::eliminate(&search)
+        && let Some((found, examined, exact)) = eliminate::eliminate(&search)
     {
-        // What is not exact may have lost the better one.
+        // A result that is not exact may be worse than that of the search.
         best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
-        (steps, proved) = (steps + looked, exact);
+        (steps, proved) = (steps + examined, exact);
     }
     match best {
-        Some((cost_ns, Assignment { spaces, enters, leaves, .. })) => {
-            let choice = Choice { policy, cost_ns, looked_at: steps, proved };
-            Ok(Selected { spaces, enters, leaves, choice })
+        Some((cost_ns, Assignment { spaces, input_spaces, output_spaces, .. })) => {
+            let choice = Choice { policy, cost_ns, examined: steps, proved };
+            Ok(Selection { spaces, input_spaces, output_spaces, choice })
         }
         None => {
             let stuck = search.order.get(search.furthest).copied().unwrap_or(NodeId(0));
-            Err(unplaceable(graph, discovered, stuck))
+            Err(unplaceable(graph, discovery, stuck))
         }
     }
 }
 
-/// Returns the cost of the cheapest placement, if there is any.
-pub(super) fn least(graph: &Graph, discovered: &Discovered, machine: &Machine) -> Option<f64> {
-    let search = Search::new(graph, discovered, machine, Policy::Cost);
+/// Returns the cost of the cheapest placement; `None` if no placement is legal.
+pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
+    let search = Search::new(graph, discovery, machine, Policy::Cost);
     eliminate::eliminate(&search).map(|((cost, _), ..)| cost)
 }
 
 impl<'s> Search<'s> {
-    fn new(
-        graph: &'s Graph,
-        discovered: &'s Discovered,
-        machine: &Machine,
-        policy: Policy,
-    ) -> Self {
-        let order = order(graph);
-        let mut least = vec![0.0; order.len() + 1];
+    fn new(graph: &'s Graph, discovery: &'s Discovery, machine: &Machine, policy: Policy) -> Self {
+        let order = graph.order();
+        let mut minimal = vec![0.0; order.len() + 1];
         for (i, id) in order.iter().enumerate().rev() {
-            least[i] = least[i + 1] + cheapest(discovered, *id);
+            minimal[i] = minimal[i + 1] + cheapest(discovery, *id);
         }
         let (crossing, leaving) = (machine.costs.crossing(), machine.costs.leaving());
         Self {
             graph,
-            discovered,
+            discovery,
             crossing,
             leaving,
-            led: machine.costs.led,
+            redirect: machine.costs.redirect,
             look: (machine.costs.twin_look, machine.costs.look),
             policy,
             order,
-            least,
+            minimal,
             best: None,
             steps: 0,
             furthest: 0,
         }
     }
 
-    fn place(&mut self, at: usize, cost: f64, way: &mut Assignment) {
+    fn place(&mut self, at: usize, cost: f64, assignment: &mut Assignment) {
         self.steps += 1;
         self.furthest = self.furthest.max(at);
         let Some(id) = self.order.get(at).copied() else {
             if self.best.as_ref().is_none_or(|(best, _)| cost < *best) {
-                self.best = Some((cost, way.clone()));
+                self.best = Some((cost, assignment.clone()));
             }
             return;
         };
-        for Try { space, own, enters, leaves } in self.tries(id, way) {
-            let (look, looked) = self.looks(id, enters, way);
-            let more = own * self.discovered.flows.0[id.0] + self.rings(id, enters, way) + look;
-            let bound = cost + more + self.least[at + 1];
+        for LegalSpace { space, own, input_space, output_space } in
+            self.legal_spaces(id, assignment)
+        {
+            let (look, headers_known) = self.header_cost(id, input_space, assignment);
+            let more =
+                own * self.discovery.flows.0[id.0] + self.rings(id, input_space, assignment) + look;
+            let bound = cost + more + self.minimal[at + 1];
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
-            // The greedy rule takes the first legal placement: deepest first.
-            let settled = self.policy == Policy::Deepest && self.best.is_some();
+            // The greedy rule accepts the first legal placement.
+            let decided = self.policy == Policy::Deepest && self.best.is_some();
             let enough = self.best.is_some() || self.steps >= 4 * STEPS_MAX;
-            if worse || settled || self.steps >= STEPS_MAX && enough {
+            if worse || decided || self.steps >= STEPS_MAX && enough {
                 continue;
             }
-            (way.spaces[id.0], way.enters[id.0], way.leaves[id.0]) = (space, enters, leaves);
-            way.looked[id.0] = looked;
-            self.place(at + 1, cost + more, way);
+            (
+                assignment.spaces[id.0],
+                assignment.input_spaces[id.0],
+                assignment.output_spaces[id.0],
+            ) = (space, input_space, output_space);
+            assignment.headers_known[id.0] = headers_known;
+            self.place(at + 1, cost + more, assignment);
         }
     }
 
-    /// The spaces that may run a node, given where the nodes before it run; cheapest (or deepest)
+    /// Returns the legal spaces of a node, given the placements upstream; cheapest (or deepest)
     /// first.
-    fn tries(&self, id: NodeId, way: &Assignment) -> Vec<Try> {
+    fn legal_spaces(&self, id: NodeId, assignment: &Assignment) -> Vec<LegalSpace> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
-        let floor = before.map(|edge| way.leaves[edge.from.0]).max();
-        let together = node.inside.map(|owner| way.spaces[owner.0]);
-        let verdicts = self.discovered.verdicts[id.0].iter().enumerate();
+        let floor = before.map(|edge| assignment.output_spaces[edge.from.0]).max();
+        let together = node.inside.map(|owner| assignment.spaces[owner.0]);
+        let verdicts = self.discovery.verdicts[id.0].iter().enumerate();
         let possible = verdicts.filter_map(|(s, v)| Some((s, *v.as_ref().ok()?)));
-        let mut tries: Vec<Try> = possible
+        let mut legal_spaces: Vec<LegalSpace> = possible
             .filter_map(|(space, own)| {
                 if node.is_process() {
-                    let (enters, leaves) = self.around(space, floor, self.goes_on(id))?;
-                    return Some(Try { space, own, enters, leaves });
+                    let (input_space, output_space) =
+                        self.around(space, floor, self.goes_on(id))?;
+                    return Some(LegalSpace { space, own, input_space, output_space });
                 }
                 let legal = floor.is_none_or(|floor| space >= floor)
                     && together.is_none_or(|owner| owner == space);
-                legal.then_some(Try { space, own, enters: space, leaves: space })
+                legal.then_some(LegalSpace { space, own, input_space: space, output_space: space })
             })
             .collect();
         if self.policy == Policy::Cost {
-            tries.sort_by(|a, b| a.own.total_cmp(&b.own).then(a.space.cmp(&b.space)));
+            legal_spaces.sort_by(|a, b| a.own.total_cmp(&b.own).then(a.space.cmp(&b.space)));
         }
-        tries
+        legal_spaces
     }
 
-    /// The threads on the two sides of a process: the last that something comes from, and the one
-    /// behind that, or the first of all; nothing if there is none. What comes out of the kernel
-    /// comes up in the first. Where there is only one side, it stands for both.
+    /// Returns the threads on the two sides of a process: the last one upstream, and the next one;
+    /// `None` if there is no next one. For output of the kernel the first side is the first thread.
+    /// A process at an end of the path has one thread for both sides.
     fn around(&self, process: usize, last: Option<usize>, goes_on: bool) -> Option<(usize, usize)> {
-        let spaces = &self.discovered.spaces;
+        let spaces = &self.discovery.spaces;
         let is_next = |place: &usize| {
             let space = &spaces[*place];
             space.kind == SpaceKind::Thread && space.part == spaces[process].part
@@ -212,49 +215,50 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns true if a node follows this one.
+    /// Returns true if the node has outgoing edges.
     fn goes_on(&self, id: NodeId) -> bool {
         self.graph.outputs(id).next().is_some()
     }
 
-    /// Returns the cost of finding headers in a node's input, unless a node before it has, and if
-    /// they are known behind it. A program's findings stay in the program; the reader of its output
-    /// finds them again for all behind it, which the cost of leaving includes. Frames redirected to
-    /// a socket have not been parsed.
-    fn looks(&self, id: NodeId, enters: usize, way: &Assignment) -> (f64, bool) {
-        let inside = |space: usize| self.discovered.spaces[space].kind == SpaceKind::Kernel;
-        let here = inside(enters);
-        let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
+    /// Returns the cost of finding headers in a node's input, 0 if a node upstream has found them;
+    /// and true if they are known downstream. Headers found by a program stay in the program; the
+    /// reader of its output finds them again, which the cost of leaving includes. In frames
+    /// redirected to a socket no headers have been found.
+    fn header_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> (f64, bool) {
+        let inside = |space: usize| self.discovery.spaces[space].kind == SpaceKind::Kernel;
+        let here = inside(input_space);
+        let edges = self.graph.edges.iter().zip(&self.discovery.flows.1);
         let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
         let (mut unseen, mut known) = (0.0, false);
         for (at, (edge, flow)) in comes.enumerate() {
             let from = edge.from.0;
-            let looked = match inside(way.leaves[from]) {
-                true if !here => !self.discovered.taken[from],
-                was => was == here && way.looked[from],
+            let headers_known = match inside(assignment.output_spaces[from]) {
+                true if !here => !self.discovery.taken_from_host[from],
+                was => was == here && assignment.headers_known[from],
             };
-            known = looked && (known || at == 0);
-            unseen += if looked { 0.0 } else { *flow };
+            known = headers_known && (known || at == 0);
+            unseen += if headers_known { 0.0 } else { *flow };
         }
         let look = if here { self.look.0 } else { self.look.1 };
-        match self.discovered.looks[id.0] {
+        match self.discovery.needs_headers[id.0] {
             true => (unseen * look, true),
             false => (0.0, known),
         }
     }
 
-    fn rings(&self, id: NodeId, enters: usize, way: &Assignment) -> f64 {
-        let spaces = &self.discovered.spaces;
-        let edges = self.graph.edges.iter().zip(&self.discovered.flows.1);
+    fn rings(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> f64 {
+        let spaces = &self.discovery.spaces;
+        let edges = self.graph.edges.iter().zip(&self.discovery.flows.1);
         let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
         comes
-            .map(|(edge, flow)| match way.leaves[edge.from.0] {
-                from if from == enters => 0.0,
-                // The first thread reads what leaves the kernel, and hands on what goes elsewhere.
+            .map(|(edge, flow)| match assignment.output_spaces[edge.from.0] {
+                from if from == input_space => 0.0,
+                // The first thread reads the output of the kernel, and forwards it to other
+                // threads.
                 from if spaces[from].kind == SpaceKind::Kernel => {
-                    let on = if spaces[enters].name == FIRST { 0.0 } else { self.crossing };
-                    let taken = self.discovered.taken[edge.from.0];
-                    flow * (if taken { self.led } else { self.leaving } + on)
+                    let on = if spaces[input_space].name == FIRST { 0.0 } else { self.crossing };
+                    let taken = self.discovery.taken_from_host[edge.from.0];
+                    flow * (if taken { self.redirect } else { self.leaving } + on)
                 }
                 _ => flow * self.crossing,
             })
@@ -262,48 +266,26 @@ impl<'s> Search<'s> {
     }
 }
 
-/// The least that a node costs anywhere, as far as blocks come to it; no end if nothing runs it.
-fn cheapest(discovered: &Discovered, id: NodeId) -> f64 {
-    let costs = discovered.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
-    let least = costs.copied().fold(f64::INFINITY, f64::min);
-    if least.is_finite() { least * discovered.flows.0[id.0] } else { least }
+/// Returns the minimal cost of a node, weighted by its flow; infinity if no space can run it.
+fn cheapest(discovery: &Discovery, id: NodeId) -> f64 {
+    let costs = discovery.verdicts[id.0].iter().filter_map(|v| v.as_ref().ok());
+    let minimal = costs.copied().fold(f64::INFINITY, f64::min);
+    if minimal.is_finite() { minimal * discovery.flows.0[id.0] } else { minimal }
 }
 
-/// A space that may run a node, what a block costs in it, and the spaces on its two sides.
-struct Try {
+/// A legal space of a node, the cost of a block there, and the spaces on its two sides.
+struct LegalSpace {
     space: usize,
     own: f64,
-    enters: usize,
-    leaves: usize,
+    input_space: usize,
+    output_space: usize,
 }
 
-/// The nodes from the sources to the sinks, operands behind their section.
-pub(super) fn order(graph: &Graph) -> Vec<NodeId> {
-    let mut missing: Vec<usize> =
-        graph.ids().map(|(id, _)| graph.inputs(id).filter(|edge| !edge.back).count()).collect();
-    let outer = |id: &NodeId| graph.node(*id).inside.is_none();
-    let mut order: Vec<NodeId> = graph.ids().map(|(id, _)| id).filter(outer).collect();
-    order.retain(|id| missing[id.0] == 0);
-    let mut next = 0;
-    while let Some(id) = order.get(next).copied() {
-        next += 1;
-        for edge in graph.outputs(id).filter(|edge| !edge.back) {
-            missing[edge.to.0] -= 1;
-            if missing[edge.to.0] == 0 {
-                order.push(edge.to);
-            }
-        }
-    }
-    let operands: Vec<NodeId> = graph.ids().map(|(id, _)| id).filter(|id| !outer(id)).collect();
-    order.extend(operands);
-    order
-}
-
-fn unplaceable(graph: &Graph, discovered: &Discovered, id: NodeId) -> Unplaceable {
-    let part = discovered.parts[id.0];
-    let spaces = discovered.spaces.iter().zip(&discovered.owners);
+fn unplaceable(graph: &Graph, discovery: &Discovery, id: NodeId) -> Unplaceable {
+    let part = discovery.parts[id.0];
+    let spaces = discovery.spaces.iter().zip(&discovery.owners);
     let refusals = spaces
-        .zip(&discovered.verdicts[id.0])
+        .zip(&discovery.verdicts[id.0])
         .filter(|((space, owner), _)| space.part == part && owner.is_none_or(|owner| owner == id))
         .map(|((space, _), verdict)| {
             let why = verdict.as_ref().err().cloned();

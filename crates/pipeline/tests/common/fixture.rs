@@ -1,21 +1,27 @@
-//! The filters of the house, with sources and sinks made up for the planner.
+//! A registry of the built-in filters, with sources and sinks made for the planner tests.
 
 use filter::{
-    Arguments, Attach, Description, EndpointFacts, Filter, Form, Forms, Gives, Kind, Mistake,
-    PLAIN, Parameter, Reads, Type,
+    Arguments, Attach, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
+    OutputForm, PLAIN, Parameter, ReadDepth, Type,
 };
-use pipeline::catalogue::{Catalogue, List};
 use pipeline::plan::{Machine, Plan, plan};
+use pipeline::registry::{Registry, RegistryList};
 use std::sync::OnceLock;
 
 const fn source(name: &'static str, form: Form, parameters: &'static [Parameter]) -> Description {
-    let gives = Gives::Form(form);
+    let gives = OutputForm::Form(form);
     let takes = Forms::NONE;
-    Description { name, kind: Kind::Source, takes, gives, parameters, ..Description::EMPTY }
+    Description { name, kind: FilterKind::Source, takes, gives, parameters, ..Description::EMPTY }
 }
 
 const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Description {
-    Description { name, kind: Kind::Sink, gives: Gives::Nothing, parameters, ..Description::EMPTY }
+    Description {
+        name,
+        kind: FilterKind::Sink,
+        gives: OutputForm::Nothing,
+        parameters,
+        ..Description::EMPTY
+    }
 }
 
 const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
@@ -26,7 +32,8 @@ pub(crate) const RX: Description = Description {
         &[Parameter::optional("interface", Type::Text, "where").positional()],
     )
 };
-/// A program stands at one interface.
+
+/// Returns the attachment of a program that observes the interface; fails without an interface.
 fn attach(arguments: &Arguments) -> Result<Attach, String> {
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
     let interface = interface.to_owned();
@@ -41,19 +48,20 @@ const READ: Description = source(
 );
 const PRINT: Description = sink("print", &[]);
 const DISCARD: Description =
-    Description { reads: Reads::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
+    Description { reads: ReadDepth::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
 const PCAP: Description = sink("pcap", &[FILE]);
 
 const EXEC: Description = Description {
     name: "exec",
-    kind: Kind::Editing,
-    gives: Gives::Form(Form::Bytes),
+    kind: FilterKind::Editing,
+    gives: OutputForm::Form(Form::Bytes),
     parameters: &[Parameter::needed("command", Type::Text, "the command")],
     ..Description::EMPTY
 };
-const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
+const EXEC_AT_HEAD: Description =
+    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
 
-/// A filter that passes blocks on, so that a cycle can be drawn.
+/// A filter for requests with cycles; it is never instantiated.
 const AROUND: Description =
     Description { name: "around", user: Some(around), ..Description::EMPTY };
 
@@ -67,11 +75,11 @@ fn around(_: &Arguments) -> Result<Filter, Mistake> {
     })
 }
 
-/// The filters of the house, with sources and sinks made up for the planner.
+/// The registry of the built-in filters and the sources and sinks above.
 #[derive(Debug)]
-pub(crate) struct World(List<'static>);
+pub(crate) struct World(RegistryList<'static>);
 
-impl Catalogue for World {
+impl Registry for World {
     fn find(&self, name: &str) -> Option<&'static Description> {
         self.0.find(name)
     }
@@ -92,23 +100,23 @@ impl Catalogue for World {
         self.0.spaces()
     }
 
-    fn refuses(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
+    fn refusal(&self, _: &Description, _: &Arguments) -> Option<Mistake> {
         None
     }
 }
 
-/// The facts about its sources, sinks and programs.
+/// The facts about the sources, sinks and programs of the registry.
 pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("rx", &EndpointFacts { takes_filter: true, attaches: Some(attach), ..EndpointFacts::NONE }),
     ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
     ("pcap", &EndpointFacts { writes_files: true, ..EndpointFacts::NONE }),
 ];
 
-/// All of it.
+/// Returns the registry.
 pub(crate) fn world() -> World {
     static ENTRIES: OnceLock<Vec<&'static Description>> = OnceLock::new();
     let entries = ENTRIES.get_or_init(entries);
-    World(List { entries, endpoints: ENDPOINTS, spaces: &["kernel", "thread*"] })
+    World(RegistryList { entries, endpoints: ENDPOINTS, spaces: &["kernel", "thread*"] })
 }
 
 fn entries() -> Vec<&'static Description> {
@@ -119,7 +127,7 @@ fn entries() -> Vec<&'static Description> {
     entries
 }
 
-/// The plan of a request without mistakes, on a machine that can run it.
+/// Plans a request without errors on a machine that can run it.
 pub(crate) fn planned(request: &str, machine: &Machine) -> Plan {
     let (graph, mistakes) = pipeline::read(request, &world());
     assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));

@@ -6,12 +6,13 @@ pub(crate) mod trees;
 pub(crate) mod world;
 pub(crate) mod writer;
 
-/// A small generator of numbers (xorshift*), so that a seed replays a run.
+/// A small random number generator (xorshift*), so that a run can be repeated by its seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator of this run: `SEED=` replays one, and the seed is printed.
+    /// Returns a generator with the seed `SEED` of the environment, or with one from the clock;
+    /// prints the seed.
     #[expect(clippy::print_stdout, reason = "a property test prints its seed")]
     pub(crate) fn from_environment() -> Self {
         let seed = match std::env::var("SEED") {
@@ -31,12 +32,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// True once in `times`.
+    /// Returns true with probability 1/`times`.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -46,8 +47,8 @@ impl Random {
     }
 }
 
-/// The lines of a case file that hold cases: a request, then the indented lines that tell what
-/// becomes of it.
+/// Parses a case file: each request with the indented lines behind it, which are the expected
+/// result.
 pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {
@@ -55,29 +56,31 @@ pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
             continue;
         }
         match line.strip_prefix("  ") {
-            Some(told) => cases.last_mut().expect("a request stands first").1.push(told.to_owned()),
+            Some(result) => {
+                cases.last_mut().expect("a request stands first").1.push(result.to_owned())
+            }
             None => cases.push((line.to_owned(), Vec::new())),
         }
     }
     cases
 }
 
-/// The case file again, with what is told now behind each request.
-pub(crate) fn update_cases(text: &str, tell: impl Fn(&str) -> Vec<String>) -> String {
+/// Returns the case file with the expected results replaced by those of `format_graph`.
+pub(crate) fn update_cases(text: &str, format_graph: impl Fn(&str) -> Vec<String>) -> String {
     let mut out = String::new();
     for line in text.lines().filter(|line| !line.starts_with("  ")) {
         out.push_str(line);
         out.push('\n');
         if !(line.starts_with('#') || line.trim().is_empty()) {
-            for told in tell(line) {
-                out.push_str(&format!("  {told}\n"));
+            for result in format_graph(line) {
+                out.push_str(&format!("  {result}\n"));
             }
         }
     }
     out
 }
 
-/// The text of a request in a case file.
+/// Returns the request that a line of a case file denotes; `⏎` stands for a line break.
 pub(crate) fn request_text(line: &str) -> String {
     if line == "<empty>" { String::new() } else { line.replace('⏎', "\n") }
 }

@@ -1,9 +1,9 @@
-//! Random trees in normal form, and trees without their spans, so that they can be compared.
+//! Random syntax trees in normal form, and the removal of spans for comparisons.
 
 use pipeline::language::Span;
 use pipeline::language::tree::{
-    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Name, Not, Operator, Option_, Pipe,
-    Pipeline, Request, Stage, Term, Text, Value,
+    Argument, Branch, Class, Classes, FilterTerm, Group, Label, Name, Not, Operator, Pipe,
+    Pipeline, Request, RequestOption, Stage, Term, Text, Value,
 };
 
 use super::Random;
@@ -33,7 +33,7 @@ const QUOTED: &[&[u8]] = &[
     b"eth0",
 ];
 
-/// A tree as the parser would make it, in the normal form that `tree` describes.
+/// Returns a random tree in the normal form that the parser produces.
 pub(crate) fn request(random: &mut Random) -> Request {
     let options = (0..random.below(3).saturating_sub(1)).map(|_| option(random)).collect();
     let count = if random.once_in(8) { 2 } else { 1 };
@@ -42,12 +42,12 @@ pub(crate) fn request(random: &mut Random) -> Request {
     Request { options, pipelines }
 }
 
-fn option(random: &mut Random) -> Option_ {
+fn option(random: &mut Random) -> RequestOption {
     let value = (!random.once_in(3)).then(|| text(random));
-    Option_ { key: name(random, KEYS), value, span: NO }
+    RequestOption { key: name(random, KEYS), value, span: NO }
 }
 
-/// A term of about `fuel` filters, at most `depth` levels deep.
+/// Returns a random term of about `fuel` filters, nested at most `depth` levels deep.
 fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     *fuel = fuel.saturating_sub(1);
     if *fuel == 0 || depth == 0 {
@@ -161,7 +161,7 @@ fn name(random: &mut Random, of: &[&str]) -> Name {
     Name { text: random.pick(of).to_owned(), span: NO }
 }
 
-/// The tree with every span set to nothing.
+/// Returns the tree with all spans empty.
 pub(crate) fn without_spans(mut request: Request) -> Request {
     for option in &mut request.options {
         option.span = NO;
@@ -174,7 +174,7 @@ pub(crate) fn without_spans(mut request: Request) -> Request {
 
 fn clear(term: &mut Term) {
     match term {
-        Term::Missing(span) => *span = NO,
+        Term::Hole(span) => *span = NO,
         Term::Filter(node) => clear_node(node),
         Term::Not(not) => {
             not.span = NO;

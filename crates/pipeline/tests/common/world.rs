@@ -1,14 +1,19 @@
-//! A made-up catalogue: small, with one entry of every kind that the checks tell apart.
+//! A small registry for tests, with one entry of every kind that the checks distinguish.
 
 use filter::{
-    Arguments, Classes, Description, EndpointFacts, Filter, Form, Forms, Gives, Kind, Mistake,
-    Observed, Parameter, Type, ValueRange,
+    Arguments, Classes, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
+    ObservedSource, OutputForm, Parameter, Type, ValueRange,
 };
-use pipeline::catalogue::List;
+use pipeline::registry::RegistryList;
 
 const PORTS: &[(&str, u32)] = &[("ssh", 22), ("telnet", 23), ("dns", 53), ("http_port", 80)];
 
-const fn entry(name: &'static str, kind: Kind, takes: Forms, gives: Gives) -> Description {
+const fn entry(
+    name: &'static str,
+    kind: FilterKind,
+    takes: Forms,
+    gives: OutputForm,
+) -> Description {
     Description { name, kind, takes, gives, ..Description::EMPTY }
 }
 
@@ -20,7 +25,7 @@ const fn numbers(
     names: &'static [(&'static str, u32)],
 ) -> Description {
     let classes = Classes::Number { what, range, names };
-    Description { classes, ..entry(name, Kind::Classification, takes, Gives::Same) }
+    Description { classes, ..entry(name, FilterKind::Classification, takes, OutputForm::Same) }
 }
 
 const fn range(low: u32, high: u32) -> ValueRange {
@@ -37,25 +42,25 @@ const RX: Description = Description {
         Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
         Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
     ],
-    ..entry("rx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
+    ..entry("rx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 const TX_SOURCE: Description = Description {
     parameters: &[
         Parameter::optional("interface", Type::Text, "where to listen").positional(),
         Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself"),
     ],
-    ..entry("tx", Kind::Source, Forms::NONE, Gives::Form(Form::Frame))
+    ..entry("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 
-fn observed(arguments: &Arguments, received: bool, sent: bool) -> Observed {
+fn observed(arguments: &Arguments, received: bool, sent: bool) -> ObservedSource {
     let interface = arguments.text("interface").map(str::to_owned);
-    Observed::Frames { interface, netns: None, received, sent, own: false }
+    ObservedSource::Frames { interface, netns: None, received, sent, own: false }
 }
 const TX: Description =
-    entry("tx", Kind::Sink, Forms::of(&[Form::Frame, Form::Bytes]), Gives::Nothing);
+    entry("tx", FilterKind::Sink, Forms::of(&[Form::Frame, Form::Bytes]), OutputForm::Nothing);
 const BUFFER: Description = Description {
     parameters: &[Parameter::needed("name", Type::Text, "the buffer's name")],
-    ..entry("buffer", Kind::Source, Forms::NONE, Gives::Form(Form::Bytes))
+    ..entry("buffer", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Bytes))
 };
 const BPF: Description = Description {
     parameters: &[Parameter::needed(
@@ -65,12 +70,12 @@ const BPF: Description = Description {
     )],
     classes: Classes::YesNo,
     user: Some(compile),
-    ..entry("bpf", Kind::Inspection, Forms::FRAMED, Gives::Same)
+    ..entry("bpf", FilterKind::Inspection, Forms::FRAMED, OutputForm::Same)
 };
 const ETH: Description =
     numbers("eth", Forms::of(&[Form::Frame]), "the ethertype", range(0, 0xffff), &[]);
 const IP: Description = Description {
-    gives: Gives::Form(Form::Packet),
+    gives: OutputForm::Form(Form::Packet),
     ..numbers("ip", Forms::of(&[Form::Frame]), "the version", range(4, 6), &[])
 };
 const DPORT: Description =
@@ -79,7 +84,12 @@ const FLAVOUR: Description =
     numbers("flavour", Forms::FRAMED, "the flavour", range(1, 9), &[("ssh", 7), ("odd", 1)]);
 const TCP: Description = Description {
     parameters: &[Parameter::named("depth", Type::Number { low: 1, high: 64 }, "8", "how deep")],
-    ..entry("tcp", Kind::Reordering, Forms::of(&[Form::Packet]), Gives::Form(Form::Stream))
+    ..entry(
+        "tcp",
+        FilterKind::Reordering,
+        Forms::of(&[Form::Packet]),
+        OutputForm::Form(Form::Stream),
+    )
 };
 const HTTP: Description = Description {
     classes: Classes::Number {
@@ -92,20 +102,26 @@ const HTTP: Description = Description {
         ("response", range(100, 999)),
         ("exchange", range(1000, 1999)),
     ],
-    ..entry("http", Kind::Classification, Forms::of(&[Form::Stream]), Gives::Form(Form::Message))
+    ..entry(
+        "http",
+        FilterKind::Classification,
+        Forms::of(&[Form::Stream]),
+        OutputForm::Form(Form::Message),
+    )
 };
 const SSH: Description = Description {
     parameters: &[Parameter::optional("user", Type::Text, "whose").positional()],
-    ..entry("ssh", Kind::Inspection, Forms::ANY, Gives::Same)
+    ..entry("ssh", FilterKind::Inspection, Forms::ANY, OutputForm::Same)
 };
-const COUNT: Description = entry("count", Kind::Statistics, Forms::ANY, Gives::Same);
-const COMPRESS: Description = entry("compress", Kind::Editing, Forms::ANY, Gives::Same);
+const COUNT: Description = entry("count", FilterKind::Statistics, Forms::ANY, OutputForm::Same);
+const COMPRESS: Description = entry("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
 const EXEC: Description = Description {
     parameters: &[Parameter::needed("command", Type::Text, "what to run")],
     classes: Classes::YesNo,
-    ..entry("exec", Kind::Editing, Forms::ANY, Gives::Form(Form::Bytes))
+    ..entry("exec", FilterKind::Editing, Forms::ANY, OutputForm::Form(Form::Bytes))
 };
-const EXEC_AT_HEAD: Description = Description { kind: Kind::Source, takes: Forms::NONE, ..EXEC };
+const EXEC_AT_HEAD: Description =
+    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
 const FILES: Description = Description {
     parameters: &[
         Parameter::needed("directory", Type::Path, "where the files go"),
@@ -116,15 +132,15 @@ const FILES: Description = Description {
             "one file for each",
         ),
     ],
-    ..entry("files", Kind::Sink, Forms::ANY, Gives::Nothing)
+    ..entry("files", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
 const PRINT: Description = Description {
     parameters: &[Parameter::optional("field", Type::Text, "what to print").positional().many()],
-    ..entry("print", Kind::Sink, Forms::ANY, Gives::Nothing)
+    ..entry("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
-const LOG: Description = entry("log", Kind::Sink, Forms::ANY, Gives::Nothing);
+const LOG: Description = entry("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
 
-/// Refuses `nonsense` at its place, and takes everything else. It never makes a filter.
+/// Rejects every expression, with the position of `nonsense` if it occurs. Never returns a filter.
 fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =
@@ -133,7 +149,7 @@ fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     Err(mistake)
 }
 
-/// The facts about its sources and programs.
+/// The facts about the sources and programs of the registry.
 const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     (
         "rx",
@@ -152,12 +168,12 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
 ];
 
-/// The catalogue, which asks `compile` only about expressions with nonsense in them.
+/// The registry. It calls `compile` only for expressions that contain `nonsense`.
 #[derive(Debug)]
-pub(crate) struct World(pub(crate) List<'static>);
+pub(crate) struct World(pub(crate) RegistryList<'static>);
 
 pub(crate) fn world() -> World {
-    World(List {
+    World(RegistryList {
         entries: &[
             &RX,
             &TX,
@@ -184,7 +200,7 @@ pub(crate) fn world() -> World {
     })
 }
 
-impl pipeline::Catalogue for World {
+impl pipeline::Registry for World {
     fn find(&self, name: &str) -> Option<&'static Description> {
         self.0.find(name)
     }
@@ -205,7 +221,7 @@ impl pipeline::Catalogue for World {
         self.0.spaces()
     }
 
-    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let nonsense = arguments.text("expression").is_some_and(|text| text.contains("nonsense"));
         entry.user.filter(|_| nonsense).and_then(|make| make(arguments).err())
     }

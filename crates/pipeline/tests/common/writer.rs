@@ -1,5 +1,5 @@
-//! Writes a tree as a person might: white space, comments, redundant parentheses, the order of pins
-//! and marks, and the kind of quotes are all left to chance. Reading it must give the tree back.
+//! Writes a syntax tree with random white space, comments, redundant parentheses, order of pins and
+//! marks, and kinds of quotes. Parsing the text must return the same tree.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use pipeline::language::tree::{
 
 use super::Random;
 
-/// A text of the request, different at each call.
+/// Returns a random text of the request.
 pub(crate) fn write(request: &Request, random: &mut Random) -> String {
     let mut writer = Writer { out: String::new(), random };
     writer.space(false);
@@ -61,7 +61,7 @@ impl Writer<'_> {
             return;
         }
         match term {
-            Term::Missing(_) => unreachable!("generated trees are whole"),
+            Term::Hole(_) => unreachable!("generated trees are whole"),
             Term::Filter(node) => self.node(node),
             Term::Not(not) => {
                 self.out.push('!');
@@ -230,7 +230,7 @@ fn begins_with_label(term: &Term) -> bool {
     }
 }
 
-/// True for labels that cannot be a filter's name, so that no white space need stand before them.
+/// Returns true for labels that cannot be a filter's name and need no white space in front.
 fn is_numeric(label: &Label) -> bool {
     let text = label.to_string();
     let text = text.trim_start_matches(['|', '!']);

@@ -1,30 +1,30 @@
-//! Resolves a label against the classifiers upstream of its arc.
+//! Resolution of a label against the classifiers upstream of its arc.
 
 use filter::prelude::Class as ClassValue;
 use filter::{Classes as Answered, ValueRange};
 
-use crate::catalogue::Catalogue;
-use crate::check::answers::Answers;
 use crate::check::lower::Draft;
+use crate::check::upstream::Classifiers;
 use crate::classes::ClassSet;
 use crate::language::label::brief;
 use crate::language::tree::{Class, Classes, Label, Name, Value};
 use crate::language::{Diagnostic, Span, nearest};
+use crate::registry::Registry;
 
-/// Natural 0 as a class.
+/// The class of a natural 0.
 const ZERO: u32 = ClassValue::ZERO.0;
 
-/// The classifiers that give the class on an arc.
+/// The classifiers of an arc, against which its label is resolved.
 pub(super) struct Meaning<'c> {
     classifiers: Vec<Classifier>,
     unknown: bool,
-    catalogue: &'c dyn Catalogue,
+    registry: &'c dyn Registry,
 }
 
-/// A filter that gives classes.
+/// A filter upstream that determines the class of a block.
 struct Classifier {
     name: &'static str,
-    /// The word for the number in messages.
+    /// The unit of the class in messages, such as `a port`.
     what: &'static str,
     range: ValueRange,
     names: &'static [(&'static str, u32)],
@@ -32,9 +32,13 @@ struct Classifier {
 }
 
 impl<'c> Meaning<'c> {
-    pub(super) fn new(answers: &Answers, draft: &Draft<'_>, catalogue: &'c dyn Catalogue) -> Self {
+    pub(super) fn new(
+        upstream: &Classifiers,
+        draft: &Draft<'_>,
+        registry: &'c dyn Registry,
+    ) -> Self {
         let mut classifiers: Vec<Classifier> = Vec::new();
-        let entries = answers.nodes.iter().filter_map(|id| draft.nodes[id.0].entry);
+        let entries = upstream.nodes.iter().filter_map(|id| draft.nodes[id.0].entry);
         for entry in entries {
             if classifiers.iter().any(|known| known.name == entry.name) {
                 continue;
@@ -47,16 +51,16 @@ impl<'c> Meaning<'c> {
             let (name, groups) = (entry.name, entry.groups);
             classifiers.push(Classifier { name, what, range, names, groups });
         }
-        Self { classifiers, unknown: answers.unknown, catalogue }
+        Self { classifiers, unknown: upstream.unknown, registry }
     }
 
-    /// The classifier that has a class of this name.
+    /// Returns the classifier with a class of this name.
     pub(super) fn has_name(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| known.class(name).or_else(|| known.group(name)).is_some();
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// The classes that a label lets through; everything after a mistake.
+    /// Returns the classes of a label; all classes after an error.
     pub(super) fn of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
@@ -88,7 +92,7 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// The classes of one entry of the list; none after a mistake or where it cannot be known.
+    /// Returns the classes of one entry of a label; `None` after an error or if unknown.
     fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
@@ -102,7 +106,7 @@ impl<'c> Meaning<'c> {
         let highest = self.classifiers.iter().map(Classifier::highest).max().unwrap_or(ZERO);
         let from = from.map_or(Some(if lowest == 0 { ZERO } else { lowest }), |end| end)?;
         let to = to.map_or(Some(highest), |end| end)?;
-        // A natural 0 is below all other numbers, and not only where it is written.
+        // A natural 0 is less than all other numbers, although its class is the largest.
         let set = match (from, to) {
             (ZERO, ZERO) => ClassSet::one(ZERO),
             (ZERO, to) => ClassSet::one(ZERO).union(&ClassSet::range(1, to)),
@@ -120,8 +124,8 @@ impl<'c> Meaning<'c> {
         Some(set)
     }
 
-    /// The classes that a value means, one mostly; none after a mistake or where it cannot be
-    /// known.
+    /// Returns the range of classes of a value, usually one class; `None` after an error or if
+    /// unknown.
     fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
             Value::Name(name) => self.named(name, mistakes),
@@ -139,7 +143,7 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// The range of classes that a name means, of one class mostly.
+    /// Returns the range of classes of a name, usually one class.
     fn named(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
@@ -157,7 +161,7 @@ impl<'c> Meaning<'c> {
             (Some((one, range)), None) => {
                 let other = having.iter().find(|(_, other)| other != range);
                 let (other, differs) = other.copied().unwrap_or((one, *range));
-                let (this, that) = (shown(*range), shown(differs));
+                let (this, that) = (listed(*range), listed(differs));
                 let what =
                     format!("`{}` is {this} of `{one}` and {that} of `{other}`", brief(text));
                 Diagnostic::error(name.span, what)
@@ -186,21 +190,21 @@ impl<'c> Meaning<'c> {
         if let Some(meant) = nearest(name, names()) {
             return mistake.hint(format!("did you mean `{meant}`?"));
         }
-        if self.catalogue.find(name).is_some() {
+        if self.registry.find(name).is_some() {
             return mistake.hint(format!("for the filter write `| {name}`"));
         }
-        const SHOWN: usize = 8;
-        let shown: Vec<String> = names().take(SHOWN).map(|name| format!("`{name}`")).collect();
-        let more = if names().count() > SHOWN { ", …" } else { "" };
-        match shown.is_empty() {
+        const LISTED: usize = 8;
+        let listed: Vec<String> = names().take(LISTED).map(|name| format!("`{name}`")).collect();
+        let more = if names().count() > LISTED { ", …" } else { "" };
+        match listed.is_empty() {
             true => mistake,
-            false => mistake.hint(format!("there are {}{more}", shown.join(", "))),
+            false => mistake.hint(format!("there are {}{more}", listed.join(", "))),
         }
     }
 
     fn no_classifier(&self, label: &Label) -> Diagnostic {
         let mistake = Diagnostic::error(label.span, "no filter before this arc has classes");
-        match label.single_name().filter(|name| self.catalogue.find(name).is_some()) {
+        match label.single_name().filter(|name| self.registry.find(name).is_some()) {
             Some(filter) => mistake.hint(format!("for the filter write `| {filter}`")),
             None => mistake
                 .hint("put a filter before it that tells classes apart, for instance `dport`"),
@@ -219,8 +223,8 @@ impl<'c> Meaning<'c> {
     }
 }
 
-/// A range as it is written.
-fn shown((low, high): (u32, u32)) -> String {
+/// Formats a range.
+fn listed((low, high): (u32, u32)) -> String {
     if low == high { low.to_string() } else { format!("{low}:{high}") }
 }
 
@@ -230,19 +234,19 @@ impl Classifier {
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
-    /// The largest class that it answers.
+    /// Returns the largest class that the classifier can return.
     fn highest(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
         named.chain([self.range.high]).filter(|class| *class < ZERO).max().unwrap_or(ZERO - 1)
     }
 
-    /// All names that may stand in a label.
+    /// Returns all names that a label may use.
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let groups = self.groups.iter().map(|(name, _)| *name);
         groups.chain(self.names.iter().map(|(name, _)| *name))
     }
 
-    /// The class of this name, as a range.
+    /// Returns the class of this name, as a range.
     fn class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
@@ -253,7 +257,7 @@ impl Classifier {
         Some((class, class))
     }
 
-    /// The range of this name.
+    /// Returns the range of the group of this name.
     fn group(&self, name: &str) -> Option<(u32, u32)> {
         let group = self.groups.iter().find(|(known, _)| *known == name);
         group.map(|(_, range)| (range.low, range.high))

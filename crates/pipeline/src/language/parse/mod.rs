@@ -1,4 +1,4 @@
-//! From tokens to the tree: the grammar of seed 000 §4.2, made unambiguous, one function per rule.
+//! The parser: the grammar of [SL §4.2] made unambiguous, one method per rule.
 //!
 //! ```text
 //! Request  = { Option } , Pipeline , { ";" , Pipeline } , [ ";" ] ;
@@ -10,14 +10,13 @@
 //! Unary    = "!" , Unary | "(" , Pipeline , ")" | FilterTerm ;
 //! ```
 //!
-//! All mistakes of a request are found in one pass: where a filter is missing the tree gets
-//! `Term::Missing` and nothing is consumed; where an operator is missing a pipe is assumed; a
-//! parenthesis that is never closed is closed at the end. Each token is consumed once, and
-//! recursion stops at `DEPTH_MAX`, so time is linear and the stack bounded whatever the text.
-//! [SL §4.2]
+//! One pass finds all errors of a request. A missing filter becomes a `Term::Hole` that consumes no
+//! token, a missing operator is read as a pipe, and an unclosed parenthesis ends with the text.
+//! Each token is consumed once, and recursion stops at `DEPTH_MAX`, so time is linear and the stack
+//! bounded for any text. [SL §4.2]
 
-mod missing;
 mod node;
+mod recover;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -27,16 +26,16 @@ use super::lex::{Token, TokenKind, lex};
 use super::limits::{DEPTH_MAX, TEXT_MAX};
 use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, Stage, Term};
 
-/// Reads a request: the tree and everything that is wrong with it, in the order of the text.
+/// Parses a request into a tree and diagnostics, sorted by position.
 ///
-/// The tree is whole even if there are mistakes, with `Term::Missing` in their places, so that the
-/// checks can find further mistakes in the rest.
+/// The tree is complete even after errors, with a `Term::Hole` for each missing filter, so that the
+/// checks can find further errors.
 pub fn parse(text: &str) -> (Request, Vec<Diagnostic>) {
     let (request, mistakes, _) = parse_counted(text);
     (request, mistakes)
 }
 
-/// Like `parse`, with the number of steps that lexer and parser took: tests hold it against the
+/// Like `parse`; also returns the number of steps of lexer and parser, which tests compare with the
 /// length of the text.
 pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
     if text.len() > TEXT_MAX {
@@ -65,19 +64,19 @@ pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
 
 struct Parser<'t> {
     text: &'t str,
-    /// Never empty: the last is `End`, and it is never passed.
+    /// Never empty: the last token is `End`, and `bump` never passes it.
     tokens: Vec<Token>,
     at: usize,
     mistakes: Vec<Diagnostic>,
-    /// Counted wherever a token is looked at, so that no loop escapes the count.
+    /// Incremented by every inspection of a token, so that no loop escapes the count.
     steps: Cell<u64>,
-    /// Parentheses and negations around the current token.
+    /// The number of open parentheses and negations around the current token.
     depth: usize,
-    /// Parentheses alone.
+    /// The number of open parentheses.
     open: usize,
-    /// Parentheses that a `;` has cut: what would have closed them is not reported again.
+    /// The number of parentheses cut off by a `;`, whose closing partners are not reported again.
     unclosed: usize,
-    /// Up to this token, a missing filter has been reported already.
+    /// The token up to which missing filters have been reported.
     reported_until: usize,
     filters: usize,
     marks: HashSet<String>,
@@ -107,7 +106,7 @@ impl Parser<'_> {
         Request { options, pipelines }
     }
 
-    /// Ends before `;`, the end, or a `)` that closes something.
+    /// Parses a pipeline, up to `;`, the end, or the `)` that closes an open parenthesis.
     fn pipeline(&mut self, label_ok: bool) -> Term {
         let first = self.group(Operator::Parallel, label_ok);
         let mut stages = Stages::new(stage_of(first));
@@ -141,7 +140,7 @@ impl Parser<'_> {
         Pipe { label, span: token.span }
     }
 
-    /// Reads one level of operators; a single operand is returned as it is.
+    /// Parses one level of operators; a single operand is returned unchanged.
     fn group(&mut self, operator: Operator, label_ok: bool) -> Branch {
         let first = self.operand(operator, label_ok);
         if !self.at_operator(operator) {
@@ -195,7 +194,7 @@ impl Parser<'_> {
                     TokenKind::Word { .. } | TokenKind::Quoted(_) => drop(self.node()),
                     _ => {}
                 }
-                Term::Missing(start)
+                Term::Hole(start)
             }
             TokenKind::Bang => {
                 self.bump();
@@ -208,7 +207,7 @@ impl Parser<'_> {
             TokenKind::Open if self.depth >= DEPTH_MAX => {
                 self.too_deep();
                 self.skip_parentheses();
-                Term::Missing(start)
+                Term::Hole(start)
             }
             TokenKind::Open => self.parentheses(),
             TokenKind::Word { .. } | TokenKind::Quoted(_) => self.node(),
@@ -223,7 +222,7 @@ impl Parser<'_> {
         if matches!(self.kind(), TokenKind::Close) {
             let span = opened.to(self.bump().span);
             self.report(span, "the parentheses are empty", "");
-            return Term::Missing(span);
+            return Term::Hole(span);
         }
         if matches!(self.kind(), TokenKind::Semicolon | TokenKind::End) {
             self.report(
@@ -231,7 +230,7 @@ impl Parser<'_> {
                 "the parenthesis is never closed",
                 "a filter and a `)` are missing",
             );
-            return Term::Missing(opened);
+            return Term::Hole(opened);
         }
         self.depth += 1;
         self.open += 1;
@@ -247,7 +246,7 @@ impl Parser<'_> {
         term
     }
 
-    /// Passes a parenthesis with everything in it.
+    /// Skips a parenthesised part.
     fn skip_parentheses(&mut self) {
         let mut open = 0usize;
         loop {
@@ -269,7 +268,7 @@ impl Parser<'_> {
         self.report(self.span(), what, "what is inside is not read");
     }
 
-    /// Passes a parenthesis that closes nothing; false if there is none.
+    /// Skips an unmatched `)`; returns false if there is none.
     fn closes_nothing(&mut self) -> bool {
         let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {
@@ -296,7 +295,7 @@ impl Parser<'_> {
         self.tokens[self.at].span
     }
 
-    /// The current token, which is passed unless it is the end.
+    /// Returns the current token and advances, unless it is `End`.
     fn bump(&mut self) -> Token {
         self.count();
         let token = self.tokens[self.at].clone();
@@ -311,7 +310,8 @@ impl Parser<'_> {
     }
 }
 
-/// Turns a branch into a stage: its label, which only parentheses can have let in, keeps them.
+/// Turns a branch into a stage. A label is possible only inside parentheses, so it stays in a group
+/// of one branch.
 fn stage_of(branch: Branch) -> Term {
     match branch.label {
         None => branch.term,
@@ -322,7 +322,7 @@ fn stage_of(branch: Branch) -> Term {
     }
 }
 
-/// Adds an operand to a group in normal form (see `tree`).
+/// Adds an operand to a group and keeps the group in normal form (see `tree`).
 fn splice(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     match branch {
         Branch { label: None, term: Term::Group(group), .. }
@@ -334,7 +334,7 @@ fn splice(operator: Operator, branch: Branch, branches: &mut Vec<Branch>) {
     }
 }
 
-/// A pipeline in normal form while it grows: pipelines inside it are spliced.
+/// A growing pipeline in normal form: the stages of inner pipelines are inlined.
 struct Stages {
     first: Term,
     rest: Vec<Stage>,

@@ -1,4 +1,4 @@
-//! Filters with their arguments, and the request's options.
+//! The parser of filters with their arguments, and of request options.
 //!
 //! ```text
 //! FilterTerm      = NAME , { Argument } ;
@@ -9,19 +9,19 @@
 //! Option    = "--" , KEY , [ "=" , ( WORD | STRING ) ] ;
 //! ```
 //!
-//! Deviations, both so that a mistake never means something else: a quoted text touches no other
-//! text (`out/"my dir"` would be one word in a shell and two here), and a mark may have capital
-//! letters, as in the source's `a --name=X`.
+//! Two deviations prevent misreadings. A quoted text must be separated from its neighbours
+//! (`out/"my dir"` is one word in a shell and would be two here). A mark may have capital letters,
+//! as in the paper's `a --name=X`.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
 use crate::language::label::{brief, is_name};
 use crate::language::lex::TokenKind;
 use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
-use crate::language::tree::{Argument, FilterTerm, Name, Option_, Term, Text};
+use crate::language::tree::{Argument, FilterTerm, Name, RequestOption, Term, Text};
 
 impl Parser<'_> {
-    pub(super) fn options(&mut self) -> Vec<Option_> {
+    pub(super) fn options(&mut self) -> Vec<RequestOption> {
         let mut options = Vec::new();
         while let Some(word) = self.word().filter(|word| word.starts_with("--")) {
             let span = self.bump().span;
@@ -43,7 +43,7 @@ impl Parser<'_> {
                 },
             };
             let span = value.as_ref().map_or(span, |value| span.to(value.span));
-            options.push(Option_ { key, value, span });
+            options.push(RequestOption { key, value, span });
         }
         options
     }
@@ -73,10 +73,10 @@ impl Parser<'_> {
             self.pin(pin, Span::new(middle, span.end), &mut node);
         }
         self.arguments(&mut node);
-        if named { Term::Filter(node) } else { Term::Missing(node.span) }
+        if named { Term::Filter(node) } else { Term::Hole(node.span) }
     }
 
-    /// Reads arguments until something comes that is none.
+    /// Parses arguments up to the first token that cannot start one.
     fn arguments(&mut self, node: &mut FilterTerm) {
         loop {
             let span = self.span();
@@ -127,8 +127,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what stands behind the `=` of the word under `span`: the rest of the word, or the
-    /// quoted text that touches it.
+    /// Parses the value behind the `=` of the word under `span`: the rest of the word or an
+    /// adjacent quoted text. Reports an error and returns `None` if there is neither.
     fn value(&mut self, rest: &str, span: Span) -> Option<Text> {
         if !rest.is_empty() {
             let span = Span::new(span.end - rest.len(), span.end);
@@ -201,7 +201,7 @@ impl Parser<'_> {
         node.pin = Some(Name { text: pin.to_owned(), span });
     }
 
-    /// Passes a quoted text that touches the token before; false if there is none.
+    /// Skips a quoted text that is adjacent to the previous token; returns false if there is none.
     fn pass_glued_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
         let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
@@ -211,7 +211,7 @@ impl Parser<'_> {
         found
     }
 
-    /// Reports a quoted text that touches the text before it, or is touched by the word behind it.
+    /// Reports a text that is adjacent to the previous text.
     fn apart(&mut self, word: &str) {
         let touches = self.tokens[self.at].glued && !word.starts_with('@');
         let text = self.at > 0
@@ -229,7 +229,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The current word; none if the current token is something else.
+    /// Returns the text of the current token; `None` if it is no word.
     pub(super) fn word(&mut self) -> Option<String> {
         let span = self.span();
         match self.kind() {
@@ -251,11 +251,11 @@ impl Parser<'_> {
         let name = Name { text, span };
         let mut node = FilterTerm { name, arguments: Vec::new(), mark: None, pin: None, span };
         self.arguments(&mut node);
-        Term::Missing(node.span)
+        Term::Hole(node.span)
     }
 
-    /// Says why a word is no filter name, and what it was meant to be as far as its neighbours
-    /// tell.
+    /// Explains why a word cannot be a filter name, and guesses from the neighbouring tokens what
+    /// was meant.
     fn invalid_name(&mut self, word: &str, span: Span) -> Diagnostic {
         let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
         if word.starts_with("--") {
@@ -341,7 +341,7 @@ fn no_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
     }
 }
 
-/// Splits `--key=value` behind its first `skip` bytes; no value without `=`.
+/// Splits `key=value` at the first `=`, without the first `skip` bytes; no value without `=`.
 fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     let word = word.get(skip..).unwrap_or_default();
     match word.split_once('=') {
@@ -350,7 +350,7 @@ fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     }
 }
 
-/// True for `[a-z][a-z0-9_-]*`.
+/// Returns true for `[a-z][a-z0-9_-]*`.
 fn is_key(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
         && word
@@ -358,7 +358,7 @@ fn is_key(word: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
 }
 
-/// True for `[A-Za-z][A-Za-z0-9_]*`.
+/// Returns true for `[A-Za-z][A-Za-z0-9_]*`.
 fn is_mark(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -1,97 +1,78 @@
-//! Selection for graphs in which branch and bound looks at too much: one node after the other is
-//! placed, and of all ways that agree about the nodes at the border only the cheapest is kept.
+//! Selection by node elimination, for graphs that are too large for branch and bound.
 //!
-//! What comes later depends on what came before only by the nodes that have edges to both, so this
-//! is exact. A tree has few of them at a time when it is walked branch by branch, however many
-//! branches it has. Where there are too many ways all the same, the cheapest are kept, and the
-//! result is not called proved.
+//! Nodes are placed one after the other, and of all partial placements that agree on the nodes at
+//! the border only the cheapest is kept. Later costs depend on earlier nodes only through edges
+//! across the border, so the result is exact. Walked branch by branch, a tree has a small border,
+//! however many branches it has. If there are still too many partial placements, only the cheapest
+//! are kept, and the result is not exact.
 
-use super::{Assignment, Search, Try};
+use super::{Assignment, LegalSpace, Search};
 use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
-/// The most ways stored at once.
-const WAYS_MAX: usize = 20_000;
+/// The maximum number of partial placements stored at once.
+const CANDIDATES_MAX: usize = 20_000;
 
-/// A node at the border: the node, its space, the space that reads its output, and true if header
-/// offsets are known there.
+/// The nodes at the border, each with its space, the space that reads its output, and whether
+/// header offsets are known there.
 type Border = Vec<(usize, usize, usize, bool)>;
 
-/// A way to the nodes so far, as the last of its steps.
-struct WayStep {
+/// The last step of a partial placement, linked to the previous one.
+struct SearchStep {
     before: usize,
     id: NodeId,
-    made: Try,
+    made: LegalSpace,
 }
 
-/// The cheapest way, how many were looked at, and whether no cheaper one exists.
+/// Returns the cheapest placement with its cost, the number of candidates examined, and true if the
+/// result is exact. `None` if no placement is legal.
 pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
-    let order = walked(graph);
+    let order = graph.order();
     let last = last_uses(graph, &order);
-    let mut way = Assignment::begin(graph.nodes.len());
-    let mut steps: Vec<WayStep> = Vec::new();
-    let mut ways: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
-    let (mut looked, mut exact) = (0, true);
+    let mut assignment = Assignment::begin(graph.nodes.len());
+    let mut steps: Vec<SearchStep> = Vec::new();
+    let mut candidates: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
+    let (mut examined, mut exact) = (0, true);
     for (at, id) in order.iter().enumerate() {
         let mut next: HashMap<Border, (f64, usize)> = HashMap::new();
-        for (border, cost, before) in &ways {
-            for (node, space, leaves, looked) in border {
-                (way.spaces[*node], way.leaves[*node]) = (*space, *leaves);
-                way.looked[*node] = *looked;
+        for (border, cost, before) in &candidates {
+            for (node, space, output_space, headers_known) in border {
+                (assignment.spaces[*node], assignment.output_spaces[*node]) =
+                    (*space, *output_space);
+                assignment.headers_known[*node] = *headers_known;
             }
-            for made in search.tries(*id, &way) {
-                looked += 1;
-                let own = made.own * search.discovered.flows.0[id.0];
-                let (look, looked) = search.looks(*id, made.enters, &way);
-                let cost = cost + own + search.rings(*id, made.enters, &way) + look;
+            for made in search.legal_spaces(*id, &assignment) {
+                examined += 1;
+                let own = made.own * search.discovery.flows.0[id.0];
+                let (look, headers_known) = search.header_cost(*id, made.input_space, &assignment);
+                let cost = cost + own + search.rings(*id, made.input_space, &assignment) + look;
                 let mut border = border.clone();
-                border.push((id.0, made.space, made.leaves, looked));
+                border.push((id.0, made.space, made.output_space, headers_known));
                 border.retain(|(node, ..)| last[*node] > at);
                 let best = next.entry(border).or_insert((f64::INFINITY, usize::MAX));
                 if cost < best.0 {
-                    steps.push(WayStep { before: *before, id: *id, made });
+                    steps.push(SearchStep { before: *before, id: *id, made });
                     *best = (cost, steps.len() - 1);
                 }
             }
         }
-        ways = next.into_iter().map(|(border, (cost, step))| (border, cost, step)).collect();
-        ways.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
-        exact &= ways.len() <= WAYS_MAX;
-        ways.truncate(WAYS_MAX);
+        candidates = next.into_iter().map(|(border, (cost, step))| (border, cost, step)).collect();
+        candidates.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
+        exact &= candidates.len() <= CANDIDATES_MAX;
+        candidates.truncate(CANDIDATES_MAX);
     }
-    let (_, cost, mut step) = ways.into_iter().next()?;
-    while let Some(WayStep { before, id, made }) = steps.get(step) {
-        way.spaces[id.0] = made.space;
-        (way.enters[id.0], way.leaves[id.0]) = (made.enters, made.leaves);
+    let (_, cost, mut step) = candidates.into_iter().next()?;
+    while let Some(SearchStep { before, id, made }) = steps.get(step) {
+        assignment.spaces[id.0] = made.space;
+        (assignment.input_spaces[id.0], assignment.output_spaces[id.0]) =
+            (made.input_space, made.output_space);
         step = *before;
     }
-    Some(((cost, way), looked, exact))
+    Some(((cost, assignment), examined, exact))
 }
 
-/// The nodes from the sources to the sinks, each branch to its end before the next; operands behind
-/// their section.
-fn walked(graph: &Graph) -> Vec<NodeId> {
-    let coming = |id: NodeId| graph.inputs(id).filter(|edge| !edge.back).count();
-    let mut missing: Vec<usize> = graph.ids().map(|(id, _)| coming(id)).collect();
-    let ready = |id: &NodeId| graph.node(*id).inside.is_none() && coming(*id) == 0;
-    let mut open: Vec<NodeId> = graph.ids().map(|(id, _)| id).filter(ready).collect();
-    open.reverse();
-    let mut order = Vec::new();
-    while let Some(id) = open.pop() {
-        order.push(id);
-        order.extend(graph.ids().filter(|(_, n)| n.inside == Some(id)).map(|(operand, _)| operand));
-        for edge in graph.outputs(id).filter(|edge| !edge.back) {
-            missing[edge.to.0] -= 1;
-            if missing[edge.to.0] == 0 {
-                open.push(edge.to);
-            }
-        }
-    }
-    order
-}
-
-/// For every node, the place in the order of the last node that must know where it is.
+/// Returns for every node the last position in `order` that depends on its placement.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Both searches against each other and against all placements there are, on small graphs.
+//! Tests of both searches against each other and against exhaustive enumeration, on small graphs.
 
 use super::*;
 use crate::classes::ClassSet;
@@ -6,7 +6,7 @@ use crate::graph::{Edge, Node, Step};
 use crate::language::Span;
 use crate::plan::{Costs, PlannedSpace};
 
-/// A generator of numbers (xorshift*) with the seed of a case.
+/// A random number generator (xorshift*), seeded per case.
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// A graph of so many nodes, the first a source, edges forward only.
+/// Returns a random acyclic graph with this many nodes; the first is a source.
 fn graph(random: &mut Random, nodes: usize) -> Graph {
     let node = Node {
         step: Step::Unknown,
@@ -41,7 +41,7 @@ fn graph(random: &mut Random, nodes: usize) -> Graph {
     graph
 }
 
-fn discovered(random: &mut Random, graph: &Graph) -> Discovered {
+fn discovery(random: &mut Random, graph: &Graph) -> Discovery {
     let space = |name: &str, kind| PlannedSpace { name: name.to_owned(), kind, part: 0 };
     let spaces = vec![
         space("kernel", SpaceKind::Kernel),
@@ -56,13 +56,21 @@ fn discovered(random: &mut Random, graph: &Graph) -> Discovered {
     let mut share = |n: usize| (0..n).map(|_| random.below(101) as f64 / 100.0).collect();
     let flows = (share(graph.nodes.len()), share(graph.edges.len()));
     let parts = vec![0; graph.nodes.len()];
-    let taken = graph.ids().map(|_| random.below(2) == 1).collect();
-    let looks = graph.ids().map(|_| random.below(2) == 1).collect();
-    Discovered { owners: vec![None; spaces.len()], spaces, verdicts, flows, parts, taken, looks }
+    let taken_from_host = graph.ids().map(|_| random.below(2) == 1).collect();
+    let needs_headers = graph.ids().map(|_| random.below(2) == 1).collect();
+    Discovery {
+        owners: vec![None; spaces.len()],
+        spaces,
+        verdicts,
+        flows,
+        parts,
+        taken_from_host,
+        needs_headers,
+    }
 }
 
-/// The cost of the best of all placements, looked at one by one.
-fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<f64> {
+/// Returns the minimal cost over all placements, by exhaustive enumeration.
+fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f64> {
     let nodes = graph.nodes.len();
     let mut best = None;
     for number in 0..3_usize.pow(u32::try_from(nodes).unwrap()) {
@@ -70,12 +78,12 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
             (0..nodes).map(|node| number / 3_usize.pow(node as u32) % 3).collect();
         let mut cost = 0.0;
         for (node, space) in space.iter().enumerate() {
-            let own = discovered.verdicts[node][*space].as_ref().copied();
-            cost += own.map_or(f64::INFINITY, |own| own * discovered.flows.0[node]);
+            let own = discovery.verdicts[node][*space].as_ref().copied();
+            cost += own.map_or(f64::INFINITY, |own| own * discovery.flows.0[node]);
         }
-        for (edge, flow) in graph.edges.iter().zip(&discovered.flows.1) {
-            let taken = discovered.taken[edge.from.0];
-            let leaving = if taken { costs.led } else { costs.leaving() };
+        for (edge, flow) in graph.edges.iter().zip(&discovery.flows.1) {
+            let taken_from_host = discovery.taken_from_host[edge.from.0];
+            let leaving = if taken_from_host { costs.redirect } else { costs.leaving() };
             cost += match (space[edge.from.0], space[edge.to.0]) {
                 (from, to) if from > to => f64::INFINITY,
                 (from, to) if from == to => 0.0,
@@ -84,7 +92,7 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
                 _ => flow * costs.crossing(),
             };
         }
-        cost += looking(graph, discovered, costs, &space);
+        cost += looking(graph, discovery, costs, &space);
         if cost.is_finite() && best.is_none_or(|best| cost < best) {
             best = Some(cost);
         }
@@ -92,23 +100,24 @@ fn best_of_all(graph: &Graph, discovered: &Discovered, costs: &Costs) -> Option<
     best
 }
 
-/// Returns the cost of finding headers in a placement; edges lead to nodes of higher numbers.
-fn looking(graph: &Graph, discovered: &Discovered, costs: &Costs, space: &[usize]) -> f64 {
+/// Returns the cost of finding headers in a placement. Edges must lead to nodes with higher
+/// indices.
+fn looking(graph: &Graph, discovery: &Discovery, costs: &Costs, space: &[usize]) -> f64 {
     let mut cost = 0.0;
     let mut found = vec![false; space.len()];
     for node in 0..space.len() {
-        let comes = || graph.edges.iter().zip(&discovered.flows.1).filter(|(e, _)| e.to.0 == node);
+        let comes = || graph.edges.iter().zip(&discovery.flows.1).filter(|(e, _)| e.to.0 == node);
         let lacks = |from: usize| match (space[from] == 0, space[node] == 0) {
-            (true, false) => discovered.taken[from],
+            (true, false) => discovery.taken_from_host[from],
             (was, here) => was != here || !found[from],
         };
         let look = if space[node] == 0 { costs.twin_look } else { costs.look };
         let unseen: f64 = comes().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
         let known = comes().next().is_some() && !comes().any(|(e, _)| lacks(e.from.0));
-        if discovered.looks[node] {
+        if discovery.needs_headers[node] {
             cost += look * unseen;
         }
-        found[node] = discovered.looks[node] || known;
+        found[node] = discovery.needs_headers[node] || known;
     }
     cost
 }
@@ -117,18 +126,18 @@ fn looking(graph: &Graph, discovered: &Discovered, costs: &Costs, space: &[usize
 fn o3_both_searches_find_the_best_of_all_placements() {
     let mut machine = Machine::with_kernel();
     // Otherwise it is what the other way out costs.
-    machine.costs.led = 77.0;
+    machine.costs.redirect = 77.0;
     (machine.costs.look, machine.costs.twin_look) = (33.0, 51.0);
     let (mut found, mut none) = (0, 0);
     for seed in 1..400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let nodes = 1 + random.below(7) as usize;
         let graph = graph(&mut random, nodes);
-        let discovered = discovered(&mut random, &graph);
-        let all = best_of_all(&graph, &discovered, &machine.costs);
-        let bounded = select(&graph, &discovered, &machine, Policy::Cost).ok();
-        let bounded = bounded.map(|selected| selected.choice.cost_ns);
-        let search = Search::new(&graph, &discovered, &machine, Policy::Cost);
+        let discovery = discovery(&mut random, &graph);
+        let all = best_of_all(&graph, &discovery, &machine.costs);
+        let bounded = select(&graph, &discovery, &machine, Policy::Cost).ok();
+        let bounded = bounded.map(|selection| selection.choice.cost_ns);
+        let search = Search::new(&graph, &discovery, &machine, Policy::Cost);
         let eliminated = eliminate::eliminate(&search);
         assert!(eliminated.as_ref().is_none_or(|(_, _, exact)| *exact));
         let eliminated = eliminated.map(|((cost, _), ..)| cost);

@@ -1,4 +1,5 @@
-//! The choice of replicas: for which filters, how many, and why none for the others.
+//! Tests of the choice of replicas: which filters have replicas, how many, and why others have
+//! none.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::fixture;
 use filter::sharing::Sharing;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
-/// Costs of filters here, in ns.
+/// The costs of filters on the test machine, in ns.
 const COSTS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
@@ -18,70 +19,71 @@ fn machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-/// The plan of a line, which asks for the copies that pay unless it says something else.
+/// Plans a request, with `--parallel=auto` unless it sets `--parallel`, and asserts the invariants.
 fn planned(text: &str, machine: &Machine) -> Plan {
     let world = fixture::world();
-    let asks = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
-    let text = &format!("{asks}{text}");
+    let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
+    let text = &format!("{option}{text}");
     let (graph, mistakes) = pipeline::read(text, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &world, machine).expect("a plan");
-    holds(&plan, text);
+    assert_valid(&plan, text);
     plan
 }
 
 /// Asserts the invariants of every plan.
-fn holds(plan: &Plan, text: &str) {
-    for copied in &plan.copied {
-        assert!(copied.spaces.len() > 1, "{text}");
-        let part = plan.spaces[copied.join].part;
-        for space in copied.spaces.iter().chain([&copied.join]) {
+fn assert_valid(plan: &Plan, text: &str) {
+    for replicas in &plan.replicas {
+        assert!(replicas.spaces.len() > 1, "{text}");
+        let part = plan.spaces[replicas.join].part;
+        for space in replicas.spaces.iter().chain([&replicas.join]) {
             assert_eq!(plan.spaces[*space].kind, SpaceKind::Thread, "{text}");
             assert_eq!(plan.spaces[*space].part, part, "{text}");
-            assert!(*space <= copied.join, "{text}: a path moves forward");
+            assert!(*space <= replicas.join, "{text}: a path moves forward");
         }
-        let names = copied.spaces.iter().map(|space| &plan.spaces[*space].name);
+        let names = replicas.spaces.iter().map(|space| &plan.spaces[*space].name);
         let mut names: Vec<_> = names.collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), copied.spaces.len(), "{text}: each has a thread of its own");
+        assert_eq!(names.len(), replicas.spaces.len(), "{text}: each has a thread of its own");
     }
     for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
-        let (from, to) = (&plan.placed[edge.from.0], &plan.placed[edge.to.0]);
-        assert!(from.leaves <= to.enters, "{text}: a path moves forward");
+        let (from, to) = (&plan.placements[edge.from.0], &plan.placements[edge.to.0]);
+        assert!(from.output_space <= to.input_space, "{text}: a path moves forward");
     }
 }
 
-/// The names of the filters that have copies, how many, and by what they are shared out.
-fn copies(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
+/// Returns the names of the replicated filters, the number of replicas, and the key of their
+/// distribution.
+fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
     let plan = planned(text, &machine(processors));
-    let [copied] = plan.copied.as_slice() else { return None };
-    let names = copied.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
-    Some((names.collect(), copied.spaces.len(), copied.sharing))
+    let [replicas] = plan.replicas.as_slice() else { return None };
+    let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
+    Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
 fn why(text: &str, processors: usize) -> String {
     let plan = planned(text, &machine(processors));
-    assert!(plan.copied.is_empty(), "{text}");
-    let told = plan
-        .alone
+    assert!(plan.replicas.is_empty(), "{text}");
+    let reasons = plan
+        .replica_refusals
         .iter()
-        .map(|alone| format!("{}: {}", plan.graph.node(alone.node).name(), alone.why));
-    told.collect::<Vec<_>>().join("; ")
+        .map(|refusal| format!("{}: {}", plan.graph.node(refusal.node).name(), refusal.why));
+    reasons.collect::<Vec<_>>().join("; ")
 }
 
 #[test]
 fn n1_o11_costly_stateless_filters_are_replicated_by_load() {
-    let found = copies("replay a | regex x | print", 2);
+    let found = replicas_of("replay a | regex x | print", 2);
     assert_eq!(found, Some((vec!["regex".to_owned()], 2, None)));
-    let found = copies("replay a | compress | print", 4).expect("copies");
+    let found = replicas_of("replay a | compress | print", 4).expect("copies");
     assert_eq!((found.1, found.2), (4, None));
-    assert_eq!(copies("replay a | bpf udp | print", 8), None, "it costs less than a crossing");
+    assert_eq!(replicas_of("replay a | bpf udp | print", 8), None, "it costs less than a crossing");
 }
 
 #[test]
 fn n2_filters_with_sessions_are_replicated_by_session() {
-    let of = |text: &str| copies(text, 2).map(|(names, _, by)| (names.join(" "), by));
+    let of = |text: &str| replicas_of(text, 2).map(|(names, _, by)| (names.join(" "), by));
     let flow = Some(Sharing::Flow);
     assert_eq!(of("replay a | tcp | http | print"), Some(("tcp http".to_owned(), flow)));
     assert_eq!(of("replay a | tcp | regex x | print"), Some(("tcp regex".to_owned(), flow)));
@@ -95,25 +97,25 @@ fn n2_filters_with_sessions_are_replicated_by_session() {
 }
 
 #[test]
-fn n4_every_part_of_a_request_has_copies_of_its_own() {
+fn n4_every_connected_part_gets_its_own_replicas() {
     let text = "replay a | regex x | print ; replay b | compress | discard";
     let plan = planned(text, &machine(2));
-    assert_eq!(plan.copied.len(), 2);
-    let parts: Vec<usize> = plan.copied.iter().map(|c| plan.spaces[c.join].part).collect();
+    assert_eq!(plan.replicas.len(), 2);
+    let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].part).collect();
     assert_eq!(parts, [0, 1]);
 }
 
 #[test]
-fn n1_nothing_is_copied_unasked() {
+fn n1_no_replicas_without_the_option() {
     let (graph, _) = pipeline::read("replay a | compress | print", &fixture::world());
     let plan = plan(graph, &fixture::world(), &machine(16)).expect("a plan");
-    assert_eq!((plan.copied, plan.alone), (vec![], vec![]));
+    assert_eq!((plan.replicas, plan.replica_refusals), (vec![], vec![]));
 }
 
 #[test]
 fn n5_the_number_of_replicas_follows_the_goal() {
     let line = "replay a | tcp | print";
-    let number = |option: &str| copies(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
+    let number = |option: &str| replicas_of(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
     let (power, auto, latency) =
         (number("--parallel=power"), number("--parallel=auto"), number("--parallel=latency"));
     assert_eq!((power, latency), (1, 16), "half of what a copy does is crossing");
@@ -129,7 +131,7 @@ fn n5_the_number_of_replicas_follows_the_goal() {
 }
 
 #[test]
-fn n1_explain_says_why_a_costly_filter_has_no_replicas() {
+fn n1_costly_filter_without_replicas_has_a_reason() {
     assert_eq!(why("replay a | regex x | print", 1), "regex: there is one processor");
     assert_eq!(why("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
     let told = why("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
@@ -144,6 +146,6 @@ fn n1_explain_says_why_a_costly_filter_has_no_replicas() {
 #[test]
 fn o11_sharing_key_is_not_taken_from_changed_blocks() {
     let line = "replay a | rewrite dst=10.0.0.9 | tcp | http | print";
-    let (names, ..) = copies(line, 2).expect("copies");
+    let (names, ..) = replicas_of(line, 2).expect("copies");
     assert_eq!(names, ["tcp", "http"]);
 }

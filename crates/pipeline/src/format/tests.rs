@@ -1,6 +1,6 @@
-//! The words that stand in explanations. Whole explanations are in `tests/plans`.
+//! Tests of numbers with units.
 
-use super::words::{bytes, counted, nanoseconds, number, spent, time};
+use super::{bytes, counted, nanoseconds, number, spent, time};
 
 #[test]
 fn numbers_have_units() {
@@ -28,7 +28,7 @@ fn numbers_have_units() {
 }
 
 #[test]
-fn times_are_those_of_the_language() {
+fn times_parse_with_and_without_unit() {
     assert_eq!(time("1.5ms"), Ok(1_500_000));
     assert_eq!(time("3"), Ok(3_000_000_000));
     assert!(time("soon").unwrap_err().contains("is not a time"));

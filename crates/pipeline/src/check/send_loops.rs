@@ -1,11 +1,11 @@
-//! Rejects lines that send a frame back to the interface where they observe it: the frame would
-//! circle for ever. [CONTRACT 2]
+//! Rejects lines that send a frame to the interface where they observe it: the frame would
+//! circulate forever. [CONTRACT 2]
 
-use crate::graph::{Graph, NodeId, Use};
+use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
 
-/// The sinks that send by an interface what comes from a source that sees what it sends.
-pub(super) fn loops(graph: &Graph) -> Vec<Diagnostic> {
+/// Reports the sinks that send by an interface whose sent frames a source of theirs observes.
+pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
         let Some(outlet) = node.filter().and_then(Use::outlet) else { continue };
@@ -29,17 +29,9 @@ pub(super) fn loops(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// The nodes without inputs from which blocks come to a node.
+/// Returns the sources upstream of a node.
 pub(super) fn heads(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let (mut seen, mut next) = (vec![id], 0);
-    while let Some(at) = seen.get(next).copied() {
-        next += 1;
-        for edge in graph.inputs(at) {
-            if !seen.contains(&edge.from) {
-                seen.push(edge.from);
-            }
-        }
-    }
-    seen.retain(|id| graph.inputs(*id).next().is_none());
-    seen
+    let mut heads = reachable(&[id], |at| graph.inputs(at).map(|edge| edge.from));
+    heads.retain(|id| graph.inputs(*id).next().is_none());
+    heads
 }

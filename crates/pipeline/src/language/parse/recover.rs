@@ -1,4 +1,4 @@
-//! Proposes the missing filter or operator from the tokens around the place.
+//! Error recovery: reports missing filters and operators, with a proposal made from the neighbours.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -7,10 +7,10 @@ use crate::language::lex::{Token, TokenKind};
 use crate::language::tree::{Classes, Label, Operator, Term};
 
 impl Parser<'_> {
-    /// Reports that a filter is missing here; consumes nothing.
+    /// Reports a missing filter at the current token; consumes nothing.
     pub(super) fn missing(&mut self) -> Term {
         let span = self.span();
-        let term = Term::Missing(span);
+        let term = Term::Hole(span);
         if (self.at <= self.reported_until && self.at > 0) || self.behind_broken_label() {
             return term;
         }
@@ -56,7 +56,7 @@ impl Parser<'_> {
         term
     }
 
-    /// True if the token before is a label that has been reported for what is in it.
+    /// Returns true if the previous token is a label with a reported error.
     pub(super) fn behind_broken_label(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
         let Some(Token { kind: TokenKind::Label(label), span, .. }) = before else { return false };
@@ -64,7 +64,7 @@ impl Parser<'_> {
         text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
     }
 
-    /// Reports a run of labels without filters as one mistake: `rx |tcp |http` is three filters.
+    /// Reports a run of labels without filters as one error: `rx |tcp |http` means three filters.
     fn between_labels(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;
@@ -103,7 +103,7 @@ impl Parser<'_> {
             _ => format!("a filter is missing after `{}`", operator.symbol()),
         };
         let mistake = Diagnostic::error(span, what);
-        // In `replay c++ | count` the operator was meant to be part of a word.
+        // In `replay c++ | count` the operator was meant as part of the word.
         let glued = self.at >= 2 && self.tokens[self.at - 1].glued;
         match self.at.checked_sub(2).and_then(|at| self.tokens.get(at)) {
             Some(Token { kind: TokenKind::Word { .. }, span: word, .. }) if glued => {
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reports that two terms stand side by side; a pipe is assumed between them.
+    /// Reports two adjacent terms, which are then read as if a pipe separated them.
     pub(super) fn missing_operator(&mut self) {
         let span = self.span();
         let (what, hint) = match self.kind() {
@@ -134,7 +134,7 @@ impl Parser<'_> {
         self.report(span, what, hint);
     }
 
-    /// Passes a pin or mark that follows a parenthesis, where only a filter can carry one.
+    /// Skips and reports a pin or mark behind a parenthesis; only filters can have one.
     pub(super) fn stray(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
@@ -153,7 +153,7 @@ impl Parser<'_> {
         true
     }
 
-    /// A token as a message names it.
+    /// Describes a token for a message.
     fn name_of(&self, at: usize) -> String {
         match self.tokens.get(at).map(|token| &token.kind) {
             Some(TokenKind::Pipe | TokenKind::Label(_)) => "the pipe".to_owned(),
@@ -169,20 +169,20 @@ fn between_pipes(span: Span) -> Diagnostic {
     Diagnostic::error(span, "a filter is missing between two pipes")
 }
 
-/// A label without its pipe, short enough for a message.
+/// Formats a label without its pipe, cut to the length of `brief`.
 fn written(label: &Label) -> String {
     brief(label.to_string().trim_start_matches('|'))
 }
 
-/// Returns these labels as filters, if they can have been meant so; else an empty text.
+/// Proposes these labels as filters; returns an empty text unless all are plain names.
 fn meant_filter(labels: &[Label]) -> String {
-    const SHOWN: usize = 8;
+    const LISTED: usize = 8;
     let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;
     let (Some(first), true) = (labels.first(), labels.iter().all(named)) else {
         return String::new();
     };
     let filters: Vec<String> =
-        labels.iter().take(SHOWN).map(|label| format!("| {}", written(label))).collect();
+        labels.iter().take(LISTED).map(|label| format!("| {}", written(label))).collect();
     let kind = if first.inverted { "negated filter" } else { "filter" };
     format!("`|{}` is an arc class; for the {kind} write `{}`", written(first), filters.join(" "))
 }

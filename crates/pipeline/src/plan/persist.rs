@@ -1,48 +1,48 @@
-//! Persists a plan, so that the next one can say what changed and why.
+//! Persisted plans, by which the next plan of the same request can report its changes.
 //!
-//! In and out: a plan, or the text that was kept of one: for every node as the request says it
-//! where it ran, and what each space would have cost. [SL §7.1]
+//! Persisted are, for every node, its text, its space and its cost in each space. [SL §7.1]
 
-use super::Plan;
-use crate::explain::{number, plain_text};
+use super::model::Plan;
+use crate::format::number;
+use crate::names::cost_key;
 use std::fmt::Write as _;
 
 /// A persisted plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Remembered {
-    /// Cost of one block, in ns.
+pub struct PersistedPlan {
+    /// The cost of one block, in ns.
     pub cost_ns: f64,
-    /// The nodes in the order of the request.
-    pub nodes: Vec<RememberedNode>,
+    /// The nodes, in the order of the request.
+    pub nodes: Vec<PersistedNode>,
 }
 
 /// A node of a persisted plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RememberedNode {
-    /// As the request says it.
+pub struct PersistedNode {
+    /// The text of the node, as in a request.
     pub text: String,
     /// The name of its space.
     pub space: String,
-    /// The cost of a block in each space that could run it.
+    /// The cost of a block in ns for each space that could run it.
     pub costs: Vec<(String, f64)>,
 }
 
 /// The first line of the text.
 const HEAD: &str = "plan 1";
 
-impl Remembered {
-    /// Extracts what is persisted of a plan.
+impl PersistedPlan {
+    /// Extracts the persisted part of a plan.
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
-        let node = |(id, _)| RememberedNode {
-            text: plain_text(&plan.graph, id).replace(filter::text::is_hidden, "·"),
+        let node = |(id, _)| PersistedNode {
+            text: cost_key(&plan.graph, id).replace(filter::text::is_hidden, "·"),
             space: plan.space_of(id).name.replace(' ', "_"),
             costs: costs(plan, id),
         };
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
 
-    /// Describes the differences of a plan, with reasons; empty if the request is another.
+    /// Describes the nodes that moved, with reasons; empty if none moved or if the request differs.
     #[must_use]
     pub fn changes(&self, plan: &Plan) -> Vec<String> {
         let now = Self::of(plan);
@@ -52,19 +52,19 @@ impl Remembered {
             return Vec::new();
         }
         let moved = self.nodes.iter().zip(&now.nodes).filter(|(old, new)| old.space != new.space);
-        let mut told: Vec<String> = moved.map(|(old, new)| moved_because(old, new)).collect();
-        if !told.is_empty() {
+        let mut texts: Vec<String> = moved.map(|(old, new)| moved_because(old, new)).collect();
+        if !texts.is_empty() {
             let (old, new) = (number(self.cost_ns), number(now.cost_ns));
-            told.push(format!("all of it costs {new} ns now, and {old} by what was known then"));
+            texts.push(format!("all of it costs {new} ns now, and {old} by what was known then"));
         }
-        told
+        texts
     }
 
-    /// The text to be kept.
+    /// Formats the plan, in the format of `parse`.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("{HEAD}\ncost {:.4}\n", self.cost_ns);
-        for RememberedNode { text, space, costs } in &self.nodes {
+        for PersistedNode { text, space, costs } in &self.nodes {
             let _ = write!(out, "{space} {}", costs.len());
             for (space, ns) in costs {
                 let _ = write!(out, " {space} {ns:.4}");
@@ -80,18 +80,18 @@ impl Remembered {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == HEAD)?;
         let cost_ns = lines.next()?.strip_prefix("cost ")?.parse().ok()?;
-        let nodes: Option<Vec<RememberedNode>> = lines.map(node).collect();
+        let nodes: Option<Vec<PersistedNode>> = lines.map(node).collect();
         Some(Self { cost_ns, nodes: nodes? })
     }
 }
 
 fn costs(plan: &Plan, id: crate::graph::NodeId) -> Vec<(String, f64)> {
-    let candidates = plan.placed[id.0].candidates.iter();
+    let candidates = plan.placements[id.0].candidates.iter();
     let can = candidates.filter_map(|known| Some((known, *known.verdict.as_ref().ok()?)));
     can.map(|(known, ns)| (known.space.replace(' ', "_"), ns)).collect()
 }
 
-fn node(line: &str) -> Option<RememberedNode> {
+fn node(line: &str) -> Option<PersistedNode> {
     let (space, rest) = line.split_once(' ')?;
     let (count, mut rest) = rest.split_once(' ')?;
     let mut costs = Vec::new();
@@ -100,24 +100,29 @@ fn node(line: &str) -> Option<RememberedNode> {
         costs.push((words.next()?.to_owned(), words.next()?.parse().ok()?));
         rest = words.next()?;
     }
-    Some(RememberedNode { text: rest.to_owned(), space: space.to_owned(), costs })
+    Some(PersistedNode { text: rest.to_owned(), space: space.to_owned(), costs })
 }
 
-/// Explains why a node moved: the costs of both spaces then and now.
-fn moved_because(old: &RememberedNode, new: &RememberedNode) -> String {
-    let cost = |of: &RememberedNode, space: &str| {
+/// Explains why a node moved: the costs in both spaces, then and now.
+fn moved_because(old: &PersistedNode, new: &PersistedNode) -> String {
+    let cost = |of: &PersistedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);
         known.map(|(_, ns)| format!("{} ns", number(*ns)))
     };
-    let told = |space: &str| match (cost(new, space), cost(old, space)) {
+    let texts = |space: &str| match (cost(new, space), cost(old, space)) {
         (None, None) => format!("{space} nothing"),
         (Some(now), None) => format!("{space} {now}, and could not run it"),
         (None, Some(then)) => format!("{space} refuses it now, then {then}"),
         (Some(now), Some(then)) if now == then => format!("{space} {now}"),
         (Some(now), Some(then)) => format!("{space} {now}, then {then}"),
     };
-    let (here, there) = (&new.space, &old.space);
-    format!("`{}` runs in {here} now, not in {there}: {}; {}", new.text, told(here), told(there))
+    let (after, before) = (&new.space, &old.space);
+    format!(
+        "`{}` runs in {after} now, not in {before}: {}; {}",
+        new.text,
+        texts(after),
+        texts(before)
+    )
 }
 
 #[cfg(test)]
@@ -125,19 +130,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_persisted_plan_is_read_as_it_was_written() {
-        let node = |text: &str, space: &str| RememberedNode {
+    fn printed_plan_parses_to_the_same_plan() {
+        let node = |text: &str, space: &str| PersistedNode {
             text: text.to_owned(),
             space: space.to_owned(),
             costs: vec![("kernel".to_owned(), 3.0), ("thread0".to_owned(), 9.25)],
         };
         let nodes = vec![node("rx eth0", "kernel"), node("bpf \"tcp port 80\"", "thread0")];
-        let kept = Remembered { cost_ns: 12.5, nodes };
-        assert_eq!(Remembered::parse(&kept.text()), Some(kept.clone()));
+        let persisted = PersistedPlan { cost_ns: 12.5, nodes };
+        assert_eq!(PersistedPlan::parse(&persisted.text()), Some(persisted.clone()));
         for wrong in
             ["", "plan 2\ncost 1\n", "plan 1\n", "plan 1\ncost x\n", "plan 1\ncost 1\na 1 b\n"]
         {
-            assert_eq!(Remembered::parse(wrong), None, "{wrong}");
+            assert_eq!(PersistedPlan::parse(wrong), None, "{wrong}");
         }
     }
 }

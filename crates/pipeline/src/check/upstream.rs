@@ -1,0 +1,134 @@
+//! Search for the filters that determine the class of a block: the nearest ones upstream that have
+//! classes.
+//!
+//! A filter whose classes are `Same` keeps the class of a block, and so does `!a`; the search
+//! continues upstream of both. An error upstream makes the result incomplete, and nothing that
+//! depends on it is reported.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use filter::{Classes, FilterKind};
+
+use super::lower::{Draft, DraftStep};
+use crate::graph::{Boolean, Link, NodeId};
+
+/// The filters that determine a class.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Classifiers {
+    /// The nodes, in the order of the text.
+    pub(super) nodes: Vec<NodeId>,
+    /// True if an error hides further filters upstream.
+    pub(super) unknown: bool,
+}
+
+impl Classifiers {
+    /// Adds another result without sorting; `ordered` sorts.
+    fn add(&mut self, other: &Self) {
+        self.nodes.extend(&other.nodes);
+        self.unknown |= other.unknown;
+    }
+
+    fn ordered(mut self) -> Self {
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
+        self
+    }
+}
+
+/// A memoised search over the nodes of one request.
+pub(super) struct Upstream<'d, 't> {
+    pub(super) draft: &'d Draft<'t>,
+    inputs: Vec<Vec<NodeId>>,
+    cache: HashMap<NodeId, Rc<Classifiers>>,
+}
+
+impl<'d, 't> Upstream<'d, 't> {
+    pub(super) fn new(draft: &'d Draft<'t>) -> Self {
+        let mut inputs = vec![Vec::new(); draft.nodes.len()];
+        for edge in &draft.edges {
+            inputs[edge.to.0].push(edge.from);
+        }
+        Self { draft, inputs, cache: HashMap::new() }
+    }
+
+    /// Returns the filters that classify the blocks leaving `node`.
+    pub(super) fn leaving(&mut self, node: NodeId) -> Rc<Classifiers> {
+        if let Some(classifiers) = self.cache.get(&node) {
+            return classifiers.clone();
+        }
+        let classifiers = Rc::new(self.search(vec![node]));
+        self.cache.insert(node, classifiers.clone());
+        classifiers
+    }
+
+    /// Returns the filters that classify the blocks arriving at `node`.
+    pub(super) fn inputs(&mut self, node: NodeId) -> Classifiers {
+        self.search(self.inputs[node.0].clone())
+    }
+
+    /// Returns the filters that classify a block leaving `body`, if those of `entry` classified it
+    /// before.
+    pub(super) fn behind<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
+        let mut classifiers = Classifiers::default();
+        if self.last_of(body, &mut classifiers) {
+            classifiers.add(entry);
+        }
+        classifiers.ordered()
+    }
+
+    fn search(&self, mut open: Vec<NodeId>) -> Classifiers {
+        let mut classifiers = Classifiers::default();
+        let mut visited = vec![false; self.draft.nodes.len()];
+        while let Some(id) = open.pop() {
+            if std::mem::replace(&mut visited[id.0], true) {
+                continue;
+            }
+            let keeps_class = match &self.draft.nodes[id.0].step {
+                DraftStep::Filter(_) | DraftStep::Hole => self.filter(id, &mut classifiers),
+                DraftStep::Boolean(body, _) => self.last_of(body, &mut classifiers),
+                DraftStep::Merge => true,
+            };
+            if keeps_class {
+                open.extend(&self.inputs[id.0]);
+            }
+        }
+        classifiers.ordered()
+    }
+
+    /// Adds a filter, unless it keeps the class of a block; returns true if it does.
+    fn filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
+        match self.draft.nodes[id.0].entry {
+            None => {
+                classifiers.unknown = true;
+                false
+            }
+            Some(entry) => match entry.classes {
+                Classes::Same => entry.kind != FilterKind::Source,
+                _ => {
+                    classifiers.nodes.push(id);
+                    false
+                }
+            },
+        }
+    }
+
+    /// Adds the filters of a body that may be the last to classify a block; returns true if a block
+    /// may pass all of them unclassified.
+    fn last_of<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
+        match body {
+            Boolean::Filter(id) => self.filter(*id, classifiers),
+            Boolean::Not(_) => true,
+            Boolean::Any(links) => links
+                .iter()
+                .fold(false, |open, Link { body, .. }| self.last_of(body, classifiers) | open),
+            Boolean::All(links) => {
+                links.iter().rev().all(|link| self.last_of(&link.body, classifiers))
+            }
+            Boolean::Chain { first, rest } => {
+                rest.iter().rev().all(|link| self.last_of(&link.body, classifiers))
+                    && self.last_of(first, classifiers)
+            }
+        }
+    }
+}

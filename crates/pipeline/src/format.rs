@@ -1,0 +1,75 @@
+//! Formats of numbers: bytes, times, counts.
+
+use filter::{Parameter, Type, Value};
+
+/// Formats a number with one decimal, which is omitted if it is 0.
+pub(crate) fn number(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
+}
+
+/// Formats a measured or expected time, in the largest unit that leaves at least 10.
+#[must_use]
+pub fn spent(ns: f64) -> String {
+    let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
+    let (per, name) =
+        units.iter().find(|(from, ..)| ns >= *from).map_or((1.0, "ns"), |unit| (unit.1, unit.2));
+    format!("{} {name}", number(ns / per))
+}
+
+/// Formats a count: `1 block`, `2 blocks`.
+pub(crate) fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Formats a number of bytes in the largest unit (of 1,024) that divides it.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let unit = units.into_iter().find(|(shift, _)| n >> shift > 0 && n.trailing_zeros() >= *shift);
+    unit.map_or_else(|| format!("{n} B"), |(shift, name)| format!("{} {name}", n >> shift))
+}
+
+/// Formats a time in the largest unit that divides it.
+#[must_use]
+pub fn nanoseconds(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let unit = units.into_iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
+}
+
+/// Formats a measured time with three figures: `5.31 ms`.
+#[must_use]
+pub fn about(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let Some((unit, name)) = units.into_iter().find(|(unit, _)| ns >= *unit) else {
+        return format!("{ns} ns");
+    };
+    let (whole, rest) = (ns / unit, ns % unit * 1000 / unit);
+    match whole {
+        0..10 => format!("{whole}.{:02} {name}", rest / 10),
+        10..100 => format!("{whole}.{} {name}", rest / 100),
+        _ => format!("{whole} {name}"),
+    }
+}
+
+/// Parses a time such as `250ms` into ns, as in a request.
+pub fn time(text: &str) -> Result<u64, String> {
+    match Parameter::needed("time", Type::Duration, "").parse(text) {
+        Ok(Value::Number(ns)) => Ok(ns),
+        Ok(_) => Err(format!("`{text}` is not a time")),
+        Err(mistake) => Err(mistake.to_string()),
+    }
+}
+
+/// Parses a size such as `64M` into bytes, as in a request.
+pub fn size(text: &str) -> Result<u64, String> {
+    match Parameter::needed("size", Type::SIZE, "").parse(text) {
+        Ok(Value::Number(bytes)) => Ok(bytes),
+        Ok(_) => Err(format!("`{text}` is not a size")),
+        Err(mistake) => Err(mistake.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

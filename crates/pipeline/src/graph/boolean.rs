@@ -1,0 +1,108 @@
+//! The bodies of composites.
+
+use super::NodeId;
+use crate::classes::ClassSet;
+
+/// The body of a composite. `L` is the label type of its arcs: class sets in a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Boolean<L = ClassSet> {
+    /// An operand, a node `inside` the composite.
+    Filter(NodeId),
+    /// `a | b`: `b` judges the blocks that `a` passes; the last answer counts.
+    Chain {
+        /// The first operand.
+        first: Box<Self>,
+        /// The other operands, each with the classes of the previous one that lead to it.
+        rest: Vec<Link<L>>,
+    },
+    /// `a ++ b`: `b` judges the blocks to which `a` answers 0.
+    Any(Vec<Link<L>>),
+    /// `a +* b`: `b` judges the blocks that `a` selects. Without operands it selects every block.
+    All(Vec<Link<L>>),
+    /// `!a`: selects the blocks to which `a` answers 0.
+    Not(Box<Self>),
+}
+
+impl<L> Boolean<L> {
+    /// Returns true if an operand is part of this body. Adds to `before` the operands that precede
+    /// it in chains.
+    pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
+        match self {
+            Self::Filter(id) => *id == operand,
+            Self::Not(inner) => inner.chained_before(operand, before),
+            Self::Any(links) | Self::All(links) => {
+                links.iter().any(|link| link.body.chained_before(operand, before))
+            }
+            Self::Chain { first, rest } => {
+                let mut parts = std::iter::once(&**first).chain(rest.iter().map(|link| &link.body));
+                let mut passed = Vec::new();
+                let found = parts.any(|part| {
+                    let here = part.chained_before(operand, before);
+                    if !here {
+                        part.flow((), &mut |id, ()| passed.push(id));
+                    }
+                    here
+                });
+                before.extend(passed.into_iter().filter(|_| found));
+                found
+            }
+        }
+    }
+
+    /// Lets a value flow through the operands, each of which turns what comes to it into what it
+    /// gives. Returns what the expression gives: a chain what its last part gives, all else what
+    /// came.
+    pub(crate) fn flow<T: Clone>(&self, comes: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
+        match self {
+            Self::Filter(id) => at(*id, comes),
+            Self::Not(inner) => {
+                inner.flow(comes.clone(), at);
+                comes
+            }
+            Self::Any(links) | Self::All(links) => {
+                for link in links {
+                    link.body.flow(comes.clone(), at);
+                }
+                comes
+            }
+            Self::Chain { first, rest } => {
+                let first = first.flow(comes, at);
+                rest.iter().fold(first, |gives, link| link.body.flow(gives, at))
+            }
+        }
+    }
+}
+
+impl Boolean {
+    /// Inserts a filter in front of an operand.
+    pub(crate) fn put_before(&mut self, operand: NodeId, first: NodeId) {
+        match self {
+            Self::Filter(id) if *id == operand => {
+                let rest = vec![Link { classes: ClassSet::plain(), body: Self::Filter(operand) }];
+                *self = Self::Chain { first: Box::new(Self::Filter(first)), rest };
+            }
+            Self::Filter(_) => {}
+            Self::Not(inner) => inner.put_before(operand, first),
+            Self::Any(links) | Self::All(links) => {
+                links.iter_mut().for_each(|link| link.body.put_before(operand, first));
+            }
+            Self::Chain { first: body, rest } => {
+                body.put_before(operand, first);
+                rest.iter_mut().for_each(|link| link.body.put_before(operand, first));
+            }
+        }
+    }
+}
+
+/// A part of a composite with the classes for which it is evaluated.
+///
+/// In a chain they are classes of the previous part. In `Any` and `All` they are classes of the
+/// block at the entry of the composite (all classes without a label); for other classes the part
+/// answers 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link<L = ClassSet> {
+    /// The classes.
+    pub classes: L,
+    /// The part.
+    pub body: Boolean<L>,
+}

@@ -1,0 +1,346 @@
+//! The graph of a request: the output of the checks and the input of the planner.
+//!
+//! - A **node** is a filter with checked arguments, a **composite** (a Boolean section of filters),
+//!   or a **merge**, the `++` of different sources. Nodes are in the order of the text. The filters
+//!   of a composite are nodes too, so they can be pinned and have counters; they have `inside` set
+//!   and no edges. Filters that `check` inserts in front of operands come last.
+//! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
+//!   `ClassSet::plain()`. The label in front of a group is intersected with the labels of its
+//!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
+//!   acyclic.
+//! - A **join** defines the order in which a node receives blocks from several edges (CONTRACT 16):
+//!   the order of the blocks at the fork, and for one such block the order of the branches.
+//! - All uses of one mark are one node. A node with several outgoing edges sends each block to all.
+//!
+//! Sources are heads, heads are sources, and sinks have no outgoing edges. An end need not be a
+//! sink; the caller decides about open ends. Only a graph without errors may be planned. With
+//! errors it is still complete, with `Step::Unknown` for unknown filters. [SL §4.2, §7]
+
+mod boolean;
+mod display;
+
+pub use boolean::{Boolean, Link};
+
+use std::sync::Arc;
+
+use filter::{
+    Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, STATE,
+    UNTRUSTED,
+};
+
+use crate::classes::ClassSet;
+use crate::language::Span;
+
+/// A checked request.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// The text of the request with `insertions` applied, so that reading it again gives the same
+    /// graph. Empty if the graph was not made from a text.
+    pub text: Arc<str>,
+    /// Values that the machine gave to unset parameters, each with its byte offset in the text.
+    pub insertions: Vec<(usize, String)>,
+    /// The nodes, in the order of the text.
+    pub nodes: Vec<Node>,
+    /// The edges; those of one target are in the order of the text.
+    pub edges: Vec<Edge>,
+    /// The nodes at which branches meet, with their orders.
+    pub joins: Vec<Join>,
+    /// The options of the request, checked, without defaults.
+    pub options: Arguments,
+}
+
+/// An index into `Graph::nodes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// An index into `Graph::edges`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EdgeId(pub usize);
+
+/// One step of a request.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The operation that the node performs.
+    pub step: Step,
+    /// The span in the text; for a marked node, the span of its first use.
+    pub span: Span,
+    /// The composite that contains this node.
+    pub inside: Option<NodeId>,
+    /// The forms that can arrive.
+    pub comes: Vec<Form>,
+    /// The nodes that classify arriving blocks: the nearest upstream that have classes. Empty if
+    /// there are none.
+    pub classifiers: Vec<NodeId>,
+}
+
+/// The operation of a node.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// A filter, source or sink.
+    Filter(Box<Use>),
+    /// A composite (CONTRACT 10): passes a block unchanged, with the class of the last operand that
+    /// answered.
+    Boolean(Boolean),
+    /// A merge of sources that have no block in common. Branches of one source are a composite
+    /// instead.
+    Merge,
+    /// An unknown or missing filter; there is an error about it.
+    Unknown,
+}
+
+/// A filter with the arguments of a request.
+#[derive(Debug, Clone)]
+pub struct Use {
+    /// The filter, source or sink.
+    pub description: &'static Description,
+    /// The facts about it as a source, sink or program.
+    pub endpoint: &'static EndpointFacts,
+    /// The arguments, checked, defaults included.
+    pub arguments: Arguments,
+    /// The space to which the node is pinned, by the request or by the planner.
+    pub pin: Option<String>,
+    /// The reason for `pin` if the planner set it; `None` if the request did.
+    pub pin_reason: Option<&'static str>,
+    /// The mark (`--name=`).
+    pub mark: Option<String>,
+    /// True if several filter terms of the text denote this node.
+    pub repeated: bool,
+}
+
+impl Use {
+    /// Returns the reason why it is bound to one space; `None` if it is not.
+    #[must_use]
+    pub fn bound(&self) -> Option<String> {
+        let pin = self.pin.as_ref()?;
+        Some(self.pin_reason.map_or_else(|| format!("pinned to {pin}"), str::to_owned))
+    }
+
+    /// Returns the name for messages: `tcp`, `tcp#X`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match &self.mark {
+            Some(mark) => format!("{}#{mark}", self.description.name),
+            None => self.description.name.to_owned(),
+        }
+    }
+
+    /// Returns true if it is a sink.
+    #[must_use]
+    pub fn is_sink(&self) -> bool {
+        self.description.kind == FilterKind::Sink
+    }
+
+    /// Returns its properties with these arguments: kind, emitted forms, bytes read.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.description.effect_of(&self.arguments)
+    }
+
+    /// Returns the attachment of a kernel program that can replace this source, or the reason why
+    /// none can; `None` for a source that no kernel program can replace.
+    #[must_use]
+    pub fn attach(&self) -> Option<Result<Attach, String>> {
+        self.endpoint.attaches.map(|attaches| attaches(&self.arguments))
+    }
+
+    /// Returns the interface by which this sink sends frames; `None` for other sinks.
+    #[must_use]
+    pub fn outlet(&self) -> Option<Outlet> {
+        self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
+    }
+
+    /// Returns true if it runs in a sandbox (`untrusted=yes`).
+    #[must_use]
+    pub fn is_untrusted(&self) -> bool {
+        self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
+    }
+
+    /// Returns true if the other one is the same filter with the same arguments, except for
+    /// `untrusted` and those that a running filter lets be set.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        fn fixed(used: &Use) -> Vec<(&'static str, &filter::Value)> {
+            let parameter = |name: &str| used.description.parameter(name);
+            let fixed = |name: &str| {
+                name != UNTRUSTED.name && !parameter(name).is_some_and(|known| known.writable)
+            };
+            used.arguments.iter().filter(|(name, _)| fixed(name)).collect()
+        }
+        std::ptr::eq(self.description, other.description) && fixed(self) == fixed(other)
+    }
+
+    /// Returns true if the other one, which is the same filter, has other values of arguments that
+    /// a running filter lets be set.
+    #[must_use]
+    pub fn is_set_otherwise(&self, other: &Self) -> bool {
+        let mut names = self.description.parameters.iter().filter(|p| p.writable).map(|p| p.name);
+        names.any(|name| self.arguments.get(name) != other.arguments.get(name))
+    }
+
+    /// Returns the name under which it publishes its state (`state=NAME`).
+    #[must_use]
+    pub fn published_as(&self) -> Option<&str> {
+        self.description.user.and_then(|_| self.arguments.text(STATE.name))
+    }
+
+    /// Returns true if it runs in a process of its own, as programs and untrusted filters do.
+    #[must_use]
+    pub fn is_process(&self) -> bool {
+        self.endpoint.process || self.is_untrusted()
+    }
+}
+
+/// An arc between two nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edge {
+    /// The node that sends.
+    pub from: NodeId,
+    /// The node that receives.
+    pub to: NodeId,
+    /// The classes that pass.
+    pub classes: ClassSet,
+    /// The span of the pipe in the text.
+    pub span: Span,
+    /// True if it closes a cycle.
+    pub back: bool,
+}
+
+/// A node at which branches meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The node.
+    pub node: NodeId,
+    /// The order of the incoming blocks.
+    pub order: Order,
+}
+
+/// The order of the blocks of several edges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// The order of one edge.
+    Edge(EdgeId),
+    /// The order at the forks; blocks derived from one block are in the order of the branches.
+    Split {
+        /// The nodes that send each block to all branches. Empty if the branches begin with
+        /// sources, whose blocks are ordered by time alone.
+        forks: Vec<NodeId>,
+        /// The orders of the branches, as in the text.
+        branches: Vec<Self>,
+    },
+}
+
+impl Graph {
+    /// Returns the node of this id.
+    ///
+    /// # Panics
+    /// If the id belongs to another graph.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// Returns all ids with their nodes.
+    pub fn ids(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index), node))
+    }
+
+    /// Returns the incoming edges of a node, in the order of the text.
+    pub fn inputs(&self, to: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.to == to)
+    }
+
+    /// Returns the outgoing edges of a node, in the order of the text.
+    pub fn outputs(&self, from: NodeId) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.from == from)
+    }
+
+    /// Returns the nodes without incoming edges but back edges: the sources.
+    pub fn heads(&self) -> Vec<NodeId> {
+        self.outer(|id| !self.inputs(id).any(|edge| !edge.back))
+    }
+
+    /// Returns the nodes without outgoing edges: sinks, and filters whose output is not used.
+    pub fn ends(&self) -> Vec<NodeId> {
+        self.outer(|id| self.outputs(id).next().is_none())
+    }
+
+    /// Returns the nodes from the sources to the sinks, each branch to its end before the next;
+    /// operands follow their section.
+    pub(crate) fn order(&self) -> Vec<NodeId> {
+        let inputs = |id: NodeId| self.inputs(id).filter(|edge| !edge.back).count();
+        let mut missing: Vec<usize> = self.ids().map(|(id, _)| inputs(id)).collect();
+        let mut open = self.heads();
+        open.reverse();
+        let mut order = Vec::new();
+        while let Some(id) = open.pop() {
+            order.push(id);
+            order.extend(self.ids().filter(|(_, n)| n.inside == Some(id)).map(|(id, _)| id));
+            for edge in self.outputs(id).filter(|edge| !edge.back) {
+                missing[edge.to.0] -= 1;
+                if missing[edge.to.0] == 0 {
+                    open.push(edge.to);
+                }
+            }
+        }
+        order
+    }
+
+    fn outer(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.ids()
+            .filter(|(id, node)| node.inside.is_none() && wanted(*id))
+            .map(|(id, _)| id)
+            .collect()
+    }
+}
+
+impl Node {
+    /// Returns the filter of the node; `None` for a composite, a merge or an unknown filter.
+    pub fn filter(&self) -> Option<&Use> {
+        match &self.step {
+            Step::Filter(filter) => Some(filter),
+            Step::Boolean(_) | Step::Merge | Step::Unknown => None,
+        }
+    }
+
+    /// Returns the name of the node in messages.
+    pub fn name(&self) -> &str {
+        match &self.step {
+            Step::Filter(filter) => filter.description.name,
+            Step::Boolean(_) => "boolean",
+            Step::Merge => "merge",
+            Step::Unknown => "?",
+        }
+    }
+
+    /// Returns true if the node runs in a process of its own, as programs and untrusted filters do.
+    pub fn is_process(&self) -> bool {
+        self.filter().is_some_and(Use::is_process)
+    }
+
+    /// Returns true if the node is an untrusted filter.
+    pub fn is_untrusted(&self) -> bool {
+        self.filter().is_some_and(Use::is_untrusted)
+    }
+
+    /// Returns the kind of the filter, given its arguments; `None` if the node has no filter.
+    pub fn kind(&self) -> Option<FilterKind> {
+        self.filter().map(|filter| filter.effect().kind)
+    }
+}
+
+/// Returns all nodes reachable from `from` over `next`, breadth first, beginning with `from`.
+pub(crate) fn reachable<I: IntoIterator<Item = NodeId>>(
+    from: &[NodeId],
+    next: impl Fn(NodeId) -> I,
+) -> Vec<NodeId> {
+    let mut found = from.to_vec();
+    let mut at = 0;
+    while let Some(id) = found.get(at).copied() {
+        at += 1;
+        for new in next(id) {
+            if !found.contains(&new) {
+                found.push(new);
+            }
+        }
+    }
+    found
+}

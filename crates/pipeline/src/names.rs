@@ -1,0 +1,145 @@
+//! The names of nodes, and their text in the language.
+
+use crate::format::{bytes, nanoseconds};
+use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
+use crate::language::write_quoted;
+use filter::{Parameter, Type, Value};
+use std::fmt::Write as _;
+
+/// Returns a unique name for every node: `bpf`, `tcp#X` if the request gives a mark, `bpf#1` and
+/// `bpf#2` if several nodes would have the same name.
+#[must_use]
+pub fn names(graph: &Graph) -> Vec<String> {
+    let plain: Vec<String> = graph.ids().map(|(id, _)| plain(graph, id)).collect();
+    let mut seen = vec![0; plain.len()];
+    for at in 0..plain.len() {
+        seen[at] = plain[..=at].iter().filter(|name| **name == plain[at]).count();
+    }
+    let several = |name: &String| plain.iter().filter(|other| *other == name).count() > 1;
+    plain
+        .iter()
+        .zip(seen)
+        .map(|(name, n)| if several(name) { format!("{name}#{n}") } else { name.clone() })
+        .collect()
+}
+
+fn plain(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => used.title(),
+        Step::Boolean(body) => {
+            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, Use::title))
+        }
+        Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
+    }
+}
+
+/// Formats a node as in a request: its name with its mark and the arguments other than defaults.
+#[must_use]
+pub fn node_text(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => given(used),
+        Step::Boolean(body) => {
+            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, given))
+        }
+        Step::Merge => "merge of sources".to_owned(),
+        Step::Unknown => "?".to_owned(),
+    }
+}
+
+/// Formats a node as in a request, without its mark. Measured costs are stored under this text.
+#[must_use]
+pub fn cost_key(graph: &Graph, id: NodeId) -> String {
+    match &graph.node(id).step {
+        Step::Filter(used) => with_arguments(used.description.name.to_owned(), used),
+        Step::Boolean(_) | Step::Merge | Step::Unknown => node_text(graph, id),
+    }
+}
+
+fn given(used: &Use) -> String {
+    with_arguments(used.title(), used)
+}
+
+fn with_arguments(mut text: String, used: &Use) -> String {
+    for (name, value) in used.arguments.iter() {
+        let Some(parameter) = used.description.parameter(name) else { continue };
+        let default = parameter.default.and_then(|text| parameter.parse(text).ok());
+        if default.as_ref() == Some(value) {
+            continue;
+        }
+        let value = written(parameter, value);
+        let _ = match parameter.positional {
+            true => write!(text, " {value}"),
+            false => write!(text, " {name}={value}"),
+        };
+    }
+    text
+}
+
+fn written(parameter: &Parameter, value: &Value) -> String {
+    match (value, parameter.kind) {
+        (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
+        (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),
+        (Value::Number(n), Type::Factor { .. }) => factor(*n),
+        (Value::Number(n), _) => n.to_string(),
+        (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
+        (Value::Text(text), _) => quoted(text.as_bytes()),
+        (Value::Bytes(bytes), _) => quoted(bytes),
+    }
+}
+
+/// Formats millionths as in a request: `2`, `0.5`.
+fn factor(millionths: u64) -> String {
+    let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Returns the text unchanged if it is one word, else quoted for a request.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
+    if !bytes.is_empty() && bytes.iter().all(bare) {
+        return bytes.iter().copied().map(char::from).collect();
+    }
+    let mut text = String::new();
+    let _ = write_quoted(&mut text, bytes);
+    text
+}
+
+/// Formats a Boolean section as in a request.
+fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
+    let list = |links: &[Link], symbol: &str| {
+        let part = |link: &Link| {
+            let label = match link.classes.is_all() {
+                true => String::new(),
+                false => format!("|{} ", link.classes),
+            };
+            format!("{label}{}", boolean(&link.body, false, name))
+        };
+        let all: Vec<String> = links.iter().map(part).collect();
+        let text = all.join(&format!(" {symbol} "));
+        if outer { text } else { format!("({text})") }
+    };
+    match body {
+        Boolean::Filter(id) => name(*id),
+        Boolean::Not(inner) => format!("!{}", boolean(inner, false, name)),
+        Boolean::Any(links) => list(links, "++"),
+        Boolean::All(links) if links.is_empty() => "all".to_owned(),
+        Boolean::All(links) => list(links, "+*"),
+        Boolean::Chain { first, rest } => {
+            let mut text = boolean(first, false, name);
+            for link in rest {
+                let pipe = match link.classes.is_plain() {
+                    true => "|".to_owned(),
+                    false => format!("|{}", link.classes),
+                };
+                let _ = write!(text, " {pipe} {}", boolean(&link.body, false, name));
+            }
+            format!("({text})")
+        }
+    }
+}
+
+/// Returns true if a parameter is a file name.
+#[must_use]
+pub fn is_path(parameter: &Parameter) -> bool {
+    parameter.kind == Type::Path
+}

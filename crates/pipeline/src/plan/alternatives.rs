@@ -1,0 +1,84 @@
+//! The alternatives of a plan: for each node, what the best plan with the node in another space
+//! would cost. The difference is the reason why that space lost. [SL §7.1]
+
+use super::discover::Discovery;
+use super::machine::Machine;
+use super::model::{Placement, PlannedSpace, Policy};
+use super::select::{Selection, minimal_cost};
+use crate::format::number;
+use crate::graph::{Graph, NodeId};
+
+/// The maximum number of nodes for which alternatives are computed.
+const NODES_MAX: usize = 48;
+
+/// Describes for every node and space how much worse the best plan with the node there is; `None`
+/// for the chosen space and for spaces that cannot run the node.
+pub(super) fn alternatives(
+    graph: &Graph,
+    discovery: &Discovery,
+    selection: &Selection,
+    machine: &Machine,
+) -> Vec<Vec<Option<String>>> {
+    let none = || vec![None; discovery.spaces.len()];
+    if !machine.kernel.is_open() || graph.nodes.len() > NODES_MAX {
+        return graph.ids().map(|_| none()).collect();
+    }
+    let mut forced = discovery.verdicts.clone();
+    graph
+        .ids()
+        .map(|(id, _)| {
+            let mut texts = none();
+            for (space, verdict) in discovery.verdicts[id.0].iter().enumerate() {
+                if space == selection.spaces[id.0] {
+                    continue;
+                }
+                let Ok(ns) = verdict else { continue };
+                only(&mut forced[id.0], space);
+                let there = Discovery { verdicts: forced.clone(), ..discovery.clone() };
+                let best = minimal_cost(graph, &there, machine);
+                forced[id.0].clone_from(&discovery.verdicts[id.0]);
+                let more = best.map(|best| best - selection.choice.cost_ns);
+                texts[space] = Some(words(*ns, more, selection.choice.policy));
+            }
+            texts
+        })
+        .collect()
+}
+
+/// Forbids all spaces but one.
+fn only(verdicts: &mut [Result<f64, String>], space: usize) {
+    for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(at, _)| *at != space) {
+        *verdict = Err(String::new());
+    }
+}
+
+fn words(ns: f64, more: Option<f64>, policy: Policy) -> String {
+    let texts = match more {
+        None => "the path would have to turn back".to_owned(),
+        Some(more) if more >= 0.05 => format!("{} more in all", number(more)),
+        // The deepest placement may cost more than necessary.
+        Some(more) if more <= -0.05 => format!("{} less in all, not as deep", number(-more)),
+        Some(_) if policy == Policy::Deepest => "same cost, not as deep".to_owned(),
+        Some(_) => "same cost".to_owned(),
+    };
+    format!("{} ns, {texts}", number(ns))
+}
+
+/// Stores the descriptions in the candidates that lost.
+pub(super) fn store(
+    placements: &mut [Placement],
+    texts: &[Vec<Option<String>>],
+    spaces: &[PlannedSpace],
+    parts: &[usize],
+) {
+    for (id, placements) in placements.iter_mut().enumerate() {
+        for candidate in placements.candidates.iter_mut().filter(|known| known.lost.is_some()) {
+            let same =
+                |space: &PlannedSpace| space.part == parts[id] && space.name == candidate.space;
+            let place = spaces.iter().position(same);
+            if let Some(words) = place.and_then(|place| texts[NodeId(id).0][place].clone()) {
+                candidate.lost = Some(words);
+            }
+        }
+    }
+}

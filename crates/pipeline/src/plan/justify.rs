@@ -1,0 +1,153 @@
+//! The reasons for a placement: the reason for each node's space, and the disadvantages of the
+//! others.
+
+use super::discover::{APART, Discovery, FIRST, writes_files};
+use super::model::{Candidate, Placement, PlannedSpace, SpaceKind};
+use super::select::Selection;
+use crate::graph::{Graph, Node, NodeId, Step, Use};
+use crate::names::names;
+
+/// The reason for a separate thread for a sink that writes files.
+const OWN: &str = "writes files: a space of its own, so that a slow disk delays no other filter";
+
+/// Drops unused spaces and explains the placement of every node. A process is ordered between the
+/// threads on its two sides.
+pub(super) fn placements(
+    discovery: Discovery,
+    selection: &Selection,
+    graph: &Graph,
+) -> (Vec<PlannedSpace>, Vec<Placement>) {
+    let Discovery { spaces, owners, verdicts, .. } = discovery;
+    let Selection { input_spaces, output_spaces, .. } = selection;
+    let rank = |space: usize| match owners[space] {
+        Some(node)
+            if input_spaces[node.0] == output_spaces[node.0]
+                && graph.inputs(node).next().is_none() =>
+        {
+            (output_spaces[node.0], 0)
+        }
+        Some(node) => (input_spaces[node.0], 2),
+        None => (space, 1),
+    };
+    let reader = |space: usize| match spaces[space].kind {
+        SpaceKind::Kernel => first_thread(&spaces, spaces[space].part).unwrap_or(space),
+        SpaceKind::Thread | SpaceKind::Process => space,
+    };
+    let readers = output_spaces.iter().map(|space| reader(*space));
+    let mut order: Vec<usize> = selection
+        .spaces
+        .iter()
+        .chain(input_spaces)
+        .chain(output_spaces)
+        .copied()
+        .chain(readers)
+        .collect();
+    order.sort_unstable_by_key(|space| (rank(*space), *space));
+    order.dedup();
+    let number = |space: usize| order.iter().position(|used| *used == space).unwrap_or(0);
+    let names = names(graph);
+    let placements = graph
+        .ids()
+        .map(|(id, node)| {
+            let space = selection.spaces[id.0];
+            let mut candidates: Vec<Candidate> = (0..spaces.len())
+                .filter(|s| spaces[*s].part == spaces[space].part)
+                .filter(|s| owners[*s].is_none_or(|owner| owner == id))
+                .map(|s| Candidate {
+                    space: spaces[s].name.clone(),
+                    verdict: verdicts[id.0][s].clone(),
+                    lost: None,
+                })
+                .collect();
+            for candidate in &mut candidates {
+                candidate.lost = lost(candidate, graph, id, &spaces, selection);
+            }
+            let (because, by_neighbor) = because(graph, id, node, selection, &names);
+            let (input_space, output_space) =
+                (number(input_spaces[id.0]), number(reader(output_spaces[id.0])));
+            Placement {
+                space: number(space),
+                input_space,
+                output_space,
+                because,
+                by_neighbor,
+                candidates,
+            }
+        })
+        .collect();
+    (order.iter().map(|space| spaces[*space].clone()).collect(), placements)
+}
+
+/// Returns the first thread of a part.
+fn first_thread(spaces: &[PlannedSpace], part: usize) -> Option<usize> {
+    spaces.iter().position(|space| space.part == part && space.name == FIRST)
+}
+
+/// Returns the reason why a space that could run a node was not chosen.
+fn lost(
+    candidate: &Candidate,
+    graph: &Graph,
+    id: NodeId,
+    spaces: &[PlannedSpace],
+    selection: &Selection,
+) -> Option<String> {
+    let there = candidate.verdict.as_ref().ok()?;
+    let chosen = selection.spaces[id.0];
+    let here = spaces.get(chosen)?;
+    if candidate.space == here.name {
+        return None;
+    }
+    let same = |space: &PlannedSpace| space.part == here.part && space.name == candidate.space;
+    let place = spaces.iter().position(same)?;
+    let around = || {
+        let is_adjacent = graph.edges.iter().filter(|edge| !edge.back);
+        is_adjacent.filter_map(|edge| match (edge.from == id, edge.to == id) {
+            (true, _) => Some(selection.input_spaces[edge.to.0]),
+            (_, true) => Some(selection.output_spaces[edge.from.0]),
+            _ => None,
+        })
+    };
+    let rings = |place: usize| around().filter(|other| *other != place).count();
+    match (rings(place), rings(chosen)) {
+        (more, fewer) if more == fewer + 1 => Some("one more ring".to_owned()),
+        (more, fewer) if more > fewer => Some(format!("{} more rings", more - fewer)),
+        _ => Some(format!("no better, {there} ns")),
+    }
+}
+
+/// Returns the reason for a node's space, and true if that reason is the space of the node
+/// upstream.
+fn because(
+    graph: &Graph,
+    id: NodeId,
+    node: &Node,
+    selection: &Selection,
+    names: &[String],
+) -> (String, bool) {
+    if node.is_process() {
+        let why = if node.is_untrusted() { APART } else { "an ordinary program" };
+        return (why.to_owned(), false);
+    }
+    if let Some(why) = node.filter().and_then(Use::bound) {
+        return (why, false);
+    }
+    if let Some(owner) = node.inside {
+        return (format!("part of `{}`", names[owner.0]), false);
+    }
+    if matches!(node.step, Step::Merge) {
+        return ("merges sources".to_owned(), false);
+    }
+    let is_adjacent =
+        |from: NodeId| selection.output_spaces[from.0] == selection.input_spaces[id.0];
+    let before: Vec<NodeId> =
+        graph.inputs(id).filter(|edge| !edge.back).map(|edge| edge.from).collect();
+    match (before.first(), before.iter().find(|from| is_adjacent(**from))) {
+        (None, _) => ("the source's own space".to_owned(), false),
+        (_, Some(from)) if graph.node(*from).is_process() => {
+            (format!("reads the output of `{}`", names[from.0]), false)
+        }
+        (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
+        (Some(_), None) if writes_files(node) => (OWN.to_owned(), false),
+        (Some(from), None) => (format!("behind `{}`, which runs elsewhere", names[from.0]), true),
+    }
+}

@@ -1,0 +1,277 @@
+//! The plan as a value: spaces, placements, edges, and the reasons for each.
+
+use super::batch::BatchSize;
+use super::program::Program;
+use super::pushdown::Pushdown;
+use super::ring::RingPlan;
+use crate::graph::{Edge, Graph, NodeId};
+use filter::Arguments;
+use filter::sharing::Sharing;
+use std::fmt;
+
+/// A placed graph.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The checked graph with open ends completed.
+    pub graph: Graph,
+    /// The used spaces, in the order in which a path moves through them.
+    pub spaces: Vec<PlannedSpace>,
+    /// The placement of each node of the graph.
+    pub placements: Vec<Placement>,
+    /// The kind of each edge of the graph.
+    pub edges: Vec<PlannedEdge>,
+    /// The nodes whose final report is the output of the line.
+    pub reports: Vec<NodeId>,
+    /// For each source with a kernel filter, the filter that it evaluates ahead.
+    pub pushdowns: Vec<Pushdown>,
+    /// The kernel programs.
+    pub programs: Vec<Program>,
+    /// The refusals of the kernel that led to this plan.
+    pub refusals: Vec<KernelRefusal>,
+    /// The expected fraction of all input at each node and on each edge; 1.0 if unknown.
+    pub flows: (Vec<f64>, Vec<f64>),
+    /// The chains of filters that have replicas.
+    pub replicas: Vec<Replicas>,
+    /// Costly filters without replicas, with the reasons.
+    pub replica_refusals: Vec<ReplicaRefusal>,
+    /// The number of blocks that a thread processes at once.
+    pub batch: BatchSize,
+    /// The latency budget; `None` unless the request sets `--latency`.
+    pub latency: Option<Latency>,
+    /// The policy and the result of the search.
+    pub choice: Choice,
+}
+
+impl Plan {
+    /// Returns the space of a node.
+    #[must_use]
+    pub fn space_of(&self, node: NodeId) -> &PlannedSpace {
+        &self.spaces[self.placements[node.0].space]
+    }
+
+    /// Returns the expected cost of a block in a node, in ns; `None` if unknown.
+    #[must_use]
+    pub fn expected(&self, node: NodeId) -> Option<f64> {
+        let here = &self.space_of(node).name;
+        let candidates = &self.placements[node.0].candidates;
+        candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
+    }
+
+    /// Returns the arguments of the filter that this source evaluates ahead; `None` if there is
+    /// none.
+    #[must_use]
+    pub fn pushed_filter(&self, source: NodeId) -> Option<&Arguments> {
+        let pushed = self.pushdowns.iter().find(|pushed| pushed.source == source)?;
+        let filter = pushed.filter.as_ref().ok()?;
+        self.graph.node(*filter).filter().map(|used| &used.arguments)
+    }
+
+    /// Returns the sources that evaluate this filter in the kernel.
+    pub fn pushed_from(&self, filter: NodeId) -> impl Iterator<Item = NodeId> {
+        let asks = move |pushed: &&Pushdown| pushed.filter == Ok(filter);
+        self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
+    }
+
+    /// Returns the replicas, and if the edge enters them, for an edge at the border of their chain.
+    #[must_use]
+    pub fn border_of(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
+        let chain = |near: NodeId, far: NodeId| {
+            self.replicas_of(near).filter(|replicas| !replicas.nodes.contains(&far))
+        };
+        let into = chain(edge.to, edge.from).map(|replicas| (replicas, true));
+        into.or_else(|| chain(edge.from, edge.to).map(|replicas| (replicas, false)))
+    }
+
+    /// Returns the replicas that a node belongs to; `None` if it has none.
+    #[must_use]
+    pub fn replicas_of(&self, node: NodeId) -> Option<&Replicas> {
+        self.replicas.iter().find(|replicas| replicas.nodes.contains(&node))
+    }
+}
+
+/// A space of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedSpace {
+    /// The name, as in pins and in `explain`.
+    pub name: String,
+    /// The kind of the space.
+    pub kind: SpaceKind,
+    /// The number of the connected part of the graph; parts fail independently.
+    pub part: usize,
+}
+
+/// The kind of a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceKind {
+    /// A kernel program.
+    Kernel,
+    /// A thread of this process.
+    Thread,
+    /// A process for one program or one untrusted filter.
+    Process,
+}
+
+/// The placement of a node, and the reason.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placement {
+    /// An index into `Plan::spaces`.
+    pub space: usize,
+    /// The space that writes its input: its own, unless it is a process.
+    pub input_space: usize,
+    /// The space that reads its output: its own, except for a process (the next thread) and for the
+    /// kernel (the first thread of the part, which reads the rings). That thread also runs the user
+    /// implementations of filters in the kernel, for blocks that their twins are unsure about.
+    pub output_space: usize,
+    /// The reason.
+    pub because: String,
+    /// True if the placement of the node upstream is the reason.
+    pub by_neighbor: bool,
+    /// All spaces considered.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Placement {
+    pub(super) fn spaces_mut(&mut self) -> [&mut usize; 3] {
+        [&mut self.space, &mut self.input_space, &mut self.output_space]
+    }
+}
+
+/// A space considered for a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// The space.
+    pub space: String,
+    /// The cost of a block in ns, or the reason why the node cannot run there.
+    pub verdict: Result<f64, String>,
+    /// The disadvantage of a possible space that was not chosen; `None` for the chosen one.
+    pub lost: Option<String>,
+}
+
+/// The kind of an edge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlannedEdge {
+    /// A function call.
+    Call,
+    /// A bounded work list, for a back edge.
+    Back,
+    /// A ring between two threads. If the edge leaves the kernel for a thread other than the first,
+    /// the first thread forwards over this ring.
+    Ring(RingPlan),
+    /// A ring from the kernel to the first thread, which reads the rings of the program.
+    Kernel(RingPlan),
+    /// The standard input or output of a process.
+    Pipe,
+}
+
+/// The result of the search for a placement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The policy.
+    pub policy: Policy,
+    /// The cost of one block that passes all nodes, in ns.
+    pub cost_ns: f64,
+    /// The number of placements examined.
+    pub examined: u64,
+    /// True if the search was exhaustive, so the placement is optimal.
+    pub proved: bool,
+}
+
+/// The policy for choosing spaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Minimal cost on this machine: nodes, copies of data and crossings.
+    #[default]
+    Cost,
+    /// The rule of the Streamline paper: every node in the deepest space that can run it. [SL §7.1]
+    Deepest,
+}
+
+/// The error that no space can run a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unplaceable {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Every space, with the reason.
+    pub refusals: Vec<(String, String)>,
+}
+
+impl fmt::Display for Unplaceable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no space can run `{}`", self.name)?;
+        for (space, why) in &self.refusals {
+            write!(f, "; {space}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unplaceable {}
+
+/// A chain of filters with replicas.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replicas {
+    /// The filters, in the order of the stream.
+    pub nodes: Vec<NodeId>,
+    /// The space of each replica; the first one dispatches the blocks.
+    pub spaces: Vec<usize>,
+    /// The space that merges the outputs.
+    pub join: usize,
+    /// The key by which blocks stay together; `None` if blocks are distributed by load.
+    pub sharing: Option<Sharing>,
+    /// The parameters of the rings to and from the replicas.
+    pub ring: RingPlan,
+    /// The expected gain, as text.
+    pub because: String,
+}
+
+/// A filter costly enough for replicas that has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaRefusal {
+    /// The filter.
+    pub node: NodeId,
+    /// The reason.
+    pub why: String,
+}
+
+/// A refusal of a node by the verifier, the loader or an interface while a program was loaded. The
+/// planner then places the node elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelRefusal {
+    /// The node.
+    pub node: NodeId,
+    /// The message of the refusing party.
+    pub why: String,
+}
+
+/// A latency budget and its shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    /// The budget of the request, in ns.
+    pub bound_ns: u64,
+    /// The delays with their shares: sources first, then edges, then replicas.
+    pub delays: Vec<Delay>,
+}
+
+/// A cause of delay on a path, with its maximum delay in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// The packet socket ring of a source.
+    Source(NodeId, u64),
+    /// The ring of an edge, and the notifications of a program that the edge leaves.
+    Edge(usize, u64),
+    /// The rings to and from the replicas with this index in [`Plan::replicas`], together.
+    Replicas(usize, u64),
+}
+
+impl Latency {
+    /// Returns the share of a source; `None` if it has none.
+    #[must_use]
+    pub fn of_source(&self, node: NodeId) -> Option<u64> {
+        self.delays.iter().find_map(|delays| match delays {
+            Delay::Source(id, ns) if *id == node => Some(*ns),
+            _ => None,
+        })
+    }
+}

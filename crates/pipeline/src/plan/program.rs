@@ -1,0 +1,178 @@
+//! Kernel programs of a plan: one per attachment point, with the filters of all lines there.
+
+use super::ring::RingPlan;
+use crate::classes::ClassSet;
+use crate::graph::{EdgeId, Graph, Node, NodeId, Use};
+use filter::{Attach, FilterKind};
+
+/// A kernel program: all sources at one interface in one direction, and the filters behind them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The attachment point.
+    pub attach: Attach,
+    /// The sources that the program replaces.
+    pub sources: Vec<NodeId>,
+    /// The steps for each frame, every step after its input.
+    pub steps: Vec<ProgramStep>,
+    /// The edges out of the program; an index into this list is the number of the edge's ring.
+    pub exits: Vec<ExitEdge>,
+    /// The memory for frames that leave and for pointers to them, including frames that a twin is
+    /// unsure of.
+    pub ring: KernelRing,
+}
+
+/// A filter in a program. Nodes that do the same with the same frames are one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramStep {
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// The step that provides the input; `None` for the frames as received.
+    pub from: Option<usize>,
+    /// The classes at that step whose blocks enter this one.
+    pub classes: ClassSet,
+}
+
+/// An edge that leaves the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExitEdge {
+    /// The edge.
+    pub edge: EdgeId,
+    /// The step it leaves; `None` for the source.
+    pub from: Option<usize>,
+    /// The classes that pass.
+    pub classes: ClassSet,
+}
+
+/// The sizes of a program's rings and the frequency of its doorbell. Each processor has one set of
+/// rings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelRing {
+    /// The number of pointers per edge.
+    pub pointers: u32,
+    /// The size of the record buffer in bytes.
+    pub bytes: u32,
+    /// The maximum size of a frame in bytes.
+    pub record_max: u32,
+    /// The number of blocks after which the reader is notified (T_b), unless `apart_ns` forbids.
+    pub signal_blocks: u32,
+    /// The minimum time in ns between two notifications (T_min).
+    pub apart_ns: u64,
+    /// The time in ns after which the reader is notified in any case (T_t).
+    pub signal_ns: u64,
+}
+
+/// The record buffer of a processor, in bytes: 20 ms of 1500-byte frames at 1.6 Gbit/s, which fits
+/// a last-level cache.
+const BYTES: u32 = 4 << 20;
+
+/// The maximum size of a frame in bytes: 64 KB merged by the kernel, with Ethernet header and tags.
+const RECORD_MAX: u32 = (64 << 10) + 64;
+
+pub(super) fn programs(
+    graph: &Graph,
+    inside: &dyn Fn(NodeId) -> bool,
+    ring: &KernelRing,
+) -> Vec<Program> {
+    let mut programs: Vec<Program> = Vec::new();
+    for (id, node) in graph.ids().filter(|(id, _)| inside(*id)) {
+        let (Some(FilterKind::Source), Ok(attach)) = (node.kind(), attachment(node)) else {
+            continue;
+        };
+        let known = programs.iter().position(|program| program.attach == attach);
+        let at = known.unwrap_or_else(|| {
+            let (sources, steps, exits) = (Vec::new(), Vec::new(), Vec::new());
+            programs.push(Program { attach, sources, steps, exits, ring: ring.clone() });
+            programs.len() - 1
+        });
+        programs[at].sources.push(id);
+        programs[at].follow(graph, id, None, inside);
+    }
+    programs
+}
+
+/// Returns the attachment point of a source, or why it has none.
+pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
+    let attach = node.filter().and_then(Use::attach);
+    attach.unwrap_or_else(|| Err("reads in a process".to_owned()))
+}
+
+impl Program {
+    /// Adds the successors of a node, which is the step `from`.
+    fn follow(
+        &mut self,
+        graph: &Graph,
+        id: NodeId,
+        from: Option<usize>,
+        inside: &dyn Fn(NodeId) -> bool,
+    ) {
+        for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == id) {
+            let classes = edge.classes.clone();
+            if inside(edge.to) {
+                let step = self.step(graph, edge.to, from, classes);
+                self.follow(graph, edge.to, Some(step), inside);
+            } else {
+                self.exits.push(ExitEdge { edge: EdgeId(number), from, classes });
+            }
+        }
+    }
+
+    /// Returns the step of a node: an equal one for the same frames, or a new one.
+    fn step(&mut self, graph: &Graph, id: NodeId, from: Option<usize>, classes: ClassSet) -> usize {
+        let same = |step: &ProgramStep| {
+            let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
+            let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
+                let same = std::ptr::eq(one.description, other.description);
+                // Sending a frame twice produces two frames.
+                same && one.arguments == other.arguments && one.endpoint.outlet.is_none()
+            });
+            step.from == from && step.classes == classes && alike
+        };
+        if let Some(known) = self.steps.iter().position(same) {
+            self.steps[known].nodes.push(id);
+            return known;
+        }
+        self.steps.push(ProgramStep { nodes: vec![id], from, classes });
+        self.steps.len() - 1
+    }
+
+    /// Returns for each step of several nodes those nodes.
+    pub fn shared(&self) -> impl Iterator<Item = &[NodeId]> {
+        self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
+    }
+
+    /// Returns true if the edge with this number leaves the program.
+    #[must_use]
+    pub fn has_exit(&self, edge: usize) -> bool {
+        self.exits.iter().any(|leave| leave.edge.0 == edge)
+    }
+
+    /// Returns the step of a node; `None` if it is not in the program.
+    #[must_use]
+    pub fn step_of(&self, node: NodeId) -> Option<usize> {
+        self.steps.iter().position(|step| step.nodes.contains(&node))
+    }
+}
+
+impl Default for KernelRing {
+    /// Returns the ring of a request without `--batch` and `--latency`.
+    fn default() -> Self {
+        Self::of(&RingPlan::out_of_kernel())
+    }
+}
+
+impl KernelRing {
+    /// Returns the ring of a program whose edges have these parameters.
+    pub(super) fn of(ring: &RingPlan) -> Self {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Self {
+            pointers: number(ring.entries),
+            bytes: BYTES,
+            record_max: RECORD_MAX,
+            signal_blocks: number(ring.signal_blocks),
+            // A notification costs 12 us on a virtual machine, 30 us if the reader sleeps, so they
+            // are as rare as the time allows. [CONTRACT 29]
+            apart_ns: ring.signal_ns / 2,
+            signal_ns: ring.signal_ns,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Filtering ahead: a source that can filter in the kernel evaluates the first filter behind it, so
+//! that rejected frames never enter. The filter itself stays, and the kernel may reject nothing
+//! that the filter would pass. [SL §7.1; CONTRACT 18]
+//!
+//! This is correct where no difference can be observed: everything from the source goes to that one
+//! filter, perhaps through a merge of sources, and no arc selects what the filter rejects. It
+//! depends on the arguments alone, not on the machine.
+
+use crate::graph::{Graph, NodeId, Step};
+use filter::FilterKind;
+
+/// A source that can filter in the kernel, with the filter it evaluates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushdown {
+    /// The source.
+    pub source: NodeId,
+    /// The filter, or the reason why there is none.
+    pub filter: Result<NodeId, String>,
+    /// A description of the frames that pass unfiltered; `None` if there are none.
+    pub except: Option<&'static str>,
+}
+
+/// Returns an entry for each source that can filter in the kernel, in the order of the text.
+pub(super) fn pushdowns(graph: &Graph) -> Vec<Pushdown> {
+    let asks = |source: NodeId| {
+        let used = graph.node(source).filter();
+        used.is_some_and(|u| u.description.kind == FilterKind::Source && u.endpoint.takes_filter)
+    };
+    let sources = graph.ids().map(|(id, _)| id).filter(|id| asks(*id));
+    let taken = |source: NodeId| {
+        let used = graph.node(source).filter();
+        used.is_some_and(|used| used.arguments.text("how") == Some("take"))
+    };
+    let own =
+        |source: NodeId| graph.node(source).filter().is_some_and(|used| used.arguments.flag("own"));
+    let checked = |source| match source {
+        source if taken(source) => {
+            Err("a program takes all frames, and the filter runs here".to_owned())
+        }
+        source if own(source) => Err("there is no packet socket that could filter".to_owned()),
+        source => pushable_filter(graph, source),
+    };
+    let push = |source| match checked(source) {
+        Ok((filter, except)) => Pushdown { source, filter: Ok(filter), except },
+        Err(why) => Pushdown { source, filter: Err(why), except: None },
+    };
+    sources.map(push).collect()
+}
+
+/// Returns the filter that a source can evaluate, and the description of frames that it cannot.
+fn pushable_filter(
+    graph: &Graph,
+    source: NodeId,
+) -> Result<(NodeId, Option<&'static str>), String> {
+    let mut to = only_successor(graph, source)?;
+    if matches!(graph.node(to).step, Step::Merge) {
+        to = only_successor(graph, to)?;
+    }
+    check_pushable(graph, to).map(|except| (to, except))
+}
+
+/// Returns the only successor of a node, or the reason why there is none.
+fn only_successor(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
+    let mut behind = graph.outputs(from);
+    match (behind.next(), behind.next()) {
+        (Some(edge), None) => Ok(edge.to),
+        (None, _) => Err("nothing follows".to_owned()),
+        (Some(_), Some(_)) => Err("several branches begin there".to_owned()),
+    }
+}
+
+/// Checks that a filter can be evaluated ahead; returns the description of frames that cannot.
+fn check_pushable(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
+    let node = graph.node(id);
+    let Some(used) = node.filter() else {
+        return Err("a section cannot be evaluated in the kernel, only one filter".to_owned());
+    };
+    let name = used.description.name;
+    let Some(ahead) = used.description.analysis.ahead else {
+        return Err(format!("`{name}` cannot be evaluated in the kernel"));
+    };
+    if graph.outputs(id).any(|edge| edge.classes.contains(0)) {
+        return Err(format!("an arc selects what `{name}` rejects"));
+    }
+    ahead(&used.arguments)
+        .map_err(|why| format!("`{name}` cannot be evaluated in the kernel: {why}"))
+}

@@ -1,0 +1,161 @@
+//! The chains of filters that can have replicas.
+
+use crate::graph::{Graph, NodeId, Step, reachable};
+use crate::plan::machine::Machine;
+use crate::plan::model::{Plan, PlannedEdge, SpaceKind};
+use filter::sharing::Sharing;
+use filter::{FilterKind, Form, StateScope};
+
+/// A chain that can have replicas.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) sharing: Option<Sharing>,
+}
+
+pub(super) struct Work<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) machine: &'p Machine,
+}
+
+impl Work<'_> {
+    /// Returns all chains of a part that can have replicas.
+    pub(super) fn chains(&self, part: usize) -> Vec<Chain> {
+        let graph = &self.plan.graph;
+        let here = |id: &NodeId| self.plan.space_of(*id).part == part;
+        let mut found = Vec::new();
+        for head in graph.ids().map(|(id, _)| id).filter(here) {
+            let mut chain = Chain { nodes: Vec::new(), sharing: None };
+            let mut next = Some(head);
+            while let Some(id) = next {
+                let Ok(sharing) = self.sharing_with(&chain, id) else { break };
+                chain.nodes.push(id);
+                chain.sharing = sharing;
+                if self.keeps_order(&chain).is_ok() {
+                    found.push(chain.clone());
+                }
+                next = self.behind(id);
+            }
+        }
+        found
+    }
+
+    /// Returns the only successor of a node if the edge is a call and its only input.
+    fn behind(&self, id: NodeId) -> Option<NodeId> {
+        let (graph, edges) = (&self.plan.graph, &self.plan.edges);
+        let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
+        let (Some((edge, PlannedEdge::Call)), None) = (out.next(), out.next()) else { return None };
+        (graph.inputs(edge.to).count() == 1).then_some(edge.to)
+    }
+
+    /// Returns the key by which a chain is distributed once this filter belongs to it, or the
+    /// reason why it cannot.
+    pub(super) fn sharing_with(
+        &self,
+        chain: &Chain,
+        id: NodeId,
+    ) -> Result<Option<Sharing>, String> {
+        let node = self.plan.graph.node(id);
+        let used = match &node.step {
+            Step::Filter(used) => used,
+            Step::Boolean(_) => return Err("a section, which runs in one thread".to_owned()),
+            Step::Merge | Step::Unknown => return Err("not a filter".to_owned()),
+        };
+        let description = used.description;
+        if let Some(why) = used.bound() {
+            return Err(why);
+        }
+        if node.inside.is_some() {
+            return Err("part of a section".to_owned());
+        }
+        if used.is_process() || description.user.is_none() {
+            return Err("not a filter of this process".to_owned());
+        }
+        if used.published_as().is_some() {
+            return Err("others see what it knows (`state=`): one state by that name".to_owned());
+        }
+        if self.plan.space_of(id).kind != SpaceKind::Thread {
+            return Err("runs in the kernel".to_owned());
+        }
+        match description.state.keeps {
+            StateScope::Nothing => Ok(chain.sharing),
+            StateScope::Private => Err("private state: one for all blocks".to_owned()),
+            StateScope::Pinned(why) => Err(format!("state that cannot move: {why}")),
+            StateScope::Sessions => self.sessions(chain, id),
+        }
+    }
+
+    /// Returns the key of a filter with sessions behind those of a chain.
+    fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
+        let graph = &self.plan.graph;
+        let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
+        let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.sharing);
+        let head = chain.nodes.first().copied().unwrap_or(id);
+        let numbers_sessions =
+            |id: &NodeId| description(*id).is_some_and(|known| known.state.numbers);
+        match sessions_of(id) {
+            Some(own) => {
+                let raw = |form: &Form| matches!(form, Form::Frame | Form::Packet | Form::Segment);
+                let changed = |id: &NodeId| graph.node(*id).kind() >= Some(FilterKind::Editing);
+                let changes = |id: &NodeId| sessions_of(*id).is_none() && changed(id);
+                match chain.sharing {
+                    None if !graph.node(head).comes.iter().all(raw) => {
+                        Err("its sessions cannot be seen in what comes".to_owned())
+                    }
+                    // Sessions are identified before any filter changes the block.
+                    None if chain.nodes.iter().any(changes) => {
+                        Err("what is before it changes blocks".to_owned())
+                    }
+                    None => Ok(Some(own)),
+                    Some(Sharing::Addresses) => Ok(Some(Sharing::Addresses)),
+                    Some(_) => Err("other sessions than before".to_owned()),
+                }
+            }
+            None if chain.nodes.iter().any(numbers_sessions) => Ok(chain.sharing),
+            None if self.upstream(head).iter().any(numbers_sessions) => match chain.sharing {
+                None | Some(Sharing::Session) => Ok(Some(Sharing::Session)),
+                Some(_) => Err("other sessions than before".to_owned()),
+            },
+            None => match description(id).map(|known| known.state.keeps_alone) {
+                Some(StateScope::Nothing) => Ok(chain.sharing),
+                _ => Err("private state: nothing before it tells sessions apart".to_owned()),
+            },
+        }
+    }
+
+    /// Checks that the order behind a chain survives its merge.
+    pub(super) fn keeps_order(&self, chain: &Chain) -> Result<(), String> {
+        let graph = &self.plan.graph;
+        let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
+        let behind = downstream(graph, last);
+        let part = self.plan.space_of(last).part;
+        let of_part = |id: NodeId| self.plan.space_of(id).part == part;
+        if graph.edges.iter().any(|edge| edge.back && of_part(edge.from)) {
+            return Err("a cycle, which runs in one thread".to_owned());
+        }
+        let from_elsewhere = |id: &NodeId| {
+            graph.inputs(*id).any(|edge| edge.from != last && !behind.contains(&edge.from))
+        };
+        match behind.iter().any(from_elsewhere) {
+            true => Err("another branch meets what follows".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns all nodes upstream of a node.
+    fn upstream(&self, id: NodeId) -> Vec<NodeId> {
+        let inputs = |at| self.plan.graph.inputs(at).filter(|edge| !edge.back);
+        reachable(&[id], |at| inputs(at).map(|edge| edge.from)).split_off(1)
+    }
+
+    /// Returns the cost of a block in a node, weighted by the share of blocks that come to it.
+    pub(super) fn cost(&self, id: NodeId) -> f64 {
+        self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
+    }
+}
+
+/// Returns all nodes downstream of a node.
+pub(super) fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let outputs = |at| graph.outputs(at).filter(|edge| !edge.back);
+    reachable(&[id], |at| outputs(at).map(|edge| edge.to)).split_off(1)
+}

@@ -1,0 +1,94 @@
+//! Insertion of the replicas of a chain into a plan.
+
+use super::chain::{Chain, downstream};
+use super::load::Worth;
+use crate::format::spent;
+use crate::graph::NodeId;
+use crate::names::names;
+use crate::plan::edges::between;
+use crate::plan::machine::Machine;
+use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
+
+/// Adds the replicas of a chain to the plan.
+pub(super) fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
+    let (Some(first), Some(last)) = (chain.nodes.first(), chain.nodes.last()) else { return };
+    let all_names = names(&plan.graph);
+    let thread = plan.placements[first.0].space;
+    let part = plan.spaces[thread].part;
+    let more = worth.copies - 1;
+    let ring = between(&plan.graph, machine);
+    let behind = downstream(&plan.graph, *last);
+    let here = |id: &&NodeId| plan.placements[id.0].input_space == thread;
+    let moves: Vec<NodeId> = behind.iter().filter(here).copied().collect();
+    let mut next: Vec<usize> =
+        plan.graph.outputs(*last).map(|edge| plan.placements[edge.to.0].input_space).collect();
+    next.sort_unstable();
+    next.dedup();
+    let new = spaces(plan, part, more);
+    let new_names: Vec<String> = new.iter().map(|space| space.name.clone()).collect();
+    insert_spaces(plan, thread, new);
+    let join = match next.as_slice() {
+        // All successors are in one other thread.
+        [only] if moves.is_empty() => *only + if *only > thread { more } else { 0 },
+        _ => thread + more,
+    };
+    for (edge, planned) in plan.graph.edges.iter().zip(&mut plan.edges) {
+        let joins = edge.from == *last && plan.placements[edge.to.0].input_space == join;
+        if joins && matches!(planned, PlannedEdge::Ring(_)) {
+            *planned = PlannedEdge::Call;
+        }
+    }
+    let to = new_names.last().cloned().unwrap_or_default();
+    for id in moves {
+        let old = plan.spaces[thread].name.clone();
+        let placement = &mut plan.placements[id.0];
+        placement
+            .spaces_mut()
+            .into_iter()
+            .filter(|space| **space == thread)
+            .for_each(|it| *it = join);
+        for candidate in placement.candidates.iter_mut().filter(|known| known.space == old) {
+            candidate.space.clone_from(&to);
+        }
+        if placement.by_neighbor {
+            placement.because = format!("behind the copies of `{}`", all_names[last.0]);
+        }
+    }
+    plan.placements[last.0].output_space = join;
+    let share = if chain.sharing.is_some() { "by session" } else { "by load" };
+    let Worth { copies, bound, single, own } = worth;
+    let because = format!(
+        "{copies} copies, {share}: a block takes {} in one, and {} with all of them at best; {} in \
+         one thread",
+        spent(own),
+        spent(bound),
+        spent(single),
+    );
+    for id in &chain.nodes {
+        plan.placements[id.0].because = format!("{copies} copies, {share}");
+    }
+    let spaces = (0..copies).map(|copy| thread + copy).collect();
+    let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);
+    plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
+}
+
+/// Inserts spaces behind the space `at`, and shifts all indices of later spaces.
+fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
+    let more = new.len();
+    plan.spaces.splice(at + 1..at + 1, new);
+    let placed = plan.placements.iter_mut().flat_map(Placement::spaces_mut);
+    let replicas =
+        plan.replicas.iter_mut().flat_map(|it| it.spaces.iter_mut().chain([&mut it.join]));
+    placed.chain(replicas).filter(|space| **space > at).for_each(|space| *space += more);
+}
+
+/// Returns new threads with unused names.
+fn spaces(plan: &Plan, part: usize, more: usize) -> Vec<PlannedSpace> {
+    let taken = |name: &str| plan.spaces.iter().any(|s| s.part == part && s.name == name);
+    (0..)
+        .map(|number: usize| format!("thread{number}"))
+        .filter(|name| !taken(name))
+        .take(more)
+        .map(|name| PlannedSpace { name, kind: SpaceKind::Thread, part })
+        .collect()
+}

@@ -1,0 +1,95 @@
+//! The work of each thread with and without replicas, from which their gain follows.
+
+use super::chain::{Chain, Work, downstream};
+use crate::plan::model::SpaceKind;
+
+/// The expected gain from a number of replicas.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Worth {
+    pub(super) copies: usize,
+    /// The minimum time per block, in ns, with all processors busy.
+    pub(super) bound: f64,
+    /// The time per block, in ns, without replicas.
+    pub(super) single: f64,
+    /// The cost of a block in the chain, in ns.
+    pub(super) own: f64,
+}
+
+/// The work of the threads of a part for one block of a source, in ns.
+pub(super) struct Load {
+    /// The nodes in front of the chain or beside it, in its thread.
+    before: f64,
+    pub(super) own: f64,
+    /// The nodes behind the chain, in its thread.
+    after: f64,
+    /// The work of the busiest other thread, and of all other threads.
+    most: f64,
+    others: f64,
+    /// The fractions of blocks that enter and leave the chain, and the cost of a crossing for each.
+    flows: (f64, f64),
+    crossings: (f64, f64),
+    dispatch: f64,
+    processors: f64,
+}
+
+impl Load {
+    pub(super) fn new(work: &Work<'_>, chain: &Chain) -> Option<Self> {
+        let plan = work.plan;
+        let graph = &plan.graph;
+        let (first, last) = (*chain.nodes.first()?, *chain.nodes.last()?);
+        let thread = plan.placements[first.0].space;
+        let part = plan.spaces[thread].part;
+        let behind = downstream(graph, last);
+        let mut threads = vec![0.0; plan.spaces.len()];
+        let (mut before, mut own, mut after) = (0.0, 0.0, 0.0);
+        for id in graph.ids().map(|(id, _)| id).filter(|id| plan.space_of(*id).part == part) {
+            let space = plan.placements[id.0].space;
+            match plan.spaces[space].kind {
+                SpaceKind::Thread if space != thread => threads[space] += work.cost(id),
+                SpaceKind::Thread if chain.nodes.contains(&id) => own += work.cost(id),
+                SpaceKind::Thread if behind.contains(&id) => after += work.cost(id),
+                SpaceKind::Thread => before += work.cost(id),
+                SpaceKind::Kernel | SpaceKind::Process => {}
+            }
+        }
+        let exits = graph.edges.iter().zip(&plan.flows.1).filter(|(edge, _)| edge.from == last);
+        let costs = &work.machine.costs;
+        let flows = (plan.flows.0[first.0], exits.map(|(_, flow)| flow).sum::<f64>().min(1.0));
+        // Of a batch, the blocks that reach this point cross together.
+        let crossing = |flow: f64| costs.ring + costs.wake / (BATCH * flow).clamp(1.0, EVENT);
+        Some(Self {
+            before,
+            own,
+            after,
+            most: threads.iter().copied().fold(0.0, f64::max),
+            others: threads.iter().sum(),
+            flows,
+            crossings: (crossing(flows.0), crossing(flows.1)),
+            dispatch: if chain.sharing.is_some() { costs.call + costs.head } else { costs.call },
+            processors: work.machine.processors as f64,
+        })
+    }
+
+    /// Returns the minimum time per block, in ns, with this number of replicas: that of the busiest
+    /// thread, or the work of all threads divided by the processors.
+    pub(super) fn bound(&self, copies: usize) -> f64 {
+        let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
+            self;
+        let (before, own, after) = (*before, *own, *after);
+        let all = before + own + after;
+        if copies < 2 {
+            return all.max(*most).max((all + others) / processors);
+        }
+        let copies = copies as f64;
+        let away = (copies - 1.0) / copies;
+        let more = flows.0 * (away * crossings.0 + dispatch) + flows.1 * away * crossings.1;
+        let even = (all + more) / copies;
+        let fixed = (before + flows.0 * dispatch).max(after);
+        even.max(fixed).max(*most).max((all + more + others) / processors.min(copies.max(1.0)))
+    }
+}
+
+/// The size of a full batch, and the number of blocks per event. [Th §5.2.2]
+const BATCH: f64 = 64.0;
+
+const EVENT: f64 = 32.0;

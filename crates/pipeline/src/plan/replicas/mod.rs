@@ -1,0 +1,209 @@
+//! Replicas: a costly chain of filters runs several times, each in a thread of its own, and the
+//! replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
+//!
+//! In each part the most expensive chain gets replicas if that pays; else the plan records why not.
+//! The papers write `split | f + f | join`. The graph is not changed that way: a client of the
+//! path sees one filter with one report, as in the request (docs/book/decisions/0022-parallel.md).
+//!
+//! The first replica runs in the thread of the chain. The successors of the chain move to the
+//! thread of the last replica, where the outputs are merged. So every further replica adds one
+//! thread, and a path still moves in one direction. If all successors run in one other thread, that
+//! thread merges.
+//!
+//! - A stateless chain gets whole batches, by load.
+//! - A chain with sessions gets batches by session, both directions together ([`Sharing`]).
+//! - Any other chain has no replicas.
+
+mod chain;
+mod insert;
+mod load;
+
+use super::machine::Machine;
+use super::model::{Plan, ReplicaRefusal, SpaceKind};
+use crate::format::spent;
+use crate::graph::{Graph, NodeId};
+use chain::{Chain, Work};
+use insert::make;
+use load::{Load, Worth};
+
+/// The maximum number of replicas.
+pub const REPLICAS_MAX: u64 = 64;
+/// The minimum speedup that justifies replicas.
+const SPEEDUP_MIN: f64 = 1.1;
+/// The minimum further speedup for distribution by session. The merge waits for the slowest replica
+/// of a batch, which the sum of costs does not show (`bench parallel`, tcp and http: two replicas
+/// had 0.76 to 1.03 of the throughput of one, in several runs).
+const SESSION_SPEEDUP_MIN: f64 = 1.3;
+/// The minimum utilisation of all replicas: by default, and for `power`.
+const UTILISATION_MIN: f64 = 0.5;
+const POWER_UTILISATION_MIN: f64 = 0.75;
+/// The minimum speedup of a further replica for `latency`.
+const LATENCY_SPEEDUP_MIN: f64 = 1.02;
+/// The cost, in crossings, above which `explain` says why a filter has no replicas.
+const EXPLAINED_MIN: f64 = 4.0;
+
+/// The value of `--parallel`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Parallelism {
+    /// As many as reach this utilisation each and this speedup together.
+    Measured { used: f64, gain: f64 },
+    /// This many.
+    Number(usize),
+    /// None.
+    No,
+}
+
+impl Parallelism {
+    fn of(graph: &Graph) -> Self {
+        let gain = SPEEDUP_MIN;
+        match graph.options.text("parallel") {
+            Some("auto") => Self::Measured { used: UTILISATION_MIN, gain },
+            Some("power") => Self::Measured { used: POWER_UTILISATION_MIN, gain },
+            Some("latency") => Self::Measured { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
+            Some(number) => number.parse().map_or(Self::No, Self::Number),
+            // Replicas prevent changes of a running path and recording, so they are off by default.
+            None => Self::No,
+        }
+    }
+}
+
+/// The changes that a running path may make to itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuntimeChanges {
+    /// Adding and removing replicas.
+    pub copies: bool,
+    /// Moving filters between the kernel and threads.
+    pub moves: bool,
+}
+
+impl Plan {
+    /// Returns the changes that the request allows.
+    #[must_use]
+    pub fn runtime_changes(&self) -> RuntimeChanges {
+        let copies = matches!(Parallelism::of(&self.graph), Parallelism::Measured { .. });
+        RuntimeChanges { copies, moves: self.graph.options.flag("adapt") }
+    }
+}
+
+/// Returns true if the text is a value of `--parallel=`.
+pub(crate) fn is_parallelism(text: &str) -> bool {
+    matches!(text, "auto" | "no" | "power" | "latency")
+        || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
+}
+
+/// Adds replicas where they pay, to one chain in every part.
+pub(super) fn add_replicas(plan: &mut Plan, machine: &Machine) {
+    add_to_chains(plan, machine, &|_| true);
+}
+
+/// Adds replicas to chains for which `may` is true, where they pay.
+fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) {
+    let parallelism = Parallelism::of(&plan.graph);
+    if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
+        return;
+    }
+    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    for part in 0..parts {
+        let work = Work { plan, machine };
+        let chains: Vec<Chain> = work.chains(part).into_iter().filter(|chain| may(chain)).collect();
+        let best = chains
+            .iter()
+            .filter_map(|chain| Some((chain, work.worth(chain, parallelism)?)))
+            // Among equally good chains the longest is best: less work remains in front of it.
+            .min_by(|(a, of_a), (b, of_b)| {
+                of_a.bound.total_cmp(&of_b.bound).then(b.nodes.len().cmp(&a.nodes.len()))
+            });
+        let replica_refusals = work.explain_absence(part, &chains, best.is_some(), parallelism);
+        match best.map(|(chain, worth)| (chain.clone(), worth)) {
+            Some((chain, worth)) => make(plan, &chain, worth, machine),
+            None => plan.replica_refusals.extend(replica_refusals),
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Returns the worth of the best number of replicas, if any are wanted.
+    fn worth(&self, chain: &Chain, parallelism: Parallelism) -> Option<Worth> {
+        let load = Load::new(self, chain)?;
+        let single = load.bound(1);
+        let worth = |copies| Worth { copies, bound: load.bound(copies), single, own: load.own };
+        let (used, gain) = match parallelism {
+            Parallelism::No => return None,
+            Parallelism::Number(copies) => return Some(worth(copies.min(REPLICAS_MAX as usize))),
+            Parallelism::Measured { used, gain } => (used, gain),
+        };
+        let mut best: Option<Worth> = None;
+        for copies in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
+            let next = worth(copies);
+            let before = best.map_or(single, |best| best.bound);
+            let useful = single / (next.bound * copies as f64) >= used;
+            if next.bound * LATENCY_SPEEDUP_MIN <= before && useful {
+                best = Some(next);
+            }
+        }
+        let more = if chain.sharing.is_some() { SESSION_SPEEDUP_MIN } else { 1.0 };
+        best.filter(|best| best.bound * gain * more <= single)
+    }
+
+    /// Returns the reasons why costly filters of a part have no replicas, if none has.
+    fn explain_absence(
+        &self,
+        part: usize,
+        chains: &[Chain],
+        found: bool,
+        parallelism: Parallelism,
+    ) -> Vec<ReplicaRefusal> {
+        let graph = &self.plan.graph;
+        let requested = matches!(parallelism, Parallelism::Number(_));
+        let costly = |id: NodeId| self.cost(id) >= EXPLAINED_MIN * self.machine.costs.crossing();
+        let is_eligible = |id: &NodeId| {
+            let node = graph.node(*id);
+            let is_filter = node.filter().is_some_and(|used| used.description.user.is_some());
+            let space = self.plan.space_of(*id);
+            is_filter && space.part == part && space.kind == SpaceKind::Thread && !found
+        };
+        let filters = graph.ids().map(|(id, _)| id).filter(is_eligible);
+        let why = |node: NodeId| {
+            let none = Chain { nodes: Vec::new(), sharing: None };
+            let own = Chain { nodes: vec![node], sharing: None };
+            match (self.sharing_with(&none, node), self.keeps_order(&own)) {
+                (Err(why), _) | (_, Err(why)) => why,
+                _ if self.machine.processors < 2 => "there is one processor".to_owned(),
+                _ => self.explain_cost(node, chains),
+            }
+        };
+        filters
+            .filter(|id| requested || costly(*id))
+            .map(|node| ReplicaRefusal { node, why: why(node) })
+            .collect()
+    }
+
+    /// Formats the cost of the replicas that are not made.
+    fn explain_cost(&self, node: NodeId, chains: &[Chain]) -> String {
+        let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
+        let two = with.filter_map(|chain| {
+            let load = Load::new(self, chain)?;
+            Some((load.bound(1), load.bound(2)))
+        });
+        match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
+            Some((one, two)) => format!(
+                "crossing costs more: with two copies a block takes {} at best, with one {}",
+                spent(two),
+                spent(one)
+            ),
+            None => "crossing costs more".to_owned(),
+        }
+    }
+}
+
+impl Plan {
+    /// Adds replicas that a running path can get: of stateless chains, as many as pay by current
+    /// costs. Returns the changed plan; `None` if no replicas pay.
+    #[must_use]
+    pub fn with_replicas(&self, machine: &Machine) -> Option<Self> {
+        let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
+        add_to_chains(&mut plan, machine, &|chain| chain.sharing.is_none());
+        super::latency::spread(&mut plan);
+        (!plan.replicas.is_empty()).then_some(plan)
+    }
+}

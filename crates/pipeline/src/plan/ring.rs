@@ -1,0 +1,60 @@
+//! The parameters of a ring.
+
+/// The default number of blocks per event. [Th §5.2.2]
+pub(super) const SIGNAL_BLOCKS: usize = 32;
+
+/// The same for edges out of the kernel: as long as frames wait in the ring of a packet socket. On
+/// a virtual machine a wakeup costs the waker 30 us and the process 10 us; at 1 ms, a line with few
+/// frames would spend more on wakeups than a kernel program saves.
+const KERNEL_NS: u64 = 10_000_000;
+
+/// The pointers of an edge out of the kernel, per processor: as many as frames of 1 KB fit into the
+/// record buffer.
+const KERNEL_ENTRIES: usize = 4096;
+
+/// The size of a pointer from a kernel program, in bytes.
+const POINTER: usize = 16;
+
+/// The parameters of a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingPlan {
+    /// The number of entries.
+    pub entries: usize,
+    /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
+    pub stride: usize,
+    /// The number of blocks after which the reader is woken (T_b).
+    pub signal_blocks: usize,
+    /// The time in ns after which the reader is woken (T_t). A writer always wakes it before
+    /// sleeping.
+    pub signal_ns: u64,
+    /// The reason for `signal_blocks`.
+    pub blocks_because: &'static str,
+    /// The reason for `signal_ns`.
+    pub ns_because: String,
+}
+
+impl RingPlan {
+    /// Returns the ring of an edge out of the kernel with the defaults and without reasons.
+    pub(super) const fn out_of_kernel() -> Self {
+        Self {
+            entries: KERNEL_ENTRIES,
+            stride: POINTER,
+            signal_blocks: SIGNAL_BLOCKS,
+            signal_ns: KERNEL_NS,
+            blocks_because: "",
+            ns_because: String::new(),
+        }
+    }
+
+    /// Returns the size of the ring in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.entries * self.stride
+    }
+
+    /// Formats the reason for the number of blocks and the time between events.
+    #[must_use]
+    pub fn because(&self) -> String {
+        format!("{}, {}", self.blocks_because, self.ns_because)
+    }
+}

@@ -1,0 +1,16 @@
+//! From text to a checked graph.
+
+use crate::check::read_as_written;
+use crate::graph::Graph;
+use crate::language::Diagnostic;
+use crate::registry::Registry;
+use crate::translate;
+
+/// Parses and checks a text; returns the graph and all diagnostics.
+pub fn read(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+    let (graph, mistakes) = read_as_written(text, registry);
+    match translate::mistake(text, &mistakes, registry) {
+        Some(mistake) => (graph, vec![mistake]),
+        None => (graph, mistakes),
+    }
+}

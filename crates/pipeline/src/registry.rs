@@ -1,0 +1,117 @@
+//! The registry that the checks and the planner read: which filters, sources, sinks and spaces
+//! exist.
+//!
+//! It is passed in as a value (CONTRACT 27), because this crate must not import endpoints or
+//! spaces.
+
+use filter::{
+    Arguments, Compiler, Description, EndpointFacts, FilterKind, Keys, LinkType, Mistake, Names,
+};
+use std::sync::Arc;
+
+/// The filters, sources and sinks that a request may name, and the spaces for pins.
+pub trait Registry {
+    /// Returns the entry with this name. If a source and a sink share the name (`tx`), returns the
+    /// sink.
+    fn find(&self, name: &str) -> Option<&'static Description>;
+
+    /// Returns the entry for this name at the head of a line, where only a source fits.
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        self.find(name).filter(|entry| entry.kind == FilterKind::Source)
+    }
+
+    /// Returns the facts about a source, sink or program; for a filter, [`EndpointFacts::NONE`].
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts;
+
+    /// Returns all names without duplicates, in the order of `streamline filters`.
+    fn names(&self) -> Vec<&'static str>;
+
+    /// Returns the spaces of this machine (`kernel`, `thread0`); a trailing `*` stands for any
+    /// number (`thread*`).
+    fn spaces(&self) -> Vec<&str>;
+
+    /// Returns the compiler for filter expressions that the built-in compiler cannot compile
+    /// (CONTRACT 27). Called once per request; the arguments of all its filters share it.
+    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        None
+    }
+
+    /// Returns the resolver of names in filter expressions; `None` if names must not be resolved
+    /// here. The arguments of all filters of a request share it.
+    fn resolver(&self) -> Option<Arc<dyn Names>> {
+        None
+    }
+
+    /// Returns the reader of keys that filters need; `None` if keys must not be read here. The
+    /// arguments of all filters of a request share it.
+    fn keys(&self) -> Option<Arc<dyn Keys>> {
+        None
+    }
+
+    /// Returns the reason why a source with these arguments sees one direction of connections only;
+    /// `None` if it sees both, or if that is unknown.
+    fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
+        None
+    }
+
+    /// Returns the link types of the frames of this source; `None` if they are unknown before the
+    /// first frame. May read the file or the interface in the arguments.
+    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+        let _ = (source, arguments);
+        None
+    }
+
+    /// Returns a warning about arguments that are valid although no block can pass them.
+    fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        entry.analysis.warns.and_then(|warns| warns(arguments))
+    }
+
+    /// Returns the reason why this entry refuses a combination of valid arguments: a filter
+    /// expression that does not compile, two parameters that exclude each other.
+    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        entry.user.and_then(|make| make(arguments).err())
+    }
+}
+
+/// A registry made of a list of descriptions and a list of spaces.
+#[derive(Debug, Clone)]
+pub struct RegistryList<'a> {
+    /// The descriptions, in order; a source may have the name of a sink.
+    pub entries: &'a [&'static Description],
+    /// The facts about the endpoints in `entries`, by name.
+    pub endpoints: &'a [(&'a str, &'static EndpointFacts)],
+    /// The spaces.
+    pub spaces: &'a [&'a str],
+}
+
+impl Registry for RegistryList<'_> {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let named = || self.entries.iter().copied().filter(|entry| entry.name == name);
+        named().find(|entry| entry.kind != FilterKind::Source).or_else(|| named().next())
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        let mut sources =
+            self.entries.iter().copied().filter(|entry| entry.kind == FilterKind::Source);
+        sources.find(|entry| entry.name == name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        let known = self.endpoints.iter().find(|(name, _)| *name == entry.name);
+        known.map_or(&EndpointFacts::NONE, |(_, facts)| facts)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = Vec::new();
+        for entry in self.entries {
+            if !names.contains(&entry.name) {
+                names.push(entry.name);
+            }
+        }
+        names
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        self.spaces.to_vec()
+    }
+}

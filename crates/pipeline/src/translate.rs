@@ -1,0 +1,395 @@
+//! Recognition of tcpdump, grep and shell syntax, with the equivalent request as a proposal.
+//!
+//! The input is a text with errors or the words of a command line. The output is one error that
+//! names the other program and a request to write instead; `None` if no table matches, or if the
+//! proposal would itself have errors. [`WORDS`] lists the first words of a stage, [`OPTIONS`] the
+//! options.
+
+use filter::general::bpf::is_expression;
+use filter::{Classes, Description, FilterKind};
+
+use crate::check::read_as_written;
+use crate::language::{Diagnostic, Span, write_quoted};
+use crate::registry::Registry;
+
+/// The equivalent of a word at the start of a stage.
+enum Equivalent {
+    /// A filter with the next word as its argument, and an optional file: `grep -i foo x`.
+    Match(&'static str),
+    /// The source that reads the file.
+    File,
+    /// A filter without arguments: `wc -l`.
+    Filter(&'static str),
+    /// A command whose options are in [`OPTIONS`].
+    Options,
+    /// A shell command, to be run behind this program.
+    ShellCommand,
+}
+
+const TCPDUMP: &str = "is written for tcpdump";
+const GREP: &str = "is written for grep";
+const SHELL: &str = "is written for a shell";
+const LABEL: &str = "has a class for an argument: classes stand on the arc behind the filter";
+const FRONT: &str = "has an option of the request: those stand before the first filter";
+
+/// The first words of a stage, with the message and the equivalent.
+const WORDS: &[(&[&str], &str, Equivalent)] = &[
+    (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP, Equivalent::Options),
+    (&["grep", "fgrep", "ngrep"], GREP, Equivalent::Match("match")),
+    (&["egrep", "rg", "pcre2grep"], GREP, Equivalent::Match("regex")),
+    (&["wc"], SHELL, Equivalent::Filter("count")),
+    (&["cat"], SHELL, Equivalent::File),
+    (
+        &[
+            "sort", "uniq", "head", "tail", "awk", "sed", "cut", "tr", "jq", "less", "more", "tee",
+            "xargs",
+        ],
+        SHELL,
+        Equivalent::ShellCommand,
+    ),
+];
+
+/// The equivalent of an option of tcpdump.
+#[derive(Clone, Copy)]
+enum OptionEquivalent {
+    /// A source; the value is its argument.
+    Source(&'static str),
+    /// A sink; the value is its argument.
+    Sink(&'static str),
+    /// The number of blocks after which to stop.
+    Count,
+    /// A filter expression.
+    Expression,
+    /// No equivalent; the value is ignored.
+    Nothing,
+}
+
+/// The options of tcpdump and tshark without a value. They have no equivalent, or are the default.
+const FLAGS: &str = "nvqelptxAKSUX";
+
+/// The options of tcpdump and tshark with a value.
+const OPTIONS: &[(&str, OptionEquivalent)] = &[
+    ("-i", OptionEquivalent::Source("rx")),
+    ("--interface", OptionEquivalent::Source("rx")),
+    ("-r", OptionEquivalent::Source("replay")),
+    ("-w", OptionEquivalent::Sink("pcap")),
+    ("-c", OptionEquivalent::Count),
+    ("-f", OptionEquivalent::Expression),
+    ("-s", OptionEquivalent::Nothing),
+    ("-B", OptionEquivalent::Nothing),
+];
+
+/// The request that is equivalent to words of another program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The message: `is written for tcpdump`.
+    pub message: &'static str,
+    /// The request.
+    pub line: String,
+    /// The number of blocks after which to stop, as text.
+    pub count: Option<String>,
+    /// The shell command to append behind a pipe.
+    pub shell: Option<String>,
+}
+
+impl Translation {
+    /// Returns the shell command line that runs the translated request.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let count =
+            self.count.as_ref().map_or_else(String::new, |count| format!("run -c {count} "));
+        let shell = self.shell.as_ref().map_or_else(String::new, |shell| format!(" | {shell}"));
+        // The quoting of single quotes in a shell.
+        format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
+    }
+
+    /// Returns the text that the hint proposes: the request, or the whole command if needed.
+    fn proposal(&self) -> String {
+        match (&self.count, &self.shell) {
+            (None, None) => self.line.clone(),
+            _ => self.command(),
+        }
+    }
+}
+
+/// Returns an error about the whole text if a stage with an error matches a table.
+pub(crate) fn mistake(
+    text: &str,
+    mistakes: &[Diagnostic],
+    registry: &dyn Registry,
+) -> Option<Diagnostic> {
+    let (stage, translation) = first_wrong(text, mistakes, registry)?;
+    let translation = complete(translation, registry, ROUNDS)?;
+    let what = format!("`{}` {}", text.get(stage.start..stage.end)?, translation.message);
+    Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal())))
+}
+
+/// Translates the words of a command line that are those of tcpdump or of a shell; returns `None`
+/// if they are not.
+pub fn command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
+    let text = words.join(" ");
+    let stages = stages(&text, PIPE);
+    let translation = translate_stage(&text, &stages, 0, registry).or_else(|| options(words))?;
+    complete(translation, registry, ROUNDS)
+}
+
+/// Maximum number of stages that are translated one after the other.
+const ROUNDS: usize = 4;
+/// The separator of stages.
+const PIPE: &[char] = &['|'];
+const OPERATORS: &[char] = &['|', '+', '(', ')', ';'];
+
+/// Returns the first stage with an error that a table matches, and its translation.
+fn first_wrong(
+    text: &str,
+    mistakes: &[Diagnostic],
+    registry: &dyn Registry,
+) -> Option<(Span, Translation)> {
+    [PIPE, OPERATORS].into_iter().find_map(|between| {
+        let stages = stages(text, between);
+        let is_wrong = |stage: &Span| {
+            let mut errors = mistakes.iter().filter(|mistake| mistake.is_error());
+            errors.any(|error| (stage.start..=stage.end).contains(&error.span.start))
+        };
+        let mut wrong = stages.iter().enumerate().filter(|(_, stage)| is_wrong(stage));
+        wrong.find_map(|(at, stage)| Some((*stage, translate_stage(text, &stages, at, registry)?)))
+    })
+}
+
+/// Translates further stages until the request passes the checks; `None` after `rounds` stages.
+fn complete(
+    translation: Translation,
+    registry: &dyn Registry,
+    rounds: usize,
+) -> Option<Translation> {
+    let (_, mistakes) = read_as_written(&translation.line, registry);
+    if !mistakes.iter().any(Diagnostic::is_error) {
+        return Some(translation);
+    }
+    let rounds = rounds.checked_sub(1)?;
+    let (_, next) = first_wrong(&translation.line, &mistakes, registry)?;
+    let (count, shell) = (translation.count.or(next.count), translation.shell.or(next.shell));
+    complete(
+        Translation { message: translation.message, line: next.line, count, shell },
+        registry,
+        rounds,
+    )
+}
+
+/// Returns the spans between the separators of a text, without surrounding white space.
+fn stages(text: &str, between: &[char]) -> Vec<Span> {
+    let (mut stages, mut from, mut quote) = (Vec::new(), 0, None);
+    let mut escaped = false;
+    for (at, c) in text.char_indices().chain([(text.len(), '|')]) {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some('"') if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            None if between.contains(&c) => {
+                let stage = text.get(from..at).unwrap_or_default();
+                let start = at - stage.trim_start().len();
+                stages.push(Span::new(start, start + stage.trim().len()));
+                from = at + 1;
+            }
+            None => {}
+        }
+    }
+    stages
+}
+
+/// Returns the words of a stage without their quotes.
+fn words(stage: &str) -> Vec<&str> {
+    let bare = |word: &'_ str| -> usize { word.trim_matches(['"', '\'']).len() };
+    stage
+        .split_ascii_whitespace()
+        .map(|word| if bare(word) > 0 { word.trim_matches(['"', '\'']) } else { word })
+        .collect()
+}
+
+/// Translates the whole text where the stage at `at` matches a table.
+fn translate_stage(
+    text: &str,
+    stages: &[Span],
+    at: usize,
+    registry: &dyn Registry,
+) -> Option<Translation> {
+    let stage = *stages.get(at)?;
+    let content = text.get(stage.start..stage.end)?;
+    let words = words(content);
+    let (first, arguments) = words.split_first()?;
+    let (is_head, last) = (text.get(..stage.start)?.trim().is_empty(), at + 1 == stages.len());
+    let of = |message, line| Some(Translation { message, line, count: None, shell: None });
+    if let Some(line) = option_in_front(text, stage, &words) {
+        return of(FRONT, line);
+    }
+    let entry = registry.find(first);
+    if let Some(written) = entry.and_then(|entry| as_label(entry, arguments)) {
+        // The label replaces the next pipe.
+        let end = stages.get(at + 1).map_or(text.len(), |next| next.start);
+        let written = if last { format!("{written} count") } else { format!("{written} ") };
+        return of(LABEL, rewritten(text, Span::new(stage.start, end), &written, is_head, false));
+    }
+    // `tcp` alone is a filter here, too.
+    if is_expression(content) && (entry.is_none() || !arguments.is_empty()) {
+        let written = format!("bpf {}", quoted(content));
+        return of(TCPDUMP, rewritten(text, stage, &written, is_head, last));
+    }
+    if first.starts_with('-') {
+        return options(&words).filter(|_| is_head && last);
+    }
+    if entry.is_some() {
+        let remaining: Vec<&str> = words.iter().copied().filter(|word| !is_option(word)).collect();
+        let line = replace(text, stage, &remaining.join(" "));
+        return if remaining.len() < words.len() { of(TCPDUMP, line) } else { None };
+    }
+    let (_, message, means) = WORDS.iter().find(|(known, ..)| known.contains(first))?;
+    let mut plain = arguments.iter().copied().filter(|word| !word.starts_with('-'));
+    match means {
+        Equivalent::Match(name) => {
+            let written = format!("{name} {}", quoted(plain.next()?));
+            let file = plain.next().filter(|_| is_head);
+            let written = match file {
+                Some(file) => format!("{} | {written}", file_source(file)),
+                None => written,
+            };
+            of(message, rewritten(text, stage, &written, is_head && file.is_none(), last))
+        }
+        Equivalent::File => of(message, replace(text, stage, &file_source(plain.next()?))),
+        Equivalent::Filter(name) => of(message, rewritten(text, stage, name, is_head, false)),
+        Equivalent::Options => options(arguments),
+        Equivalent::ShellCommand => {
+            let line = before_shell(text, stages, at, registry)?;
+            let shell = text.get(stage.start..).map(str::to_owned);
+            Some(Translation { message, line, count: None, shell })
+        }
+    }
+}
+
+/// Returns the source that reads a file: packets of a capture, lines of any other file.
+fn file_source(file: &str) -> String {
+    let is_capture = [".pcap", ".pcapng", ".cap"].iter().any(|end| file.ends_with(end));
+    let lines = if is_capture { "" } else { " lines=yes" };
+    with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
+}
+
+/// Replaces a stage of the text.
+fn replace(text: &str, stage: Span, written: &str) -> String {
+    let (before, after) = (text.get(..stage.start), text.get(stage.end..));
+    format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
+}
+
+/// Replaces a stage of the text; adds a source in front with `is_head`, and `print` with `prints`.
+fn rewritten(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
+    let source = if is_head { "rx | " } else { "" };
+    let print = if prints { " | print" } else { "" };
+    replace(text, stage, &format!("{source}{written}{print}"))
+}
+
+/// Moves a request option behind a filter to the front of the text; `None` if there is none.
+fn option_in_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
+    let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
+    let option = words.iter().skip(1).find(is_option)?;
+    let remaining: Vec<&str> = words.iter().copied().filter(|word| word != option).collect();
+    let known = option.trim_start_matches('-').split('=').next()?;
+    crate::check::OPTIONS.iter().find(|parameter| parameter.name == known)?;
+    Some(format!("{option} {}", replace(text, stage, &remaining.join(" "))))
+}
+
+/// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if they are
+/// no classes.
+fn as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
+    let Classes::Number { names, .. } = entry.classes else { return None };
+    let is_number = |part: &str| part.is_empty() || part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_class = |word: &str| {
+        names.iter().any(|(name, _)| *name == word) || word.split([':', '-']).all(is_number)
+    };
+    let classes: Vec<&str> = arguments.iter().flat_map(|word| word.split(',')).collect();
+    let fits = !classes.is_empty() && classes.iter().all(|class| is_class(class));
+    fits.then(|| format!("{} |{}", entry.name, classes.join(",").replace('-', ":")))
+}
+
+/// Returns the request in front of a shell command, which prints text.
+fn before_shell(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
+    let before = stages.get(at.checked_sub(1)?)?;
+    let line = text.get(..before.end)?;
+    let name = words(text.get(before.start..before.end)?).first().copied()?;
+    let entry = registry.find(name)?;
+    let says = entry.kind == FilterKind::Sink || entry.ends_with_report();
+    Some(if says { line.to_owned() } else { format!("{line} | print") })
+}
+
+fn is_option(word: &str) -> bool {
+    let is_flag =
+        || word.len() == 2 && word.starts_with('-') && word.ends_with(|c| FLAGS.contains(c));
+    OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
+}
+
+/// Translates a command with options of tcpdump; `None` if there are none, or unknown ones.
+fn options(words: &[&str]) -> Option<Translation> {
+    let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
+    let mut rest: Vec<&str> = Vec::new();
+    let mut words = words.iter().copied();
+    let mut seen = false;
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') || word == "-" {
+            rest.push(word);
+            continue;
+        }
+        seen = true;
+        let Some((asks, glued)) = option(word)? else { continue };
+        let value = glued.or_else(|| words.next())?;
+        match asks {
+            // All interfaces are the default.
+            OptionEquivalent::Source("rx") if value == "any" => {}
+            OptionEquivalent::Source(name) => source = with_argument(name, Some(value)),
+            OptionEquivalent::Sink(name) => sink = with_argument(name, Some(value)),
+            OptionEquivalent::Count => count = Some(value.to_owned()),
+            OptionEquivalent::Expression => rest.push(value),
+            OptionEquivalent::Nothing => {}
+        }
+    }
+    let rest = rest.join(" ");
+    let line = match rest.as_str() {
+        "" => format!("{source} | {sink}"),
+        text if is_expression(text) => format!("{source} | bpf {} | {sink}", quoted(text)),
+        text if sink == "print" => format!("{source} | {text}"),
+        text => format!("{source} | {text} | {sink}"),
+    };
+    seen.then_some(Translation { message: TCPDUMP, line, count, shell: None })
+}
+
+/// Parses an option and a value adjacent to it: `-i eth0`, `-ieth0`, `-nni eth0`. Returns `None`
+/// for an unknown option and `Some(None)` for options without equivalent.
+fn option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
+    let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
+    if let Some((_, equivalent)) = OPTIONS.iter().find(|(known, _)| *known == key) {
+        return Some(Some((*equivalent, value)));
+    }
+    let Some((at, letter)) = key.char_indices().skip(1).find(|(_, c)| !FLAGS.contains(*c)) else {
+        return Some(None);
+    };
+    let (_, equivalent) = OPTIONS.iter().find(|(known, _)| known.chars().eq(['-', letter]))?;
+    let glued = word.get(at + letter.len_utf8()..).filter(|glued| !glued.is_empty());
+    Some(Some((*equivalent, glued)))
+}
+
+fn with_argument(name: &str, value: Option<&str>) -> String {
+    match value {
+        None => name.to_owned(),
+        Some(value) => {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+            let bare = value.chars().all(plain) && !value.is_empty();
+            let value = if bare { value.to_owned() } else { quoted(value) };
+            format!("{name} {value}")
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    // Writing into a `String` cannot fail.
+    let _ = write_quoted(&mut quoted, text.as_bytes());
+    quoted
+}

@@ -1,0 +1,199 @@
+//! Worker processes: a whole request once per processor, each in a process of its own that receives
+//! its share of the sessions (`--engines=`). [Par §V-B]
+//!
+//! A request either cannot run this way, for reasons that become diagnostics, or is rewritten to
+//! one request per worker. In an ordinary request each source is then followed by `shard 1 of=2
+//! by=flow`, and each output directory gets a suffix (`out.engine1`). Therefore code that runs,
+//! explains or edits a request needs no knowledge of workers; only the code that starts them has
+//! it.
+//!
+//! A session is what the filters of the request distinguish. All blocks of a session, in both
+//! directions, go to one worker. The key is addresses and ports, or addresses alone if a filter
+//! reassembles fragments, which have no ports (as for replicas, `plan/replicas`).
+
+mod rewrite;
+
+pub use rewrite::request;
+
+use crate::graph::{Graph, Node, NodeId, Step, Use, reachable};
+use crate::language::{Diagnostic, Span};
+use crate::names::is_path;
+use filter::sharing::Sharing;
+use filter::{FilterKind, Form, OutputForm, STATE, StateScope, WorkerRule};
+
+/// The name of the option.
+pub(crate) const OPTION: &str = "engines";
+/// Maximum number of worker processes.
+pub const WORKERS_MAX: u64 = 64;
+
+/// Returns the number of worker processes for a machine with this many processors; `None` if the
+/// request does not ask for worker processes.
+#[must_use]
+pub fn count(graph: &Graph, processors: usize) -> Option<u32> {
+    let most = u32::try_from(WORKERS_MAX).unwrap_or(1);
+    match graph.options.text(OPTION)? {
+        "auto" => Some(u32::try_from(processors).unwrap_or(most).clamp(1, most)),
+        number => number.parse().ok(),
+    }
+}
+
+/// Returns true if the text is a value of `--engines=`.
+pub(crate) fn is_valid(text: &str) -> bool {
+    text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
+}
+
+/// Returns the reasons why a request cannot run in worker processes.
+pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
+    if graph.options.get(OPTION).is_none() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    if !matches!(graph.options.text("parallel"), None | Some("no")) {
+        let first = graph.nodes.first().map_or_else(Span::default, |node| node.span);
+        let what = "`--engines` already runs everything once per processor: no copies beside it";
+        found.push(Diagnostic::error(first, what).hint("leave `--parallel` out"));
+    }
+    for (id, node) in graph.ids() {
+        let Step::Filter(used) = &node.step else { continue };
+        if let Err(why) = check(graph, id, node, used) {
+            let name = used.description.name;
+            let what = format!("several engines cannot run `{name}`: {}", why.0);
+            found.push(Diagnostic::error(node.span, what).hint(why.1));
+        }
+    }
+    found
+}
+
+/// An obstacle to running a request in worker processes, and a remedy.
+struct Ineligible(String, String);
+
+/// Checks that several worker processes can each run this node.
+fn check(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
+    let instead = |why: String| Ineligible(why, WorkerRule::LEAVE.to_owned());
+    let description = used.description;
+    if let WorkerRule::Not(why, hint) = description.several_of(&used.arguments) {
+        return Err(Ineligible(why.to_owned(), hint.to_owned()));
+    }
+    if used.arguments.get(STATE.name).is_some() {
+        let why = "what it knows would be in several places under one name";
+        let hint = format!("leave `{}` out, or `--engines`", STATE.name);
+        return Err(Ineligible(why.to_owned(), hint));
+    }
+    let is_input = || {
+        let mut paths = description.parameters.iter().filter(|parameter| is_path(parameter));
+        paths.any(|parameter| used.arguments.text(parameter.name) == Some("-"))
+    };
+    match description.kind {
+        FilterKind::Source => check_source(graph, id, used, is_input()),
+        FilterKind::Sink => check_sink(used),
+        _ if description.several_of(&used.arguments) == WorkerRule::Sums => Ok(()),
+        _ => match description.state.keeps {
+            StateScope::Nothing => Ok(()),
+            StateScope::Private => {
+                Err(instead("what it keeps is of all blocks, whichever session".into()))
+            }
+            StateScope::Pinned(why) => Err(instead(why.to_owned())),
+            StateScope::Sessions => check_sessions(graph, id, node).map_err(instead),
+        },
+    }
+}
+
+fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result<(), Ineligible> {
+    let framed = matches!(used.effect().gives, OutputForm::Form(Form::Frame | Form::Packet));
+    let takes = used.attach().and_then(Result::ok);
+    if is_input {
+        let hint = "write it into a file first, and name that".to_owned();
+        return Err(Ineligible("standard input can be read by one process".to_owned(), hint));
+    }
+    if !framed {
+        let why = "what it gives has no addresses by which sessions are told apart";
+        return Err(Ineligible(why.to_owned(), WorkerRule::LEAVE.to_owned()));
+    }
+    if takes.is_some_and(|attach| attach.takes) {
+        let why = "the first one that takes a packet from the host has taken it from the others";
+        let hint = "observe them (leave `take` out), or leave `--engines` out";
+        return Err(Ineligible(why.to_owned(), hint.to_owned()));
+    }
+    if used.mark.is_some() {
+        let why = "it has a mark, so it may stand in several places";
+        return Err(Ineligible(why.to_owned(), "leave `--name=` out".to_owned()));
+    }
+    if used.repeated {
+        let why =
+            "`++` begins with it several times, and it is followed once by what shares it out";
+        let hint = format!("write it once: `{} … | (… ++ …)`", used.description.name);
+        return Err(Ineligible(why.to_owned(), hint));
+    }
+    match graph.outputs(id).all(|edge| edge.classes.is_plain()) {
+        true => Ok(()),
+        false => {
+            let why = "its blocks are shared out before a class is asked for, and have none";
+            Err(Ineligible(why.to_owned(), "write a plain `|` behind it".to_owned()))
+        }
+    }
+}
+
+/// Checks that a sink does not write one file in order, which several writers cannot.
+fn check_sink(used: &Use) -> Result<(), Ineligible> {
+    if let WorkerRule::Folder(_) = used.description.several_of(&used.arguments) {
+        return Ok(());
+    }
+    let file = used.description.parameters.iter().filter(|parameter| is_path(parameter));
+    let mut file = file.filter_map(|parameter| used.arguments.text(parameter.name));
+    match file.find(|name| *name != "-") {
+        None => Ok(()),
+        Some(_) => {
+            let why = "engines have no order among each other in which one file could be written";
+            let hint = "let each session have its own (`files DIR`), write to standard output, or \
+                        leave `--engines` out: `--parallel=N` keeps the order of all";
+            Err(Ineligible(why.to_owned(), hint.to_owned()))
+        }
+    }
+}
+
+/// Checks that the sessions of a filter are those by which blocks are distributed.
+fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
+    let sessions_of =
+        |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);
+    let upstream = upstream(graph, id);
+    let Some(description) = node.filter().map(|used| used.description) else { return Ok(()) };
+    if description.state.sharing.is_none() {
+        let alone = description.state.keeps_alone == StateScope::Nothing;
+        return match alone || upstream.iter().any(|id| sessions_of(id).is_some()) {
+            true => Ok(()),
+            false => Err("nothing before it tells sessions apart".to_owned()),
+        };
+    }
+    let changes = |id: &&NodeId| {
+        sessions_of(id).is_none() && graph.node(**id).kind() == Some(FilterKind::Editing)
+    };
+    match upstream.iter().find(changes) {
+        None => Ok(()),
+        Some(other) => {
+            let other = graph.node(*other).name();
+            Err(format!("`{other}` changes blocks before it has told their sessions apart"))
+        }
+    }
+}
+
+/// Returns all nodes upstream of a node; for an operand also the operands before it in a chain.
+fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let mut found = vec![id];
+    if let Some(owner) = graph.node(id).inside {
+        if let Step::Boolean(body) = &graph.node(owner).step {
+            body.chained_before(id, &mut found);
+        }
+        found.push(owner);
+    }
+    reachable(&found, |at| graph.inputs(at).map(|edge| edge.from)).split_off(1)
+}
+
+/// Returns the key by which blocks are distributed among worker processes.
+#[must_use]
+pub fn session_key(graph: &Graph) -> Sharing {
+    let keys = graph.ids().filter_map(|(_, node)| node.filter()?.description.state.sharing);
+    match keys.into_iter().any(|by| by == Sharing::Addresses) {
+        true => Sharing::Addresses,
+        false => Sharing::Flow,
+    }
+}

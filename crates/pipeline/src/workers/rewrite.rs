@@ -1,0 +1,59 @@
+//! The request of each worker process.
+
+use super::{OPTION, session_key};
+use crate::edit::{InvalidEdit, chain, each_filter, fragment, replace_at, tree};
+use crate::graph::Graph;
+use crate::language::tree::{Pipeline, Term};
+use filter::WorkerRule;
+use filter::sharing::Sharing;
+
+/// Returns the request of worker `number` (from 1) out of `of`.
+pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
+    let mut request = tree(&graph.text, "the request")?;
+    request.options.retain(|option| option.key.text != OPTION);
+    let by = match session_key(graph) {
+        Sharing::Addresses => "addresses",
+        Sharing::Flow | Sharing::Session => "flow",
+    };
+    let share = fragment(&format!("shard {number} of={of} by={by}"))?;
+    for head in graph.heads() {
+        let at = graph.node(head).span;
+        let mut behind = |term| Some(chain(term, share.clone()));
+        let pipelines = std::mem::take(&mut request.pipelines).into_iter();
+        request.pipelines =
+            pipelines.filter_map(|term| replace_at(term, at, &mut behind)).map(flat).collect();
+    }
+    for (_, node) in graph.ids() {
+        let Some(used) = node.filter() else { continue };
+        let WorkerRule::Folder(name) = used.description.several_of(&used.arguments) else {
+            continue;
+        };
+        let Some(folder) = used.arguments.text(name) else { continue };
+        let own = format!("{}.engine{number}", folder.trim_end_matches('/'));
+        let says = |text: &[u8]| text == folder.as_bytes();
+        for term in &mut request.pipelines {
+            each_filter(term, &mut |written| {
+                let arguments = written.arguments.iter_mut().filter(|_| written.span == node.span);
+                let values = arguments.map(|argument| &mut argument.value);
+                for value in values.filter(|value| says(&value.bytes)) {
+                    value.bytes.clone_from(&own.clone().into_bytes());
+                }
+            });
+        }
+    }
+    Ok(request.to_string())
+}
+
+/// Inlines a pipeline that is the first stage of another one.
+fn flat(term: Term) -> Term {
+    match term {
+        Term::Pipeline(Pipeline { first, rest, span }) => match *first {
+            Term::Pipeline(mut inner) => {
+                inner.rest.extend(rest);
+                Term::Pipeline(Pipeline { span, ..inner })
+            }
+            first => Term::Pipeline(Pipeline { first: Box::new(first), rest, span }),
+        },
+        other => other,
+    }
+}
