@@ -1,104 +1,107 @@
-//! From a plan to spaces that are ready to run. [SL §7.1, allocation]
+//! Builds the spaces of a plan, ready to run. [SL §7.1, allocation]
 //!
-//! Steps that can fail are taken in the order in which they are cheapest to undo: filters and
-//! sections, sources (which only read), memory and rings, then the sinks (which make files), and
-//! last the programs (which may do anything).
-//! Everything is owned, so what was built is given back when a later step fails. Activation is
-//! [`crate::run`]'s.
+//! Steps that can fail run in the order in which they are cheapest to undo: filters and sections,
+//! sources (which only read), memory and rings, then sinks (which create files), and last programs
+//! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
+//! earlier ones. [`crate::run`] activates the spaces.
 
-use self::between::Ends;
 use self::builder::{Builder, Draft, Local, home, programs};
-use self::copies::Shared;
+use self::replicas::ReplicatedChain;
+use self::rings::PendingRing;
 pub use crate::error::BuildError;
 use crate::kernel::Host;
 use crate::kernel::point::Points;
 use crate::live::Live;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
-use crate::path::running::{self, State, Whole};
+use crate::path::running::{self, PathState, RunningPath};
 pub use crate::path::{Extras, GONE, Settings};
 use crate::pools::{intake_for, intake_of};
-use crate::record::Tape;
-use buffer::pool::Config as PoolConfig;
-use filter::Kind;
+use crate::record::RecordMode;
+use buffer::pool::PoolConfig;
+use filter::FilterKind;
 use pipeline::graph::{NodeId, Step};
 use pipeline::plan::Plan;
 use runtime::control::Control;
-use runtime::space::graft::Key;
-use runtime::space::node::Part;
-use runtime::space::turn::Left;
+use runtime::space::count_limit::CountLimit;
+use runtime::space::key::NodeKey;
+use runtime::space::node::Operator;
 use runtime::space::{Clock, GENERAL, Input, Parts, Space};
 use std::sync::{Arc, Mutex};
+use sys::memory::Lender;
 use sys::steps::Steps;
 
-mod again;
-mod between;
 mod builder;
-mod copies;
-mod inside;
+mod endpoints;
+mod kernel;
 mod latency;
 mod nodes;
-mod outside;
-mod programs;
+mod processes;
+mod rebuild;
+mod replicas;
+mod rings;
 mod signals;
 
-pub(crate) use again::{Prepared, prepare};
-pub(crate) use builder::{Again, Succession};
+pub(crate) use builder::{Succession, SwapContext};
+pub(crate) use rebuild::{Prepared, prepare};
 
-/// Spaces that are ready to run: one connected part of a request.
+/// The spaces of one connected part of a request, ready to run.
 #[derive(Debug)]
-pub struct Path {
-    /// In the order of the plan: sources first.
+pub struct BuiltPath {
+    /// The spaces in the order of the plan, sources first.
     pub(crate) spaces: Vec<Space>,
-    /// The programs that run for them in the kernel.
+    /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,
-    /// Stops them.
+    /// The control that stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
     /// The log of its allocation.
     pub(crate) steps: Steps,
 }
 
-impl Path {
-    /// The path as it is reached while it runs, and after: see [`crate::live`].
+impl BuiltPath {
+    /// Returns a handle that is valid while the path runs and afterwards: see [`crate::live`].
     #[must_use]
     pub fn live(&self) -> Live {
         self.live.clone()
     }
 
-    /// Returns true if nothing has come to any of its sources, as far as that can be read here.
+    /// Returns true if all sources report that no block has reached them. A source in the kernel
+    /// cannot report it and counts as busy.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
-        let sources = nodes.filter_map(|node| match &node.part {
-            Part::Source(part) => Some(part),
+        let sources = nodes.filter_map(|node| match &node.operator {
+            Operator::Source(part) => Some(part),
             _ => None,
         });
-        // What a program in the kernel has seen, it alone knows.
-        let quiet = |seen: endpoint::Seen| seen.seen.is_some_and(|seen| seen.blocks == 0);
-        sources.into_iter().all(|part| !part.properties.chooses_arc && quiet(part.source.seen()))
+        // Only the kernel program knows its input.
+        let quiet =
+            |seen: endpoint::SourceCounters| seen.observed.is_some_and(|seen| seen.blocks == 0);
+        sources
+            .into_iter()
+            .all(|part| !part.properties.chooses_arc && quiet(part.source.counters()))
     }
 }
 
-/// Builds every connected part of a plan. What begins in the kernel at one interface is one
-/// program.
-pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<Path>, BuildError> {
+/// Builds every connected part of a plan. Sources in the kernel at one interface and direction
+/// share one program.
+///
+/// # Errors
+///
+/// Fails with the first step that fails; earlier steps are undone.
+pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
     build_with(plan, settings, &Points::default(), &Extras::default())
 }
 
-/// Builds every connected part of a plan. What runs in the kernel is added there by this host: the
-/// [`Points`] of this process, or somebody who may.
-pub fn build_at(plan: &Plan, settings: Settings, host: &dyn Host) -> Result<Vec<Path>, BuildError> {
-    build_with(plan, settings, host, &Extras::default())
-}
-
-/// Builds every connected part of a plan, with more than it needs to run.
+/// Builds as [`build`] does, with programs at the points of `host`, and with recording, observation
+/// and adaptation.
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
     host: &dyn Host,
     extras: &Extras,
-) -> Result<Vec<Path>, BuildError> {
+) -> Result<Vec<BuiltPath>, BuildError> {
     let mark = extras.steps.mark();
     let built = build_all(plan, settings, host, extras);
     if built.is_err() {
@@ -112,49 +115,46 @@ fn build_all(
     settings: Settings,
     host: &dyn Host,
     extras: &Extras,
-) -> Result<Vec<Path>, BuildError> {
+) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
-    let left = settings.count.map(|blocks| Arc::new(Left::new(blocks)));
+    let left = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
     let ids = Ids::of(plan, extras.tape.numbers_each_for_itself());
     let origins = Origins::of(&plan.graph, &ids.nodes);
-    if let Tape::Record(recording) = &extras.tape {
-        recording.name(origins.names());
+    if let RecordMode::Record(recording) = &extras.tape {
+        recording.name(&origins.names);
     }
     let extras = &Extras { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
         let with = (settings, extras);
         Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left)
     };
-    let built: Result<Vec<(Path, running::Part)>, BuildError> = (0..parts).map(path).collect();
-    let (mut paths, parts): (Vec<Path>, Vec<running::Part>) = built?.into_iter().unzip();
-    let state = State::new(plan.clone(), ids.clone(), origins, parts);
-    let whole = Whole::new(settings, extras.clone(), state);
+    let built: Result<Vec<(BuiltPath, running::RunningPart)>, BuildError> =
+        (0..parts).map(path).collect();
+    let (mut paths, parts): (Vec<BuiltPath>, Vec<running::RunningPart>) =
+        built?.into_iter().unzip();
+    let state = PathState::new(plan.clone(), ids.clone(), origins, parts);
+    let whole = RunningPath::new(settings, extras.clone(), state);
     for (part, path) in paths.iter_mut().enumerate() {
         path.live.belongs_to(&whole, part);
     }
     Ok(paths)
 }
 
+/// The spaces of a part under construction, and the resources that they share.
+struct Drafted {
+    rings: Vec<running::RunningRing>,
+    chains: Vec<ReplicatedChain>,
+    drafts: Vec<Draft>,
+    lenders: Vec<Arc<dyn Lender>>,
+}
+
 impl Builder<'_> {
-    fn build(mut self, left: &Option<Arc<Left>>) -> Result<(Path, running::Part), BuildError> {
-        let mut rings = self.rings()?;
-        let running_rings = rings.iter().map(|ends| self.running_ring(ends)).collect();
-        let mut shared = self.shared()?;
-        let mut drafts = Vec::new();
-        for place in 0..self.spaces.len() {
-            drafts.push(self.space(place, &mut rings, &mut shared)?);
-        }
-        let lenders: Vec<_> = drafts.iter().flat_map(|draft| draft.lenders.clone()).collect();
-        for draft in &mut drafts {
-            for (local, id) in std::mem::take(&mut draft.sinks) {
-                draft.assembly.replace(local, self.outside().sink(id, &lenders)?);
-            }
-        }
-        for (id, used) in programs(&self.plan.graph) {
-            self.program(id, used, &mut drafts)?;
-        }
-        self.bound_signals(&mut drafts, &shared);
-        self.measure(&mut drafts);
+    fn build(
+        mut self,
+        left: &Option<Arc<CountLimit>>,
+    ) -> Result<(BuiltPath, running::RunningPart), BuildError> {
+        let Drafted { rings: running_rings, chains: shared, drafts, lenders } =
+            self.draft_all(Vec::new())?;
         let rising = drafts.iter().flat_map(|draft| self.rising(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
@@ -172,7 +172,7 @@ impl Builder<'_> {
                 inputs,
                 control: Arc::clone(&self.control),
                 bell: Arc::clone(&self.bells[place]),
-                clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
+                clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
                 options: self.options(left.clone(), self.spaces[place]),
             }));
@@ -184,11 +184,11 @@ impl Builder<'_> {
                 bell: Arc::clone(&self.bells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
-        let part = running::Part {
+        let part = running::RunningPart {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             left: left.clone(),
-            clock: if self.tells_time { Clock::Blocks(0) } else { Clock::Live },
+            clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
             epoch: self.epoch,
             lenders,
             spaces: running_spaces.collect(),
@@ -197,7 +197,7 @@ impl Builder<'_> {
             listed: Arc::default(),
             rising,
             kernels: Arc::downgrade(&kernels),
-            crew: running::Manned::NotYet,
+            crew: running::CrewState::Pending,
         };
         for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
             space.processor = processor;
@@ -205,29 +205,56 @@ impl Builder<'_> {
         if let Some(bytes) = self.extras.history {
             spaces.iter_mut().for_each(|space| space.remember(bytes));
         }
-        part.tell();
+        part.publish();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
         let steps = self.extras.steps.clone();
-        Ok((Path { spaces, kernels, control: self.control, live, steps }, part))
+        Ok((BuiltPath { spaces, kernels, control: self.control, live, steps }, part))
     }
 
-    /// Builds all of a space but what changes the world.
+    /// Builds the drafts of all spaces, with their sinks and programs. `lenders` provide the memory
+    /// that a hot swap keeps.
+    fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<Drafted, BuildError> {
+        let mut ends = self.rings()?;
+        let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
+        let mut chains = self.shared()?;
+        let mut drafts: Vec<Draft> = Vec::new();
+        for place in 0..self.spaces.len() {
+            drafts.push(self.space(place, &mut ends, &mut chains)?);
+        }
+        lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
+        for draft in &mut drafts {
+            for (local, id) in std::mem::take(&mut draft.sinks) {
+                draft.assembly.replace(local, self.outside().sink(id, &lenders)?);
+            }
+        }
+        for (id, used) in programs(&self.plan.graph) {
+            self.program(id, used, &mut drafts)?;
+        }
+        self.bound_signals(&mut drafts, &chains);
+        self.measure(&mut drafts);
+        Ok(Drafted { rings, chains, drafts, lenders })
+    }
+
+    /// Builds a space except its sinks and programs, which have side effects and come last.
     fn space(
         &mut self,
         place: usize,
-        rings: &mut [Ends],
-        shared: &mut [Shared],
+        rings: &mut [PendingRing],
+        shared: &mut [ReplicatedChain],
     ) -> Result<Draft, BuildError> {
         let graph = &self.plan.graph;
         let mut draft = Draft::default();
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
-        // A program is placed in a process, so its halves are not among them.
-        let here = |id: NodeId| home(self.plan, self.plan.placed[id.0].space) == self.spaces[place];
+        // A program's node is placed in the program's own process, so its halves are absent from
+        // this list.
+        let here =
+            |id: NodeId| home(self.plan, self.plan.placements[id.0].space) == self.spaces[place];
         let (inner, outer): (Vec<_>, Vec<_>) = graph
             .ids()
             .filter(|(id, _)| here(*id) && !self.is_copied(*id))
             .partition(|(_, node)| node.inside.is_some());
-        // What programs write comes first, as what sources give does; what they read, last.
+        // Blocks from programs enter first, like those from sources; the programs' input comes
+        // last.
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
             let local = self.half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
@@ -235,9 +262,9 @@ impl Builder<'_> {
             }
             locals[id.0] = Some(local);
         }
-        let mut tells_time = false;
+        let mut drives_clock = false;
         for (id, _) in inner {
-            let key = Key::Node(self.number(id));
+            let key = NodeKey::Node(self.number(id));
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
             let made = if kept { self.place(id) } else { self.new_node(id, &locals)? };
@@ -253,10 +280,10 @@ impl Builder<'_> {
             Some(again) => self.rises_already(place, again, &mut locals, &mut draft)?,
         }
         for (id, node) in outer {
-            if self.is_in_kernel(id) && node.kind() == Some(Kind::Source) {
+            if self.is_in_kernel(id) && node.kind() == Some(FilterKind::Source) {
                 continue;
             }
-            let key = Key::Node(self.number(id));
+            let key = NodeKey::Node(self.number(id));
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
@@ -266,8 +293,8 @@ impl Builder<'_> {
             made.counted = self.is_counted(id);
             made.fragments = self.takes_fragments(id);
             let mut source = None;
-            if let Part::Source(part) = &mut made.part {
-                tells_time |= part.properties.tells_time;
+            if let Operator::Source(part) = &mut made.operator {
+                drives_clock |= part.properties.drives_clock;
                 source = Some(match (part.properties.lender.clone(), self.again) {
                     (None, Some(_)) => {
                         draft.own(intake_for(part.properties.block_max), &self.extras.steps)?
@@ -279,14 +306,14 @@ impl Builder<'_> {
             locals[id.0] = Some(local);
             if kept {
                 draft.kept.push((local, key));
-            } else if node.kind() == Some(Kind::Sink) {
+            } else if node.kind() == Some(FilterKind::Sink) {
                 draft.sinks.push((local, id));
             }
             if let Some(intake) = source {
                 draft.inputs.push(Input::Source { node: local, intake });
             }
         }
-        self.tells_time |= tells_time;
+        self.drives_clock |= drives_clock;
         for (id, used) in programs(graph).filter(|(id, _)| self.takes(place, *id)) {
             locals[id.0] = Some(self.half(id, used, false, &mut draft));
         }

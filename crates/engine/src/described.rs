@@ -1,4 +1,4 @@
-//! Nodes that count and hold as the descriptions of their filters say.
+//! Nodes with the counters and hold limits that a filter's description declares.
 
 use filter::{Counts, Description, Holds};
 use runtime::space::node::Node;
@@ -6,12 +6,12 @@ use runtime::space::node::Node;
 /// Maximum bytes that a filter may hold, over all sessions.
 pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
-/// Counters for all that a filter of this description counts.
+/// Returns zeroed counters with an entry for each reason and each counter of this description.
 pub(crate) fn counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-/// The node with the names of its reasons and counters, and room for what its filter may hold.
+/// Sets a node's reason names, counter names and hold limits from a description.
 pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;

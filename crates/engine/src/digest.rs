@@ -1,14 +1,14 @@
-//! A text digest of a run: two runs with equal digests gave the same blocks to the same filters,
-//! which did the same with them.
+//! Text digests of runs. Two runs with equal digests gave the same blocks to the same filters, with
+//! the same results.
 //!
-//! Left out is everything about the manner of execution: times, calls, events, and whether a block
-//! was changed in place or in a copy.
+//! A digest leaves out the manner of execution: times, calls, events, and the choice between
+//! editing a block in place and copying it.
 
 use crate::run::Outcome;
 use filter::Amount;
 use std::fmt::Write as _;
 
-/// Formats a run's digest: a line for each source, filter, edge, report and failure.
+/// Formats the digest of a run: one line per source, filter, edge, report and failure, sorted.
 #[must_use]
 pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();
@@ -56,7 +56,7 @@ pub fn digest(outcome: &Outcome) -> String {
         }
     }
     lines.extend(outcome.failures.iter().map(|failure| format!("failure at {}", failure.node)));
-    // Spaces end in any order.
+    // Spaces end in any order; sorting makes the digest independent of it.
     lines.sort_unstable();
     for line in lines {
         let _ = writeln!(text, "{line}");
@@ -68,7 +68,8 @@ fn amount(amount: Amount) -> String {
     format!("{}/{}", amount.blocks, amount.bytes)
 }
 
-/// The lines in which two runs differ: what the first said, and what the second says.
+/// Returns the lines in which two digests differ, as pairs of the earlier and the later line.
+/// `None` stands for a line that one digest lacks.
 #[must_use]
 pub fn differences(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
     let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runs_are_compared_line_by_line() {
+    fn digests_of_two_runs_are_compared_by_line() {
         let (one, two) = ("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 4\nd: 5\n");
         assert_eq!(differences(one, one), []);
         let text = |text: &str| Some(text.to_owned());

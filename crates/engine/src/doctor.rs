@@ -1,8 +1,8 @@
 //! The facts behind `streamline doctor`: privileges, kernel features, limits, interfaces, helpers.
 //!
-//! In: the machine. Out: [`Facts`], plain data without conclusions: the command line draws those.
-//! Features are probed by using them and discarding the result, because a version, a capability or
-//! a file says what should work, not what does.
+//! In: the machine. Out: [`Facts`], plain data without conclusions, which the command line draws.
+//! Features are probed by using them and discarding the result; a version, a capability or a file
+//! states what should work, not what does.
 
 pub use sys::confine::Landlock;
 pub use sys::machine::Capabilities;
@@ -10,103 +10,105 @@ pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
 pub use sys::probe::Facility;
 
+use crate::error::reason;
 use std::fs;
 use std::path::{Path, PathBuf};
 use sys::packet::{PacketSocket, RingShape};
 
-/// All facts found.
+/// All facts about the machine.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The kernel's release.
     pub release: String,
-    /// Processors that this process may run on.
+    /// Number of processors that this process may run on.
     pub processors: usize,
-    /// Bytes of memory.
+    /// Memory in bytes; `None` if unknown.
     pub memory: Option<u64>,
     /// Privileges of this process.
     pub privilege: Privilege,
-    /// True if unprivileged users can create user namespaces; `None`: the kernel does not tell.
+    /// True if unprivileged users can create user namespaces; `None` if the kernel does not report
+    /// it.
     pub user_namespaces: Option<bool>,
-    /// The running program.
+    /// The file of the running program.
     pub program: Binary,
     /// Probe of a packet socket with a mapped ring, which `rx` needs.
     pub packet_ring: Result<(), Refusal>,
     /// Probe of loading a BPF program.
     pub kernel_program: Result<(), Refusal>,
-    /// The other probes.
+    /// Probes of further facilities.
     pub features: Vec<Feature>,
-    /// Landlock support for a filter in a process of its own.
+    /// Landlock support, which sandboxed filters use.
     pub landlock: Landlock,
-    /// Figures of the kernel and of this process that bound us.
+    /// Kernel and process limits that apply to Streamline.
     pub limits: Vec<Limit>,
-    /// The interfaces of this name space, by index.
+    /// The interfaces of this network namespace, by index.
     pub interfaces: Result<Vec<Interface>, Refusal>,
-    /// Programs and libraries that help, and where they are.
+    /// Helper programs and libraries, each with its location; `None` if absent.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
 /// The file of the running program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
-    /// Its path.
+    /// Its path; `None` if it cannot be determined.
     pub path: Option<PathBuf>,
     /// True if its file system ignores file capabilities (`nosuid`).
     pub nosuid: bool,
 }
 
-/// Something that was tried.
+/// A probed facility.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
-    /// The probed facility.
+    /// The facility.
     pub facility: Facility,
-    /// Its use.
+    /// The features of Streamline that use it.
     pub serves: &'static str,
     /// The result of the probe.
     pub outcome: Result<(), Refusal>,
 }
 
-/// The reason for which something does not work.
+/// The reason that a facility does not work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The kind of refusal.
-    pub kind: Refused,
-    /// The failed call.
+    pub kind: RefusalKind,
+    /// The system call that failed.
     pub call: &'static str,
-    /// The reason in lower case.
+    /// The error text, in lower case.
     pub why: String,
 }
 
 /// The kind of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// Not permitted.
+pub enum RefusalKind {
+    /// Permission denied.
     Denied,
-    /// Absent, or reported as such.
+    /// Absent, or reported as such by the kernel.
     Absent,
-    /// Anything else: no memory, no descriptors.
+    /// Any other cause, such as lack of memory or descriptors.
     Otherwise,
 }
 
-/// A figure that bounds us.
+/// A limit of the kernel or of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Its name: a setting of sysctl(8), or a limit of getrlimit(2).
+    /// Its name: a sysctl(8) setting if it contains a dot, else a limit of getrlimit(2).
     pub name: &'static str,
-    /// Its value; `None`: it cannot be read.
+    /// Its value; `None` if it cannot be read.
     pub value: Option<Bound>,
 }
 
 /// The value of a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// This value.
+    /// A finite value.
     At(u64),
-    /// No end.
+    /// No limit.
     Unlimited,
 }
 
 impl Facts {
-    /// Looks at this machine and tries what it can do.
+    /// Collects all facts; probes facilities by using them.
     #[must_use]
     pub fn look() -> Self {
         let machine = sys::machine::Machine::detect();
@@ -128,37 +130,35 @@ impl Facts {
     }
 }
 
-/// Tries whether a packet socket with a mapped ring can be had, which `rx` needs.
+/// Probes a packet socket with a mapped ring, which `rx` needs.
 pub fn packet_ring() -> Result<(), Refusal> {
     let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
     refused(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
-/// Tries whether the kernel takes a program.
+/// Probes loading of a BPF program.
 pub fn kernel_program() -> Result<(), Refusal> {
     refused(sys::probe::bpf_program())
 }
 
 fn refused<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
-    outcome.map_err(|error| Refusal::of(&error))
+    outcome.map_err(Refusal::of)
 }
 
 impl Refusal {
-    fn of(error: &sys::Error) -> Self {
-        // Numbers of errno(3) that Linux gives the same meaning on x86-64 and arm64.
+    fn of(error: sys::Error) -> Self {
+        // Values of errno(3) with the same meaning on x86-64 and arm64.
         let kind = match error.errno {
-            1 | 13 => Refused::Denied,
-            2 | 6 | 19 | 22 | 38 | 93 | 94 | 95 | 97 => Refused::Absent,
-            _ => Refused::Otherwise,
+            1 | 13 => RefusalKind::Denied,
+            2 | 6 | 19 | 22 | 38 | 93 | 94 | 95 | 97 => RefusalKind::Absent,
+            _ => RefusalKind::Otherwise,
         };
-        let why = std::io::Error::from_raw_os_error(error.errno).to_string();
-        let why = why.split(" (os error").next().unwrap_or_default().to_lowercase();
-        Self { kind, call: error.call, why }
+        Self { kind, call: error.call, why: reason(&error.into()) }
     }
 }
 
 impl Binary {
-    /// Looks at the file of the running program.
+    /// Returns the path and mount options of the running program's file.
     #[must_use]
     pub fn look() -> Self {
         let path = std::env::current_exe().ok();
@@ -168,14 +168,14 @@ impl Binary {
     }
 }
 
-/// Returns true if the mount of a path ignores file capabilities. The mount is the longest one
-/// above it, the last one where several stand in one place.
+/// Returns true if the mount that contains a path ignores file capabilities. It is the mount with
+/// the longest prefix of the path, the last one if several have the same mount point.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {
         let mut fields = line.split(' ').skip(4);
         let (Some(point), Some(options)) = (fields.next(), fields.next()) else { continue };
-        // Spaces and what else would break a line are written in octal (proc_pid_mountinfo(5)).
+        // Mount points escape spaces and other separators in octal (proc_pid_mountinfo(5)).
         let point = point.replace("\\040", " ");
         if point.len() >= found.0 && path.starts_with(&point) {
             found = (point.len(), options.split(',').any(|option| option == "nosuid"));
@@ -190,7 +190,8 @@ fn features() -> Vec<Feature> {
         serves: probe.serves,
         outcome: refused(probe.outcome),
     });
-    let absent = || Refusal { kind: Refused::Absent, call: "open", why: "not there".to_owned() };
+    let absent =
+        || Refusal { kind: RefusalKind::Absent, call: "open", why: "not there".to_owned() };
     let types = Feature {
         facility: Facility::Btf,
         serves: "kernel programs that know the kernel's types",
@@ -203,8 +204,8 @@ fn has_types() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
-/// Limits by their names: those with a point are settings of the kernel, some of which are told in
-/// the first network name space alone.
+/// Names of the reported limits. A name with a dot is a sysctl setting; some of those are visible
+/// only in the initial network namespace.
 const LIMITS: &[&str] = &[
     "net.core.netdev_max_backlog",
     "net.core.bpf_jit_enable",
@@ -238,7 +239,7 @@ fn bound(text: &str) -> Option<Bound> {
     }
 }
 
-/// Programs and libraries that help.
+/// Looks up helper programs and libraries.
 fn helpers() -> Vec<(&'static str, Option<String>)> {
     let library = sys::libpcap::Libpcap::load().is_ok();
     let programs = ["tcpdump", "tshark", "setcap"].map(|name| (name, found(name)));
@@ -246,7 +247,7 @@ fn helpers() -> Vec<(&'static str, Option<String>)> {
     programs.into_iter().chain([libpcap]).collect()
 }
 
-/// Finds a program in `PATH`, then in the administrator's directories.
+/// Finds a program in `PATH`, else in the system administration directories.
 fn found(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_of_a_file_is_the_longest_above_it() {
+    fn mount_of_a_file_is_the_longest_prefix() {
         let mounts = "22 1 0:1 / / rw,relatime - ext4 /dev/a rw\n\
                       23 22 0:2 / /home rw,nosuid,nodev - ext4 /dev/b rw\n\
                       24 23 0:3 / /home/a\\040b rw - ext4 /dev/c rw\n\
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn facts_of_this_machine_are_complete() {
         let facts = Facts::look();
         assert!(!facts.release.is_empty() && facts.processors > 0);
         assert!(facts.program.path.is_some_and(|path| path.is_absolute()));
@@ -293,15 +294,15 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_taken_by_their_number() {
+    fn refusals_are_classified_by_errno() {
         for (errno, kind) in [
-            (1, Refused::Denied),
-            (13, Refused::Denied),
-            (38, Refused::Absent),
-            (97, Refused::Absent),
-            (12, Refused::Otherwise),
+            (1, RefusalKind::Denied),
+            (13, RefusalKind::Denied),
+            (38, RefusalKind::Absent),
+            (97, RefusalKind::Absent),
+            (12, RefusalKind::Otherwise),
         ] {
-            let refusal = Refusal::of(&sys::Error::new("socket", "", errno));
+            let refusal = Refusal::of(sys::Error::new("socket", "", errno));
             assert_eq!((refusal.kind, refusal.call), (kind, "socket"));
             assert!(!refusal.why.contains("os error"), "{}", refusal.why);
         }

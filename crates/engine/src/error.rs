@@ -3,50 +3,40 @@
 use endpoint::Failure;
 use filter::Mistake;
 use pipeline::graph::NodeId;
-use pipeline::plan::Refused;
-use std::fmt;
+use pipeline::plan::KernelRefusal;
 
 /// An error of building a plan.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An argument that no check of the request can refuse.
+    /// An invalid argument that the check of the request cannot detect.
+    #[error("{mistake}")]
     Mistake {
-        /// The node.
+        /// The node of the plan.
         node: NodeId,
-        /// The mistake.
+        /// The invalid argument.
         mistake: Mistake,
     },
     /// A source or sink could not be opened.
+    #[error("{failure}")]
     Outside {
-        /// The node.
+        /// The node of the plan.
         node: NodeId,
-        /// The failure.
+        /// The cause.
         failure: Failure,
     },
-    /// The kernel would not run what the plan has placed there: plan again with this.
-    Refused(Refused),
-    /// The machine refused memory or a descriptor.
-    Machine(sys::Error),
-    /// A step that a check should have refused: a bug of ours.
+    /// The kernel refused a filter that the plan placed there; plan again with this refusal.
+    #[error("the kernel refuses it: {}", .0.why)]
+    Refused(KernelRefusal),
+    /// The kernel refused memory or a descriptor.
+    #[error("{0}")]
+    Machine(#[from] sys::Error),
+    /// A state that an earlier check rules out: a bug of this program.
+    #[error("a bug in this program: {0}")]
     Unexpected(String),
 }
 
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mistake { mistake, .. } => write!(f, "{mistake}"),
-            Self::Outside { failure, .. } => write!(f, "{failure}"),
-            Self::Refused(refused) => write!(f, "the kernel refuses it: {}", refused.why),
-            Self::Machine(error) => write!(f, "{error}"),
-            Self::Unexpected(what) => write!(f, "a bug in this program: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<sys::Error> for BuildError {
-    fn from(error: sys::Error) -> Self {
-        Self::Machine(error)
-    }
+/// Returns the message of the operating system, without its number and in lower case.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

@@ -1,49 +1,53 @@
-//! From plans to running paths, and control over them. [SL §7]
+//! Builds plans into running paths, and controls them. [SL §7]
 //!
-//! - [`catalogue`]: all that a request may name;
-//! - [`compiler`]: libpcap, for the filter expressions that we do not know;
-//! - [`keys`]: keys out of files, for the filters that are trusted with one;
-//! - [`build`]: from a plan to spaces of `runtime`;
-//! - [`run`]: from spaces to an outcome; [`joint`]: the outcomes of several processes;
-//! - [`live`]: a running path from outside; [`spaces`]: what its spaces have; [`tap`]: looking on;
-//! - [`change`][]: another request in the place of one that runs; [`adapt`]: by itself;
-//! - [`record`]: all that a path was given, in one file, to run it again;
-//! - [`why`]: what became of a flow in a run that is repeated;
+//! - [`registry`]: the names that a request may use;
+//! - [`compiler`]: libpcap, for filter expressions that our own compiler does not support;
+//! - [`keys`]: key files, for filters that need a secret;
+//! - [`build`](mod@build): the spaces of `runtime` that a plan describes;
+//! - [`run`](mod@run): runs spaces to their outcome; [`aggregate`]: the merged outcomes of several
+//!   processes;
+//! - [`live`]: control of a running path; [`spaces`]: the resources of its spaces; [`tap`]:
+//!   observers;
+//! - [`change`][]: replaces the request of a running path; [`adapt`]: automatic changes;
+//! - [`record`]: recordings of a path's input, and their replay;
+//! - [`why`]: the fate of one flow in a replay;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
-//! - [`seen`]: what filters show that run somewhere on this machine;
-//! - [`sandbox`]: filters that are not trusted, each in a process of its own;
-//! - [`suspect`]: the block on which a filter failed; [`lateness`]: late blocks in words;
-//! - [`calibrate`]: what things cost on this machine, measured and kept;
-//! - [`machine`]: the machine as the planner takes it; [`doctor`]: as people want to know it.
+//! - [`published`]: state that filters on this machine publish;
+//! - [`sandbox`]: untrusted filters, each in a process of its own;
+//! - [`crash_capture`]: a capture of the block on which a filter failed;
+//! - [`latency_breach`]: messages about late blocks;
+//! - [`calibrate`]: costs on this machine, measured and stored;
+//! - [`machine`]: the machine as the planner sees it; [`doctor`]: the machine as users ask about
+//!   it.
 #![forbid(unsafe_code)]
 
 pub mod adapt;
+pub mod aggregate;
 pub mod build;
 pub mod calibrate;
-pub mod catalogue;
 pub mod change;
 pub mod compiler;
+pub mod crash_capture;
 mod described;
 pub mod digest;
 pub mod doctor;
 mod error;
-pub mod joint;
 pub mod kernel;
 pub mod keys;
-pub mod lateness;
+pub mod latency_breach;
 pub mod live;
 pub mod machine;
 mod names;
 mod numbering;
 pub mod path;
 mod pools;
+pub mod published;
 pub mod record;
+pub mod registry;
 pub mod run;
 pub mod sandbox;
-pub mod seen;
 pub mod signal;
 pub mod spaces;
-pub mod suspect;
 pub mod tap;
 pub mod why;
 

@@ -1,20 +1,21 @@
-//! The machine on which we are, as the value that the planner takes.
+//! The machine, as the value that the planner reads.
 //!
-//! Caches that nobody tells are those of a small machine. Whether the kernel takes programs is not
-//! deduced from privileges but tried: the smallest program is loaded and thrown away.
+//! Unknown cache sizes default to those of a small machine. Kernel support for BPF is not deduced
+//! from privileges but probed: the smallest program is loaded and discarded.
 
 use crate::calibrate;
+use crate::error::reason;
 use crate::kernel::is_trusted;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Program, ProgramKind};
 
-/// Bytes of a first-level data cache, where the machine does not say.
+/// Size of the L1 data cache in bytes, if the machine does not report it.
 const L1D: usize = 32 << 10;
-/// Bytes of a second-level cache, where the machine does not say.
+/// Size of the L2 cache in bytes, if the machine does not report it.
 const L2: usize = 256 << 10;
 
-/// Looks at this machine.
+/// Inspects this machine: processors, caches, BPF support and the cost table.
 #[must_use]
 pub fn look() -> Machine {
     let found = sys::machine::Machine::detect();
@@ -28,7 +29,7 @@ pub fn look() -> Machine {
     }
 }
 
-/// The table that was measured here, or the one that is built in, and why.
+/// Returns the cost table measured on this machine, or the built-in one; `origin` names the reason.
 fn costs() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();
@@ -38,11 +39,11 @@ fn costs() -> Costs {
     let Some(folder) = calibrate::folder() else { return Costs::default() };
     match calibrate::load(&folder) {
         Ok(None) => Costs::default(),
-        Ok(Some(kept)) => match kept.is_here() {
+        Ok(Some(kept)) => match kept.is_of_this_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
                 Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
             }
-            // Nobody has calibrated; something was learned from runs.
+            // Costs learned from runs alone; no calibration was done.
             Ok(()) => {
                 let origin = format!("{}; and by what runs showed here", kept.costs.origin);
                 Costs { origin, ..kept.costs }
@@ -58,10 +59,8 @@ fn kernel(release: String) -> Kernel {
     match Program::load(ProgramKind::Tc, "trial", &nothing) {
         Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
         Err(refused) => {
-            let reason = std::io::Error::from_raw_os_error(refused.error.errno).to_string();
-            // What to do about it depends on who asks, and is said by whoever talks to them.
-            let why = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
-            Kernel::Closed { release, why }
+            // The remedy depends on the front end, which adds it to this reason.
+            Kernel::Closed { release, why: reason(&refused.error.into()) }
         }
     }
 }
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_what_a_plan_needs() {
+    fn inspection_of_this_machine_yields_planner_inputs() {
         let machine = look();
         assert!(machine.processors > 0 && machine.l1d > 0 && machine.l2 >= machine.l1d);
         match machine.kernel {

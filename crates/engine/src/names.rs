@@ -1,4 +1,5 @@
-//! The names of this machine, for filter expressions: each is looked up once for a request.
+//! Name lookups for filter expressions, through the C library's name service. Each name is looked
+//! up once per request.
 
 use ebpf::classic::Transports;
 use filter::{NameAnswer, NameQuery, Names};
@@ -6,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use sys::name_service;
 
-/// Results of the C library's name lookups on this machine, each cached from its first use on.
+/// A cache of the C library's name lookups on this machine. A lookup blocks.
 #[derive(Debug, Default)]
 pub(crate) struct MachineNames {
     asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
@@ -31,7 +32,8 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }
 
-/// As libpcap: the port of TCP, and that of UDP too where it is the same; or that of UDP alone.
+/// Looks a port name up with libpcap's semantics: the TCP port, for both transports if UDP has the
+/// same number; else the UDP port.
 fn port(name: &str) -> Option<(u16, Transports)> {
     match (name_service::port(name, c"tcp"), name_service::port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
@@ -43,25 +45,30 @@ fn port(name: &str) -> Option<(u16, Transports)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::catalogue::{House, Repeated, Strangers};
-    use pipeline::Catalogue;
+    use crate::registry::MachineRegistry;
+    use pipeline::Registry;
 
-    /// A lookup is written into the request, so that another reader or a later time gets the same
-    /// answer.
+    /// Resolved names become part of the canonical text, so another reader or a later run gets the
+    /// same addresses.
     #[test]
-    fn names_are_looked_up_once_and_then_stand_in_the_line() {
+    fn resolved_names_become_part_of_the_request() {
         let text = "replay x | bpf \"host localhost\" | count + discard";
-        let (graph, mistakes) = pipeline::read(text, &House);
+        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert_eq!(mistakes, []);
         let written = "replay x | bpf \"host localhost\" names=\"host:localhost=";
         assert!(graph.text.starts_with(written), "{}", graph.text);
         assert!(graph.text.ends_with("\" | count + discard"), "{}", graph.text);
-        for catalogue in [&House as &dyn Catalogue, &Repeated, &Strangers] {
+        for catalogue in [
+            &MachineRegistry::Local as &dyn Registry,
+            &MachineRegistry::Recorded,
+            &MachineRegistry::Untrusted,
+        ] {
             let (again, mistakes) = pipeline::read(&graph.text, catalogue);
             assert_eq!(mistakes, []);
-            assert_eq!((&again.text, again.settled.as_slice()), (&graph.text, &[][..]));
+            assert_eq!((&again.text, again.insertions.as_slice()), (&graph.text, &[][..]));
         }
-        for catalogue in [&Repeated as &dyn Catalogue, &Strangers] {
+        for catalogue in [&MachineRegistry::Recorded as &dyn Registry, &MachineRegistry::Untrusted]
+        {
             let (_, mistakes) = pipeline::read(text, catalogue);
             let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
             assert!(mistake.what.contains("are not looked up here"), "{}", mistake.what);

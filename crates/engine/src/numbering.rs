@@ -1,19 +1,19 @@
-//! Numbers that nodes, edges and sessions keep for as long as a path lives, whatever plan it
-//! follows.
+//! Stable numbers for nodes, edges and sessions. They stay the same for as long as a path lives,
+//! under any plan.
 //!
-//! Session numbers (CONTRACT 8). In: the plans that the path follows, one after the other. Out: for
-//! each filter that numbers sessions, numbers that no other filter of the request uses, in any
-//! thread, replica or process. Filters of the first plan count in steps of their number; a filter
-//! that comes later has a range of its own. A freed range is reused as late as possible, because
+//! Session numbers (CONTRACT 8). In: the plans of the path, one after the other. Out: for each
+//! filter that numbers sessions, a set of numbers that no other filter of the request uses, in any
+//! thread, replica or process. The filters of the first plan count in steps of their count; a
+//! filter added later gets a range of its own. A freed range is reused as late as possible, because
 //! filters downstream may still remember its sessions.
 //!
-//! It is decided by plans alone, so a run that is repeated decides the same.
+//! Plans alone determine the numbers, so a replay assigns the same ones.
 //! docs/book/decisions/0046-session-numbers.md
 
 use filter::SessionNumbers;
 use pipeline::graph::{Graph, Node, NodeId};
 use pipeline::plan::Plan;
-use runtime::process::Links;
+use runtime::demand::Links;
 use std::collections::VecDeque;
 
 /// The numbers of the nodes and edges of a plan.
@@ -21,17 +21,17 @@ use std::collections::VecDeque;
 pub(crate) struct Ids {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
-    /// The first of the rings to and from copies, which are no edges of the graph.
+    /// The number of the first ring to or from a replica; such rings are no edges of the graph.
     pub(crate) copies: usize,
-    /// The numbers of sessions that filters give.
+    /// Session numbers, by filter.
     pub(crate) numbering: Numbering,
-    /// The next that are free.
+    /// The next free node number and edge number.
     pub(crate) next: (usize, usize),
 }
 
 impl Ids {
-    /// The numbers of a plan that is the first; in a run that is repeated from a record of an older
-    /// form filters number sessions each for itself.
+    /// Returns the numbers of the first plan of a path. `each_for_itself`: each filter uses all
+    /// session numbers, as replays of recordings of older formats require.
     pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + rings_of_copies(plan));
@@ -41,38 +41,38 @@ impl Ids {
     }
 }
 
-/// Returns the greatest number of rings between the replicas of a plan: one to each and one from
-/// each.
+/// Returns the maximum number of rings between a plan's spaces and their replicas: two per replica.
 pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
-    plan.copied.iter().map(|copied| 2 * copied.spaces.len()).sum()
+    plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
-/// The numbers of sessions that the filters of a plan give.
+/// The session numbers of the filters of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Numbering {
     /// Number of filters of the first plan that number sessions, at least one.
     initial: u32,
-    /// Shares of the filters that number sessions, by number of the node.
+    /// The share of each filter that numbers sessions, with its node number.
     shares: Vec<(usize, Share)>,
-    /// The shares that no filter has, longest without one first.
+    /// Unused shares, the one unused for longest first.
     free: VecDeque<Share>,
-    /// True if every filter has all numbers, as in records of the first two forms.
+    /// True if every filter uses all numbers, as in recordings of the first two formats.
     each_for_itself: bool,
-    /// True if there were more filters than shares.
+    /// True if the plan has more such filters than there are shares.
     is_short: bool,
 }
 
-/// Part of the numbers.
+/// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Share {
-    /// The share of a filter of the first plan.
+    /// The share of a filter of the first plan: every n-th number.
     Initial(u32),
-    /// A range for a filter that comes later.
+    /// A contiguous range, for a filter that a change added.
     Later(u32),
 }
 
 impl Numbering {
-    /// The numbers of the filters of a first plan, whose nodes have these numbers.
+    /// Assigns numbers to the filters of a first plan; `nodes` holds the number of each of its
+    /// nodes.
     pub(crate) fn of(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
         let initial = u32::try_from(numbering(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
         let free = (0..initial).map(Share::Initial);
@@ -81,7 +81,7 @@ impl Numbering {
         none.follow(graph, nodes)
     }
 
-    /// The same for another plan of the path: who stays keeps its numbers.
+    /// Returns the assignment for the next plan of the path. A filter that stays keeps its share.
     pub(crate) fn follow(&self, graph: &Graph, nodes: &[usize]) -> Self {
         let mut next = Self { shares: Vec::new(), is_short: false, ..self.clone() };
         let stays = |number: usize| self.shares.iter().find(|(known, _)| *known == number);
@@ -98,7 +98,7 @@ impl Numbering {
         next
     }
 
-    /// The numbers that the filter of this node gives.
+    /// Returns the session numbers that the filter of this node may use.
     pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.each_for_itself) {
@@ -108,7 +108,8 @@ impl Numbering {
         }
     }
 
-    /// Returns the reason that the plan cannot run, if there are more filters than shares.
+    /// Returns the reason that the plan cannot run if it has more such filters than there are
+    /// shares.
     pub(crate) fn short(&self) -> Option<String> {
         let most = SessionNumbers::LATER_MAX;
         self.is_short.then(|| {
@@ -120,14 +121,14 @@ impl Numbering {
     }
 }
 
-/// The numbers of the nodes that give numbers to sessions.
+/// Returns the numbers of the nodes whose filters number sessions.
 fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
     let gives = |node: &Node| node.filter().is_some_and(|used| used.description.state.numbers);
     let giving = graph.ids().filter(move |(_, node)| gives(node));
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and heads of a graph by the numbers of its nodes.
+/// Returns the edges and heads of a graph, in terms of node numbers.
 pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
@@ -139,17 +140,17 @@ pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::House;
+    use crate::registry::MachineRegistry;
     use std::collections::HashSet;
 
     fn graph(text: &str) -> Graph {
-        let (graph, mistakes) = pipeline::read(text, &House);
+        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         graph
     }
 
-    /// A line in which so many filters tell sessions apart, and the numbers of its nodes, of which
-    /// these are `udp`.
+    /// Returns a graph with one `udp` filter per element of `udp`, and its node numbers, among
+    /// which the `udp` filters have these.
     fn line(udp: &[usize]) -> (Graph, Vec<usize>) {
         let branches = vec!["udp"; udp.len()].join(" + ");
         let graph = graph(&format!("generate | ({branches}) | drop"));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a14_who_is_alone_has_all_initial_numbers_and_several_count_in_steps() {
+    fn a14_single_filter_has_all_numbers_and_several_count_in_steps() {
         let (one, nodes) = line(&[3]);
         let numbering = Numbering::of(&one, &nodes, false);
         assert_eq!(numbering.numbers(3), SessionNumbers::initial(0, 1));
@@ -177,17 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn a14_the_first_that_comes_to_a_path_without_any_counts_from_1() {
+    fn a14_first_filter_added_later_counts_from_1() {
         let none = graph("generate | drop");
         let numbering = Numbering::of(&none, &[0, 1], false);
         let (one, nodes) = line(&[7]);
         assert_eq!(numbering.follow(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
     }
 
-    /// Filters come and go: no two that are there at once have a number in common, who stays keeps
-    /// its numbers, and numbers of one that went come back last.
+    /// Present filters never share a number, a filter that stays keeps its numbers, and freed
+    /// numbers are reused last.
     #[test]
-    fn a14_filters_that_come_and_go_never_share_a_number() {
+    fn a14_filters_added_and_removed_never_share_a_number() {
         let mut random = testkit::Random::replayable();
         for _ in 0..20 {
             let mut there: Vec<usize> = (0..random.within(1..4)).collect();
@@ -209,7 +210,7 @@ mod tests {
                 numbering = numbering.follow(&graph, &nodes);
                 assert_eq!(numbering.short(), None);
                 let numbers: HashSet<_> =
-                    there.iter().map(|node| numbering.numbers(*node).words()).collect();
+                    there.iter().map(|node| numbering.numbers(*node)).collect();
                 assert_eq!(numbers.len(), there.len(), "each has its own");
                 for node in there.iter().filter(|node| kept.contains(node)) {
                     assert_eq!(numbering.numbers(*node), before.numbers(*node));

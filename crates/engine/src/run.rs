@@ -1,27 +1,25 @@
-//! From spaces to an outcome: activation, stopping, the ledger.
+//! Runs spaces to an outcome: activation, shutdown, the ledger.
 //!
-//! First there is a thread for each space, which is the last step that may fail; then the log of
-//! the allocation is kept. Spaces are activated from the sinks back to the sources, so that a path
-//! goes live at once without a global lock [SL §7.1]. The thread that calls [`run`] waits: for the
-//! spaces to end, for a signal, for the time that was given. The first signal lets sources end and
-//! everything under way drain. Who wants to know how far it is has it ask the sources from time to
-//! time: see [`Watch`].
+//! A thread is started for each space; that is the last step that may fail, and after it the
+//! allocation log is committed. Spaces are activated from the sinks back to the sources, so that a
+//! path goes live at once without a global lock [SL §7.1]. The thread that calls [`run`] waits
+//! until the spaces end, a signal arrives or the time limit passes. The first signal ends the
+//! sources, and blocks in flight drain. For periodic progress reports see [`ProgressWatch`].
 
-use crate::adapt::Watcher;
-use crate::build::Path;
+use crate::adapt::AdaptThread;
+use crate::build::BuiltPath;
 use crate::change::Changer;
 use crate::kernel::{Kernel, ProgramRan};
 use crate::live::Live;
-use crate::path::crew::{Crew, Ended, Thread};
+use crate::path::crew::{Crew, EndedSpace, Thread};
 use crate::path::running::Kernels;
-use endpoint::Seen;
+use endpoint::SourceCounters;
 use runtime::control::Control;
 use runtime::failure::PathFailure;
 use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
-use runtime::process;
-use runtime::report::{self, Reported};
-use runtime::space::{Remains, Space};
+use runtime::report::{self, NodeReport};
+use runtime::space::{Remains, Space, remains};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,20 +31,20 @@ use sys::steps::{Resource, Steps};
 /// Conditions that stop a run, besides the end of its sources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until<'f> {
-    /// A descriptor whose readiness stops the run: a signal.
+    /// A descriptor whose readiness stops the run, usually that of [`crate::signal::watch`].
     pub readable: Option<BorrowedFd<'f>>,
-    /// After this many ns.
+    /// A time limit in ns.
     pub elapsed: Option<u64>,
-    /// Progress callback.
-    pub watch: Option<Watch<'f>>,
-    /// Latency callback.
+    /// The progress callback.
+    pub watch: Option<ProgressWatch<'f>>,
+    /// The callback for latency breaches.
     pub alarm: Option<Alarm<'f>>,
 }
 
-/// Callback for blocks older than the request allows, called at most once a second.
+/// A callback for blocks older than the request allows, called at most once a second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
-    /// Is called by the thread that waits: it must not block.
+    /// The function. The waiting thread calls it, so it must not block.
     pub &'f dyn Fn(&Breach),
 );
 
@@ -56,16 +54,17 @@ impl fmt::Debug for Alarm<'_> {
     }
 }
 
-/// Callback for the progress of paths, with its interval.
+/// A callback for the progress of paths, with its interval.
 #[derive(Clone, Copy)]
-pub struct Watch<'f> {
-    /// The time between two tellings, in ns.
+pub struct ProgressWatch<'f> {
+    /// The interval between two calls, in ns.
     pub every_ns: u64,
-    /// Is called by the thread that waits, between two looks at signals: it must not block.
+    /// The function. The waiting thread calls it between two polls for signals, so it must not
+    /// block.
     pub tell: &'f dyn Fn(&Progress),
 }
 
-impl fmt::Debug for Watch<'_> {
+impl fmt::Debug for ProgressWatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("every_ns", &self.every_ns).finish_non_exhaustive()
     }
@@ -74,45 +73,49 @@ impl fmt::Debug for Watch<'_> {
 /// Progress of paths.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Elapsed time, in ns.
+    /// Elapsed time in ns.
     pub elapsed_ns: u64,
-    /// Totals of their sources, as of their latest answer; empty before the first.
-    pub sources: Vec<(String, Seen)>,
-    /// True if they were stopped and blocks in flight drain.
+    /// Totals of the sources as of their latest answer; empty before the first answer.
+    pub sources: Vec<(String, SourceCounters)>,
+    /// True if the paths were stopped and blocks in flight drain.
     pub stopped: bool,
-    /// Sources that did not answer this time: held up by what takes their blocks.
+    /// Names of sources that did not answer in time, because a downstream node blocks them.
     pub held_up: Vec<String>,
 }
 
 /// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The ledger of all paths.
+    /// The merged ledger of all paths.
     pub ledger: Ledger,
     /// Reports of filters and sinks, by node of the plan.
-    pub reports: Vec<Reported>,
+    pub reports: Vec<NodeReport>,
     /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
     /// Totals of kernel programs.
     pub programs: Vec<ProgramRan>,
-    /// Adaptations that the paths made while they ran, with their reasons.
+    /// Automatic changes that the paths made, with their reasons.
     pub adapted: Vec<String>,
-    /// Latency of blocks, where the request bounds it.
+    /// Latency of blocks, if the request bounds it.
     pub latency: Option<Latency>,
-    /// True if a signal or the time limit stopped it.
+    /// True if a signal or the time limit ended the run.
     pub stopped: bool,
-    /// Run time, in ns.
+    /// Run time in ns.
     pub elapsed_ns: u64,
 }
 
-/// Runs paths to their end.
-pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
+/// Runs paths until their spaces end. Blocks the calling thread.
+///
+/// # Errors
+///
+/// Fails if the kernel refuses a thread or a descriptor; the allocation is then rolled back.
+pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
     let begin = sys::clock::monotonic();
     let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
     let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
-    let manned = Manned::all(&paths, &steps);
-    let Manned { crews, threads, done, remains, running } = match manned {
-        Ok(manned) => manned,
+    let started = SpaceThreads::all(&paths, &steps);
+    let SpaceThreads { crews, threads, done, remains, running } = match started {
+        Ok(started) => started,
         Err(error) => {
             paths.iter().for_each(|path| path.live.is_run_by(None));
             drop(paths);
@@ -129,7 +132,7 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
         controls.push(Arc::clone(&path.control));
         lives.push(path.live);
         if until.watch.is_some() {
-            // The first pass says that there are sources.
+            // The first pass reports the existing sources.
             path.control.ask();
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
@@ -141,9 +144,9 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
         }
     }
     steps.checkpoint("all runs");
-    let watcher = Watcher::of(&lives);
+    let watcher = AdaptThread::of(&lives);
     let changer = Changer::of(&lives);
-    let alarms = Alarms::new(until.alarm, lives.first());
+    let alarms = LatencyChecks::new(until.alarm, lives.first());
     let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
     drop((watcher, changer));
     steps.checkpoint("all has ended");
@@ -160,22 +163,22 @@ pub fn run(paths: Vec<Path>, until: Until<'_>) -> sys::Result<Outcome> {
 }
 
 /// A thread for each space of paths that are about to run.
-struct Manned {
-    /// The crew of each path, in order of the paths.
+struct SpaceThreads {
+    /// The crew of each path, in the order of the paths.
     crews: Vec<Crew>,
     threads: Vec<Vec<Thread>>,
     done: Arc<EventFd>,
-    remains: mpsc::Receiver<Ended>,
+    remains: mpsc::Receiver<EndedSpace>,
     running: Arc<AtomicUsize>,
 }
 
-impl Manned {
-    fn all(paths: &[Path], steps: &Steps) -> sys::Result<Self> {
+impl SpaceThreads {
+    fn all(paths: &[BuiltPath], steps: &Steps) -> sys::Result<Self> {
         steps.take(Resource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
         let (ended, remains) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
-        let crew = |(number, path): (usize, &Path)| Crew {
+        let crew = |(number, path): (usize, &BuiltPath)| Crew {
             number,
             next: Arc::new(AtomicUsize::new(path.spaces.len())),
             control: Arc::clone(&path.control),
@@ -184,7 +187,7 @@ impl Manned {
             running: Arc::clone(&running),
         };
         let crews: Vec<Crew> = paths.iter().enumerate().map(crew).collect();
-        let of_path = |(crew, path): (&Crew, &Path)| {
+        let of_path = |(crew, path): (&Crew, &BuiltPath)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
                 steps.take(Resource::Thread, &space.name)?;
@@ -197,14 +200,16 @@ impl Manned {
     }
 }
 
-/// Runs paths in this thread, one space after the other, never asleep. For measurements of one
-/// core, and for callers that have no thread to give. A filter may not put more at once than a ring
-/// holds, and a program may wait for ever: it needs its two sides to run at one time.
-pub fn run_alone(paths: Vec<Path>) -> Outcome {
+/// Runs paths in the calling thread, one space after the other, without sleeping: for measurements
+/// on one core, and for callers without a thread to spare.
+///
+/// A filter must not emit more blocks at once than a ring holds. A path with a program may hang,
+/// because the program's two sides have to run concurrently.
+pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
     let begin = sys::clock::monotonic();
-    let mut ended: Vec<Ended> = Vec::new();
+    let mut ended: Vec<EndedSpace> = Vec::new();
     let mut kernels = Vec::new();
-    let lives: Vec<_> = paths.iter().map(Path::live).collect();
+    let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     paths.iter().for_each(|path| path.steps.commit());
     lives.iter().for_each(|live| live.is_run_by(None));
     for (number, path) in paths.into_iter().enumerate() {
@@ -212,7 +217,7 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
         while spaces.iter().any(Option::is_some) {
             for (place, slot) in spaces.iter_mut().enumerate() {
-                if let Some(lent) = slot.take_if(|space| space.is_asked_for()) {
+                if let Some(lent) = slot.take_if(|space| space.has_borrow_request()) {
                     match lent.lend() {
                         Ok(back) => *slot = Some(back),
                         Err(remains) => ended.push((number, place, Some(*remains))),
@@ -231,21 +236,21 @@ pub fn run_alone(paths: Vec<Path>) -> Outcome {
     outcome
 }
 
-struct Waited {
-    remains: Vec<Ended>,
+struct WaitResult {
+    remains: Vec<EndedSpace>,
     early: bool,
 }
 
 fn wait(
     controls: &[Arc<Control>],
     until: Until<'_>,
-    (begin, mut alarms): (u64, Option<Alarms<'_>>),
+    (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
     done: &EventFd,
-    ended: &mpsc::Receiver<Ended>,
+    ended: &mpsc::Receiver<EndedSpace>,
     running: &AtomicUsize,
-) -> Waited {
-    let mut waited = Waited { remains: Vec::new(), early: false };
-    let mut rounds = until.watch.map(|watch| Rounds::new(watch, begin));
+) -> WaitResult {
+    let mut waited = WaitResult { remains: Vec::new(), early: false };
+    let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
         done.clear();
         waited.remains.extend(ended.try_iter());
@@ -254,7 +259,7 @@ fn wait(
             return waited;
         }
         let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));
-        let due = rounds.as_ref().map(Rounds::due);
+        let due = rounds.as_ref().map(ProgressReports::due);
         let mut descriptors = vec![done.as_fd()];
         if !waited.early {
             descriptors.extend(until.readable);
@@ -279,20 +284,20 @@ fn wait(
     }
 }
 
-/// The time between two looks whether blocks are late, in ns.
+/// Interval between two checks for late blocks, in ns.
 const ALARM_NS: u64 = 1_000_000_000;
 
-/// Looking whether blocks are late.
-struct Alarms<'f> {
+/// Periodic checks for late blocks.
+struct LatencyChecks<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,
     /// Time of the next check.
     next: u64,
-    /// Before then it tells nothing.
+    /// Time until which breaches are not reported again.
     quiet: u64,
 }
 
-impl<'f> Alarms<'f> {
+impl<'f> LatencyChecks<'f> {
     fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
         let (alarm, live) = alarm.zip(live)?;
         live.latency()?;
@@ -312,31 +317,31 @@ impl<'f> Alarms<'f> {
     }
 }
 
-/// Time that sources have to answer before their latest known totals are reported, in ns. A space
-/// polls after every batch, and wakes within 50 us where a processor is free.
+/// Time allowed for sources to answer before their previous totals are reported, in ns. A space
+/// polls after every batch, and wakes within 50 us if a processor is free.
 const ANSWERED_NS: u64 = 50_000_000;
 
-/// Asking the sources and telling what they answered, in turn.
-struct Rounds<'f> {
-    watch: Watch<'f>,
+/// Progress reports: a query to the sources, then a report of their answers, in alternation.
+struct ProgressReports<'f> {
+    watch: ProgressWatch<'f>,
     begin: u64,
     /// Time of the next report.
     next: u64,
-    /// True if the sources were asked for that report.
+    /// True if the sources were queried for that report.
     asked: bool,
 }
 
-impl<'f> Rounds<'f> {
-    const fn new(watch: Watch<'f>, begin: u64) -> Self {
+impl<'f> ProgressReports<'f> {
+    const fn new(watch: ProgressWatch<'f>, begin: u64) -> Self {
         Self { watch, begin, next: begin.saturating_add(watch.every_ns), asked: false }
     }
 
-    /// Returns the time of the next action.
+    /// Returns the time of the next query or report.
     const fn due(&self) -> u64 {
         if self.asked { self.next } else { self.next.saturating_sub(ANSWERED_NS) }
     }
 
-    /// Asks, or tells what was answered.
+    /// Queries the sources, or reports their answers.
     fn go_on(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.asked = !self.asked;
         if self.asked {
@@ -352,19 +357,19 @@ impl<'f> Rounds<'f> {
             progress.sources.push((answer.name, answer.seen));
         }
         (self.watch.tell)(&progress);
-        // Who comes late does not catch up, and never tells twice at once.
+        // A late report does not catch up, and two reports never follow each other at once.
         let soonest = now.saturating_add(self.watch.every_ns / 2);
         self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
     }
 }
 
-/// Gives what is told the places that it has in the plan.
+/// Replaces node and edge numbers in an outcome by their places in the plan.
 fn place(live: &Live, outcome: &mut Outcome) {
     live.place(&mut outcome.ledger, &mut outcome.reports);
     live.place_programs(&mut outcome.programs);
 }
 
-fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
+fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
     let mut outcome = Outcome { stopped, ..Outcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
     let mut by_path: Vec<Vec<Remains>> = (0..paths).map(|_| Vec::new()).collect();
@@ -382,18 +387,18 @@ fn outcome(ended: Vec<Ended>, kernels: &[Kernels], stopped: bool, begin: u64) ->
         let inside = kernels.iter().flat_map(|kernel| kernel.remains(&remains));
         let inside: Vec<Remains> = inside.collect();
         remains.splice(0..0, inside);
-        let programs = process::finish(&remains);
+        let programs = remains::finish_programs(&remains);
         outcome.ledger.add(report::ledger_of(&remains));
         outcome.reports.extend(report::reports_of(&remains));
         let mut failures: Vec<PathFailure> =
             remains.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {
-            // Its space may have seen it end.
+            // The program's space may have reported the same end.
             if !failures.iter().any(|failure| failure.is_same_end(&program)) {
                 failures.push(program);
             }
         }
-        // A ring that nobody reads any more is what a failure on its other side looks like.
+        // A failure on one side of a ring appears as an unread ring on the other side.
         if failures.iter().any(|failure| !failure.is_echo()) {
             failures.retain(|failure| !failure.is_echo());
         }

@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Begins to watch SIGINT and SIGTERM. What is answered becomes readable with the first of them: it
-/// is for [`crate::run::Until`]. The second ends the process with status 130.
+/// Starts to watch SIGINT and SIGTERM. The returned descriptor becomes readable at the first
+/// signal; pass it in [`crate::run::Until`]. The second signal ends the process with status 130.
 pub fn watch() -> sys::Result<BorrowedFd<'static>> {
     Ok(sys::signal::watch()?.as_fd())
 }

@@ -1,112 +1,107 @@
-//! The spaces of a running path as whoever asks finds them: what each has, what it does at this
-//! moment, and on which processors it is to run. [SL §6.1, §7: a space lists what it has, and takes
-//! orders]
+//! Status and placement of the spaces of a running path. [SL §6.1, §7: a space lists its resources
+//! and takes commands]
 //!
-//! What a space has it tells itself, with what it has counted ([`Live::counters`]). What its thread
-//! does is the kernel's to say, and is asked before: who is asked wakes to answer. A process that
-//! stands in the path, a program or a filter apart, is told by the space that hands blocks to it.
+//! A space reports its resources together with its counters ([`Live::counters`]). The kernel
+//! reports the state of its thread, and is queried first: the query wakes the thread and would
+//! change that state. A process in the path (a program or a sandboxed filter) is reported by the
+//! space that hands blocks to it.
 
-use crate::live::{Fresh, Live};
+use crate::live::{Freshness, Live};
 use pipeline::plan::Plan;
 use runtime::space::SpaceResources;
 use sys::task::{self, Task};
 
-/// A space as it was found.
+/// The status of a space.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct SpaceStatus {
     /// Its name in the plan.
     pub name: String,
-    /// Freshness of its counters.
-    pub fresh: Fresh,
-    /// The thread, or the process, in which it runs; none before it has begun, and where somebody
-    /// else's thread runs it.
-    pub runs: Option<Runs>,
+    /// The freshness of its counters.
+    pub fresh: Freshness,
+    /// The thread or process that runs the space. `None` before it starts, and if a caller's thread
+    /// runs it.
+    pub runs: Option<SpaceTask>,
     /// The kernel's statistics of its task, read before the space was queried; `None` if it has
     /// ended.
     pub task: Option<Task>,
     /// The edge of the plan on which it waits for room.
     pub held_up: Option<usize>,
-    /// Bytes of its own pools that have memory; of a thread, when it answered last.
+    /// Bytes of its own pools that are backed by memory, as of the last answer for a thread.
     pub memory: Option<u64>,
 }
 
-/// As what a space runs.
+/// The task that runs a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Runs {
-    /// A thread of this process, by its number.
+pub enum SpaceTask {
+    /// A thread of this process, by its thread id.
     Thread(u32),
-    /// A process that this one has started.
+    /// A child of this process, by its process id.
     Process(u32),
 }
 
-/// The reason that a space does not run on its assigned processors.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NotKept {
-    /// It has ended, or has not begun.
+/// The reason that a space could not be pinned to processors.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PinError {
+    /// The space has ended or has not started.
+    #[error("it has ended")]
     Ended,
-    /// The kernel refuses it.
+    /// The kernel refused.
+    #[error("{0}")]
     System(sys::Error),
 }
 
-impl std::fmt::Display for NotKept {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ended => f.write_str("it has ended"),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for NotKept {}
-
 impl Live {
-    /// The processes of which spaces have said that they stand in the path, each once.
-    pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<Found> {
+    /// Returns the status of the processes that spaces report as part of the path, each once.
+    pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.whole() else { return Vec::new() };
         let state = whole.state();
         let (node, _) = state.place_of();
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<SpaceStatus> = Vec::new();
         for (number, process) in has.iter().flat_map(|has| &has.processes) {
-            let runs = Some(Runs::Process(*process));
+            let runs = Some(SpaceTask::Process(*process));
             if found.iter().any(|known| known.runs == runs) {
                 continue;
             }
             let name = space_of(&state.plan, node.of(*number));
             let task = Task::of_process(*process);
-            // One of another parent has the number of one that has ended.
+            // A process of another parent has reused the id of one that has ended.
             let task = task.filter(|task| task.parent == std::process::id());
-            let fresh = if task.is_some() { Fresh::Now } else { Fresh::Ended };
+            let fresh = if task.is_some() { Freshness::Now } else { Freshness::Ended };
             let memory = task.as_ref().map(|task| task.resident);
-            found.push(Found { name, fresh, runs, task, held_up: None, memory });
+            found.push(SpaceStatus { name, fresh, runs, task, held_up: None, memory });
         }
         found
     }
 
-    /// Keeps a space that was found on these processors while it runs, or as long as nobody says
-    /// anything else.
-    pub fn keep(&self, found: &Found, processors: &[usize]) -> Result<(), NotKept> {
+    /// Pins a space to these processors until it ends or is pinned anew.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the space has ended, or if the kernel refuses.
+    pub fn keep(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
         match found.runs {
-            Some(Runs::Process(process)) => keep_child(process, processors),
-            Some(Runs::Thread(thread)) => {
+            Some(SpaceTask::Process(process)) => pin_child(process, processors),
+            Some(SpaceTask::Thread(thread)) => {
                 let all = self.all();
                 let those = all.iter().find(|orders| orders.thread() == Some(thread));
                 let kept = those.and_then(|queue| queue.keep(processors));
-                kept.ok_or(NotKept::Ended)?.map_err(NotKept::System)
+                kept.ok_or(PinError::Ended)?.map_err(PinError::System)
             }
-            None => Err(NotKept::Ended),
+            None => Err(PinError::Ended),
         }
     }
 }
 
-/// Keeps a process that this one has started on these processors.
-pub fn keep_child(process: u32, processors: &[usize]) -> Result<(), NotKept> {
+/// Pins a child of this process to these processors. Fails if it is no child, has ended, or the
+/// kernel refuses.
+pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
     let ours = |task: &Task| task.parent == std::process::id();
-    Task::of_process(process).filter(ours).ok_or(NotKept::Ended)?;
-    task::pin_process(process, processors).map_err(NotKept::System)
+    Task::of_process(process).filter(ours).ok_or(PinError::Ended)?;
+    task::pin_process(process, processors).map_err(PinError::System)
 }
 
-/// The space of a node.
+/// Returns the name of the space of a node, or "gone" if the node is in no plan any more.
 fn space_of(plan: &Plan, place: usize) -> String {
-    let space = plan.placed.get(place).and_then(|placed| plan.spaces.get(placed.space));
+    let space = plan.placements.get(place).and_then(|placed| plan.spaces.get(placed.space));
     space.map_or_else(|| "gone".to_owned(), |space| space.name.clone())
 }

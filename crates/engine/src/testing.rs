@@ -1,17 +1,16 @@
-//! A filter with a bug and one with bad intentions, for the tests of what happens then. Only with
-//! the feature `testing`.
+//! Filters with a bug or with bad intentions, for tests of isolation. Built only with the feature
+//! `testing`.
 
 use filter::StateFacts;
 use filter::prelude::*;
 use sys::hostile_syscalls::{HOSTILE_SYSCALLS, HostileSyscall};
 
-/// The description of `panics`.
 pub(crate) const PANICS: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
     details: "Panics at every block with this many bytes in view; leaves the others as they are.",
     example: "replay web.pcap | panics 60 | count",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     parameters: &[Parameter::needed(
         "length",
         Type::Number { low: 0, high: u64::MAX },
@@ -21,19 +20,18 @@ pub(crate) const PANICS: Description = Description {
     ..Description::EMPTY
 };
 
-/// The description of `hostile`.
 pub(crate) const HOSTILE: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",
     details: "Leaves blocks as they are, until it does what its name says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_SYSCALLS), "what it does")],
     user: Some(make_hostile),
     ..Description::EMPTY
 };
 
-/// At which block it does it.
+/// The number of the block at which `hostile` acts.
 const HUNDREDTH: u32 = 100;
 
 struct Hostile {
@@ -47,7 +45,7 @@ fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 impl Classify for Hostile {
-    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
             self.deed.act();
@@ -56,21 +54,21 @@ impl Classify for Hostile {
     }
 }
 
-/// The description of `liar`.
 pub(crate) const LIAR: Description = Description {
     name: "liar",
     summary: "count blocks, and lie when asked for the count; only in test builds",
     details: "Leaves blocks as they are. Does what it is told when what it knows is to be \
               saved, or when it is to know what another one knew.",
     example: "replay web.pcap | liar hang untrusted=yes | discard",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("lie", Type::OneOf(LIES), "what it does instead")],
-    state: StateFacts { keeps: Keeps::Private, ..StateFacts::NONE },
+    state: StateFacts { keeps: StateScope::Private, ..StateFacts::NONE },
     user: Some(make_liar),
     ..Description::EMPTY
 };
 
-/// The lies it can tell: when asked for its state, or (`taught-…`) when given state.
+/// The values of `lie`: misbehaviour while the state is saved, or (`taught-…`) while it is
+/// restored.
 const LIES: &[&str] = &[
     "none",
     "abort",
@@ -104,18 +102,18 @@ fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 impl Classify for Liar {
-    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
-        // No more than any filter of ours is this one ready for any number.
+    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
+        // Like every filter, it cannot handle a counter that starts near the maximum.
         self.blocks = self.blocks.checked_add(1).expect("fewer than 2^64 blocks");
         block.pointer.class
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(self)
     }
 }
 
-impl State for Liar {
+impl FilterState for Liar {
     fn number(&self, key: u64) -> u64 {
         key
     }
@@ -132,7 +130,7 @@ impl State for Liar {
         }
     }
 
-    fn take(&mut self, key: u64, _: &mut Holds) -> Option<Moved> {
+    fn take(&mut self, key: u64, _: &mut Holds) -> Option<MovedSession> {
         let bytes = match self.lie.as_str() {
             "long" => vec![0; 2 << 20],
             "many" => vec![0; 64 << 10],
@@ -140,11 +138,11 @@ impl State for Liar {
             "shape" => vec![0; 3],
             _ => self.blocks.to_le_bytes().to_vec(),
         };
-        Some(Moved { key, bytes, held: Vec::new() })
+        Some(MovedSession { key, bytes, held: Vec::new() })
     }
 
-    fn put(&mut self, moved: Moved, _: &mut Holds) -> Result<(), Mistake> {
-        // Its own it takes back, whatever it said.
+    fn put(&mut self, moved: MovedSession, _: &mut Holds) -> Result<(), Mistake> {
+        // Accepts its own state back in any form.
         if self.blocks > 0 {
             return Ok(());
         }
@@ -157,7 +155,7 @@ impl State for Liar {
         Ok(())
     }
 
-    fn show(&mut self, _: Whose, _: bool, _: &mut Row<'_>) {}
+    fn publish(&mut self, _: PublishedSessions, _: bool, _: &mut Row<'_>) {}
 }
 
 struct Panics(u64);
@@ -167,7 +165,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 impl Classify for Panics {
-    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         assert_ne!(u64::from(block.length()), self.0, "this filter panics on purpose");
         block.pointer.class
     }

@@ -1,21 +1,22 @@
-//! The fate of a flow: which nodes saw its blocks, what they answered, where blocks were held and
-//! how long, dropped and why, and what left. (CONTRACT 19, for one flow)
+//! The fate of a flow: which nodes received its blocks, the classes they returned, where blocks
+//! were held and for how long, where and why they were dropped, and where they left. (CONTRACT 19,
+//! for one flow)
 //!
-//! In: a pcap-filter expression, and a path that is run again (a record, or a line over a capture)
-//! with one block in each turn: then what a filter counts while it is called is what it did with
-//! that block. Out: a row for each node. A block belongs to the flow if its frame matches; what a
-//! filter made itself (a description, a decoded body) belongs to it by the session that frames of
-//! the flow had there. [SL §7.1, "debugging"]
+//! In: a pcap-filter expression, and a path that runs again (a recording, or a request over a
+//! capture) with one block per batch, so that a change of a filter's counters during a call belongs
+//! to that block. Out: a [`Row`] per node. A frame belongs to the flow if it matches the
+//! expression. A block that a filter made (a description, a decoded body) belongs to the flow if
+//! its session does. [SL §7.1, "debugging"]
 //!
-//! It looks as an [`Observer`] of the spaces.
+//! The spaces call it as an [`Observer`].
 
-use crate::record::Tape;
+use crate::record::RecordMode;
 use filter::general::bpf::Matcher;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
 };
 use pipeline::graph::{Graph, NodeId};
-use runtime::space::node::{Node, Part};
+use runtime::space::node::{Node, Operator};
 use runtime::space::observe::Observer;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,50 +26,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The fate of a flow's blocks at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// The node of the plan.
+    /// The place of the node in the plan.
     pub planned: usize,
-    /// Input.
+    /// Blocks and bytes that arrived.
     pub came: Amount,
-    /// With which classes blocks left, and how many; in words where the node has names for them.
+    /// Blocks that left, by class; classes have names where the node declares them.
     pub answered: BTreeMap<String, u64>,
-    /// Blocks that no arc behind it wanted.
+    /// Blocks that no arc behind the node selected.
     pub unselected: u64,
-    /// Blocks that came out and had not come in.
+    /// Blocks that the node created.
     pub made: u64,
-    /// Blocks that were used up.
+    /// Blocks that the node consumed.
     pub consumed: u64,
-    /// Blocks that had to wait, how long the longest did in ns, and how many were let go.
+    /// Blocks that the node held.
     pub held: u64,
-    /// The longest wait, in ns.
+    /// The longest hold, in ns.
     pub held_max: Time,
-    /// Held blocks that left.
+    /// Held blocks that the node released.
     pub released: u64,
-    /// Blocks that ended here, by reason.
+    /// Dropped blocks, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Unanswered blocks, by reason.
+    /// Blocks without a class, by reason.
     pub unanswered: BTreeMap<String, u64>,
-    /// The numbers of the packets (as they came, from 1) whose frames came or left here.
+    /// Packet numbers (in order of arrival at the source, from 1) of frames that arrived or left
+    /// here.
     pub packets: Vec<u64>,
 }
 
-/// A question about a flow, put to a path that is built with it.
+/// A query about a flow, shared by the spaces of a path that is built with it.
 #[derive(Debug)]
-pub struct Why {
-    /// For each node of the plan, the names of its classes, and the node that numbers the sessions
-    /// of its blocks: the request's numbering, or in older records that of one filter.
+pub struct FlowQuery {
+    /// For each node of the plan: the names of its classes, and the node that numbers the sessions
+    /// of its blocks. That node is 0 for all, except in older recordings, in which each filter
+    /// numbers sessions by itself.
     nodes: Vec<(Classes, usize)>,
-    /// The node before each.
+    /// The upstream neighbour of each node.
     above: Vec<usize>,
-    asked: Mutex<Asked>,
+    state: Mutex<QueryState>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct QueryState {
     matcher: Matcher,
     rows: BTreeMap<usize, Row>,
-    /// Sessions of the flow, with the filter that numbered them.
+    /// Sessions of the flow, each with the node that numbered it.
     sessions: HashSet<(usize, u32)>,
-    /// Held blocks by node, each with the time since when.
+    /// Held blocks, by node and key, with the start of the hold.
     held: HashMap<(usize, u64), Time>,
     /// Packet numbers of the flow's frames, by key.
     numbers: HashMap<u64, u64>,
@@ -76,12 +79,13 @@ struct Asked {
     packets: HashMap<usize, u64>,
 }
 
-/// Maximum number of frames remembered by number, and of packets listed per node.
+/// Maximum number of frames whose packet numbers are remembered, and of packets listed per node.
 const NUMBERS_MAX: usize = 1 << 20;
 
-impl Why {
-    /// Asks about the frames that this expression matches, of a path of this graph and this tape.
-    pub fn new(expression: &str, graph: &Graph, tape: &Tape) -> Result<Self, Mistake> {
+impl FlowQuery {
+    /// Creates a query for the frames that match `expression`, on a path of this graph. Fails if
+    /// the expression does not compile.
+    pub fn new(expression: &str, graph: &Graph, tape: &RecordMode) -> Result<Self, Mistake> {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = Matcher::new(arguments)?;
@@ -90,7 +94,7 @@ impl Why {
             false => 0,
         };
         let nodes = graph.ids().map(|(id, _)| (classes(graph, id), domain(id))).collect();
-        let asked = Asked {
+        let state = QueryState {
             matcher,
             rows: BTreeMap::new(),
             sessions: HashSet::new(),
@@ -98,71 +102,68 @@ impl Why {
             numbers: HashMap::new(),
             packets: HashMap::new(),
         };
-        let above = |(id, _): (NodeId, &_)| {
-            graph.inputs(id).find(|edge| !edge.back).map_or(id.0, |edge| edge.from.0)
-        };
-        let above = graph.ids().map(above).collect();
-        Ok(Self { nodes, above, asked: Mutex::new(asked) })
+        let above = graph.ids().map(|(id, _)| above(graph, id).unwrap_or(id).0).collect();
+        Ok(Self { nodes, above, state: Mutex::new(state) })
     }
 
     /// Returns the fate of the flow, by node of the plan.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
-        self.asked().rows.values().cloned().collect()
+        self.state().rows.values().cloned().collect()
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, QueryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an observer that asks this question of a space.
+    /// Returns an observer that feeds this query from one space.
     pub(crate) fn observer(self: &Arc<Self>) -> Box<dyn Observer> {
         Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
     }
 
-    /// A block comes from a source, which numbers it.
+    /// Assigns the next packet number to a block from a source.
     fn begins(&self, planned: usize, block: &Block<'_>) {
-        let mut asked = self.asked();
-        let number = asked.packets.entry(planned).or_default();
+        let mut state = self.state();
+        let number = state.packets.entry(planned).or_default();
         *number += 1;
         let number = *number;
         if block.marks.is_frame()
-            && asked.matcher.matches(block)
-            && asked.numbers.len() < NUMBERS_MAX
+            && state.matcher.matches(block)
+            && state.numbers.len() < NUMBERS_MAX
         {
-            asked.numbers.entry(key(block)).or_insert(number);
+            state.numbers.entry(key(block)).or_insert(number);
         }
     }
 
-    /// A block comes to a node; answers whether it is of the flow.
+    /// Records the arrival of a block at a node. Returns true if the block belongs to the flow.
     fn comes(&self, planned: usize, block: &Block<'_>) -> bool {
-        let mut asked = self.asked();
+        let mut state = self.state();
         let above = self.above.get(planned).copied().unwrap_or(planned);
         let domain = self.nodes.get(above).map_or(0, |(_, domain)| *domain);
-        if !asked.is_ours(domain, block) {
+        if !state.is_ours(domain, block) {
             return false;
         }
-        let number = asked.numbers.get(&key(block)).copied();
-        let row = asked.row(planned);
+        let number = state.numbers.get(&key(block)).copied();
+        let row = state.row(planned);
         row.came.add(block.length());
         row.number(number);
         true
     }
 
-    /// Derives a node's action on a block of the flow from its counters before and after;
-    /// forwarding shows only when the block leaves.
+    /// Derives a node's action on a block of the flow from its counters before and after the call.
+    /// A forwarded block appears in [`FlowQuery::leaves`] instead.
     fn did(
         &self,
         planned: usize,
         (before, after): (&Counts, &Counts),
         (reasons, block, now): (&[&str], u64, Time),
     ) {
-        let mut asked = self.asked();
+        let mut state = self.state();
         if after.held.blocks > before.held.blocks {
-            asked.held.insert((planned, block), now);
-            asked.row(planned).held += 1;
+            state.held.insert((planned, block), now);
+            state.row(planned).held += 1;
         }
-        let row = asked.row(planned);
+        let row = state.row(planned);
         row.consumed += after.consumed.blocks.saturating_sub(before.consumed.blocks);
         let named = |number: usize| reasons.get(number).copied().unwrap_or("unnamed").to_owned();
         let dropped = after.dropped.iter().zip(&before.dropped).enumerate();
@@ -179,21 +180,21 @@ impl Why {
         }
     }
 
-    /// A block leaves a node; `wanted`: an arc takes it.
+    /// Records the departure of a block from a node. `wanted`: an arc selects it.
     fn leaves(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
-        let mut asked = self.asked();
+        let mut state = self.state();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
-        if !asked.is_ours(domain, block) {
+        if !state.is_ours(domain, block) {
             return;
         }
         let session = block.context.session;
         if block.marks.is_frame() && session != 0 {
-            asked.sessions.insert((domain, session));
+            state.sessions.insert((domain, session));
         }
         let name = key(block);
-        let since = asked.held.remove(&(planned, name));
-        let number = asked.numbers.get(&name).copied();
-        let row = asked.row(planned);
+        let since = state.held.remove(&(planned, name));
+        let number = state.numbers.get(&name).copied();
+        let row = state.row(planned);
         row.number(number);
         *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
         row.unselected += u64::from(!wanted);
@@ -205,24 +206,25 @@ impl Why {
     }
 }
 
-/// A question about a flow as one space is asked it.
+/// The observer of one space.
 #[derive(Debug)]
 struct FlowObserver {
-    why: Arc<Why>,
-    /// For each node that runs the block of the flow that came, and what the node had counted.
+    why: Arc<FlowQuery>,
+    /// For each running node, the key of the flow's block that arrived and the node's counters at
+    /// that time; `None` if not exactly one block of the flow arrived.
     running: Vec<Option<(u64, Counts)>>,
 }
 
-/// Returns true if a node is one of the request, not the end of a ring.
+/// Returns true if a node is part of the request, and not the end of a ring.
 const fn is_of_request(node: &Node) -> bool {
-    !matches!(node.part, Part::Export(_) | Part::Pass)
+    !matches!(node.operator, Operator::Export(_) | Operator::Pass)
 }
 
 impl Observer for FlowObserver {
     fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.comes(node.planned, block));
-        // Where a filter let go several, they were routed one by one.
+        // Several blocks that a filter released at once were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((key(&block), node.counts.clone())),
             _ => None,
@@ -239,7 +241,7 @@ impl Observer for FlowObserver {
     fn routed(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
         for l in lanes(batch.live()).filter(|_| is_of_request(node)) {
             let block = batch.block(l);
-            if matches!(node.part, Part::Source(_)) {
+            if matches!(node.operator, Operator::Source(_)) {
                 self.why.begins(node.planned, &block);
             }
             self.why.leaves(node.planned, &block, wanted >> l & 1 != 0, now);
@@ -251,7 +253,7 @@ impl Observer for FlowObserver {
     }
 }
 
-impl Asked {
+impl QueryState {
     fn row(&mut self, planned: usize) -> &mut Row {
         self.rows.entry(planned).or_insert_with(|| Row { planned, ..Row::default() })
     }
@@ -265,7 +267,7 @@ impl Asked {
 }
 
 impl Row {
-    /// Notes the number of a packet, once.
+    /// Adds the number of a packet, once.
     fn number(&mut self, number: Option<u64>) {
         let Some(number) = number else { return };
         if let (Err(at), true) =
@@ -276,7 +278,7 @@ impl Row {
     }
 }
 
-/// Returns a key that identifies a frame wherever it lies, from its time and its bytes.
+/// Returns a key that identifies a frame at any address, made of its time and its bytes.
 fn key(block: &Block<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(block.context.time);
@@ -284,32 +286,30 @@ fn key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the class names behind a node: its own, or those of the nearest node before it.
-fn classes(graph: &Graph, id: NodeId) -> Classes {
-    let mut at = id;
-    for _ in 0..graph.nodes.len() {
-        let own = graph.node(at).filter().map_or(Classes::Same, |used| used.description.classes);
-        let above = graph.inputs(at).find(|edge| !edge.back).map(|edge| edge.from);
-        match (own, above) {
-            (Classes::Same, Some(above)) => at = above,
-            (own, _) => return own,
-        }
-    }
-    Classes::Same
+/// Returns the first node upstream of a node, not counting feedback edges.
+fn above(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
-/// The filter that gave blocks behind a node their sessions: it, or the nearest before it.
+/// Returns a node and the nodes upstream of it, nearest first.
+fn upwards(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
+    std::iter::successors(Some(id), |at| above(graph, *at)).take(graph.nodes.len())
+}
+
+/// Returns the class names behind a node: its own, or those of the nearest node upstream.
+fn classes(graph: &Graph, id: NodeId) -> Classes {
+    let used = upwards(graph, id).filter_map(|at| graph.node(at).filter());
+    let mut own = used.map(|used| used.description.classes);
+    own.find(|own| !matches!(own, Classes::Same)).unwrap_or(Classes::Same)
+}
+
+/// Returns the node that numbers the sessions of blocks behind `id`: the node itself, or the
+/// nearest one upstream that numbers sessions; otherwise the first of its line.
 fn domain(graph: &Graph, id: NodeId) -> usize {
-    let mut at = id;
-    for _ in 0..graph.nodes.len() {
-        let used = graph.node(at).filter();
-        if used.is_some_and(|used| used.description.state.numbers) {
-            break;
-        }
-        let Some(above) = graph.inputs(at).find(|edge| !edge.back) else { break };
-        at = above.from;
-    }
-    at.0
+    let numbers =
+        |at: &NodeId| graph.node(*at).filter().is_some_and(|used| used.description.state.numbers);
+    let giving = upwards(graph, id).find(numbers);
+    giving.or_else(|| upwards(graph, id).last()).unwrap_or(id).0
 }
 
 fn class_name(classes: Classes, class: u32) -> String {

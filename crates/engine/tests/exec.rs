@@ -2,12 +2,12 @@
 //! blocks and, for programs, in bytes.
 
 use engine::build::{BuildError, Settings, build};
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
 use runtime::failure::Cause;
-use runtime::ledger::{EdgeKind, Filtered};
+use runtime::ledger::{EdgeKind, NodeEntry};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::eventfd::EventFd;
 
 fn planned(text: &str) -> Plan {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    plan(graph, &House, &Machine::example()).expect("a plan")
+    plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan")
 }
 
 fn line(text: &str, count: Option<u64>, until: Until<'_>) -> Outcome {
@@ -35,19 +35,19 @@ fn runs(text: &str) -> Outcome {
     outcome
 }
 
-fn node<'o>(outcome: &'o Outcome, name: &str) -> &'o Filtered {
+fn node<'o>(outcome: &'o Outcome, name: &str) -> &'o NodeEntry {
     let mut named = outcome.ledger.filters.iter().filter(|node| node.name == name);
     let node = named.next().expect("the node is in the ledger");
     assert!(named.next().is_none(), "{name} has one line");
     node
 }
 
-fn dropped(node: &Filtered) -> Amount {
+fn dropped(node: &NodeEntry) -> Amount {
     let ended = node.dropped.iter().find(|(why, _)| why.text() == "program ended");
     ended.map(|(_, amount)| *amount).unwrap_or_default()
 }
 
-/// A folder of this test, gone when it ends.
+/// A temporary directory of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -64,7 +64,7 @@ impl Folder {
         self.0.join(name).display().to_string()
     }
 
-    /// A file with this many numbered lines.
+    /// Writes a file with this many numbered lines; returns its path.
     fn lines(&self, count: u32) -> String {
         let text: String = (0..count).map(|n| format!("line {n}\n")).collect();
         std::fs::write(self.file("lines"), text).expect("a file");
@@ -83,7 +83,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn what_goes_through_a_program_is_all_there_on_both_sides() {
+fn data_through_a_program_is_complete_on_both_sides() {
     let folder = Folder::new();
     let (lines, out) = (folder.lines(200_000), folder.file("out"));
     let whole = folder.read("lines");
@@ -101,7 +101,7 @@ fn what_goes_through_a_program_is_all_there_on_both_sides() {
 }
 
 #[test]
-fn text_is_chosen_by_grep() {
+fn grep_selects_lines_of_text() {
     let folder = Folder::new();
     let lines = folder.lines(10_000);
     let outcome = runs(&format!(
@@ -114,7 +114,7 @@ fn text_is_chosen_by_grep() {
 }
 
 #[test]
-fn a_program_may_write_much_before_it_reads_and_read_all_before_it_writes() {
+fn program_may_write_before_reading_and_read_before_writing() {
     let folder = Folder::new();
     let lines = folder.lines(100_000);
     let bytes = folder.read("lines").len() as u64;
@@ -131,7 +131,7 @@ fn a_program_may_write_much_before_it_reads_and_read_all_before_it_writes() {
 }
 
 #[test]
-fn what_a_program_does_not_want_is_dropped_and_told() {
+fn unread_input_of_a_program_is_counted_as_dropped() {
     let folder = Folder::new();
     let lines = folder.lines(200_000);
     let outcome = runs(&format!("read {lines} block=1k | exec \"head -1\" | count"));
@@ -144,14 +144,14 @@ fn what_a_program_does_not_want_is_dropped_and_told() {
 }
 
 #[test]
-fn a_path_goes_on_as_long_as_somebody_wants_it() {
+fn path_continues_while_one_reader_remains() {
     let folder = Folder::new();
     let lines = folder.lines(200_000);
     let bytes = folder.read("lines").len() as u64;
     let outcome = runs(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
     assert_eq!(node(&outcome, "count").taken.bytes, bytes, "all of it");
     assert!(dropped(node(&outcome, "exec")).blocks > 0);
-    // Each of two has enough at its own time, and then nobody wants more of what never ends.
+    // Both programs are satisfied at different times; then the endless source has no reader left.
     let outcome = runs("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
     let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped(node).blocks).sum();
     assert!(dropped > 0);
@@ -159,7 +159,7 @@ fn a_path_goes_on_as_long_as_somebody_wants_it() {
 }
 
 #[test]
-fn a_bad_end_fails_the_path_whatever_else_it_does() {
+fn failed_program_fails_the_path() {
     for (text, what) in [
         ("generate | exec \"exit 3\" | count", "the program \"exit 3\" ended with status 3"),
         (
@@ -189,7 +189,7 @@ fn a_bad_end_fails_the_path_whatever_else_it_does() {
 }
 
 #[test]
-fn a_program_can_be_a_source_and_is_ended_when_all_have_enough() {
+fn source_program_is_ended_once_sinks_are_satisfied() {
     let folder = Folder::new();
     let pid = folder.file("pid");
     let text = format!("exec \"echo $$ > {pid}; yes & yes; sleep 1000\" | count");
@@ -202,15 +202,15 @@ fn a_program_can_be_a_source_and_is_ended_when_all_have_enough() {
 }
 
 #[test]
-fn output_that_nobody_wants_any_more_is_not_waited_for() {
-    // It reads nothing, so that who writes to it waits, and it never stops to write.
+fn unwanted_output_of_a_program_is_not_awaited() {
+    // `yes` reads nothing, so its writer blocks, and it never stops writing.
     let outcome = line("generate | exec \"yes\" | count", Some(5), Until::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node(&outcome, "count").passed.blocks, 5);
 }
 
 #[test]
-fn stopping_drains_programs_on_the_way() {
+fn stop_drains_programs_in_the_path() {
     let folder = Folder::new();
     let out = folder.file("out");
     let until = Until { elapsed: Some(50_000_000), ..Until::default() };
@@ -221,7 +221,7 @@ fn stopping_drains_programs_on_the_way() {
     assert!(last.ends_with(b"the end\n"), "{last:?}");
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
-    // At the head it is asked to end, once it can hear that, and what it says then is taken too.
+    // A program at the head gets SIGTERM once it has a handler, and its last output is read too.
     let mark = folder.file("mark");
     let says = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
     let text = format!("exec \"{says}\" | exec \"tail -1\" | match \"the end\" | count");
@@ -243,7 +243,7 @@ fn pipes_and_rings_wake_one_space() {
     let lines = folder.lines(20_000);
     let bytes = folder.read("lines").len() as u64;
     for _ in 0..20 {
-        // What `match` lets through comes to `count` over a ring, the rest by a pipe.
+        // Blocks from `match` reach `count` over a ring, those from `cat` through a pipe.
         let text = format!(
             "read {lines} block=200 | (match \"line\" @thread0 + exec \"cat\") | count @thread1"
         );
@@ -254,7 +254,7 @@ fn pipes_and_rings_wake_one_space() {
 }
 
 #[test]
-fn programs_stand_side_by_side_and_behind_one_another() {
+fn programs_run_in_parallel_and_in_sequence() {
     let folder = Folder::new();
     let lines = folder.lines(50_000);
     let bytes = folder.read("lines").len() as u64;
@@ -269,7 +269,7 @@ fn programs_stand_side_by_side_and_behind_one_another() {
 }
 
 #[test]
-fn a_program_has_our_environment_no_descriptor_of_ours_and_leaves_nothing_behind() {
+fn program_inherits_environment_but_no_descriptor() {
     let folder = Folder::new();
     let (out, pid) = (folder.file("out"), folder.file("pid"));
     let script = "ls /proc/self/fd; env | grep -v ^_= | sort; pwd; id";
@@ -280,14 +280,14 @@ fn a_program_has_our_environment_no_descriptor_of_ours_and_leaves_nothing_behind
 }
 
 #[test]
-fn no_program_is_started_if_something_else_cannot_be() {
+fn failed_build_starts_no_program() {
     let folder = Folder::new();
     let (mark, lines) = (folder.file("mark"), folder.lines(1));
     let text = format!("read {lines} | exec \"touch {mark}\" | files /proc/none");
     let refused = build(&planned(&text), Settings::default());
     assert!(matches!(refused, Err(BuildError::Outside { .. })), "{refused:?}");
     assert!(!Path::new(&mark).exists());
-    // What was started and never ran is killed.
+    // A program of a path that never runs is killed.
     let pid = folder.file("pid");
     let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
     let paths = build(&planned(&text), Settings::default()).expect("spaces");
@@ -296,7 +296,7 @@ fn no_program_is_started_if_something_else_cannot_be() {
     assert_gone(&folder.read("pid"));
 }
 
-/// A process with this number is not there, not even as one that nobody has waited for.
+/// Asserts that no process has this id, not even an unreaped one.
 fn assert_gone(pid: &str) {
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid} is still there");
 }

@@ -1,12 +1,12 @@
-//! Requests in the syntax of tcpdump, grep and a shell: the mistake names the origin of the words
-//! and a line instead, and that line passes the checks.
+//! Requests in the syntax of tcpdump, grep and a shell: the error names the tool and the equivalent
+//! line, which passes the checks.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
-use engine::catalogue::House;
-use pipeline::{Diagnostic, habits};
+use engine::registry::MachineRegistry;
+use pipeline::{Diagnostic, translate};
 
-/// Pairs of a request as typed and the line that is named instead.
+/// Pairs of a request as typed and the line that the error proposes.
 const LINES: &[(&str, &str)] = &[
     ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
     ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
@@ -40,11 +40,11 @@ const LINES: &[(&str, &str)] = &[
 ];
 
 fn errors(text: &str) -> Vec<Diagnostic> {
-    let (_, mistakes) = pipeline::read(text, &House);
+    let (_, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     mistakes.into_iter().filter(Diagnostic::is_error).collect()
 }
 
-/// The line within a command.
+/// Extracts the line from a proposed command.
 fn line_of(proposed: &str) -> &str {
     match proposed.strip_prefix("streamline ") {
         Some(command) => command.split('\'').nth(1).unwrap(),
@@ -53,7 +53,7 @@ fn line_of(proposed: &str) -> &str {
 }
 
 #[test]
-fn words_of_other_programs_get_the_line_that_means_them() {
+fn foreign_options_are_translated_to_a_request() {
     for (written, wanted) in LINES {
         let found = errors(written);
         let [mistake] = found.as_slice() else { panic!("{written}: {found:?}") };
@@ -66,7 +66,7 @@ fn words_of_other_programs_get_the_line_that_means_them() {
 }
 
 #[test]
-fn commands_of_other_programs_get_the_command_that_means_them() {
+fn foreign_commands_are_translated_to_ours() {
     for (words, wanted) in [
         ("-i lo port 80", "streamline 'rx lo | bpf \"port 80\" | print'"),
         ("-i lo -w x.pcap", "streamline 'rx lo | pcap x.pcap'"),
@@ -78,18 +78,19 @@ fn commands_of_other_programs_get_the_command_that_means_them() {
         ("tcpdump -i lo port 53", "streamline 'rx lo | bpf \"port 53\" | print'"),
     ] {
         let words: Vec<&str> = words.split(' ').collect();
-        let meant = habits::command(&words, &House).unwrap_or_else(|| panic!("{words:?}"));
+        let meant = translate::command(&words, &MachineRegistry::Local)
+            .unwrap_or_else(|| panic!("{words:?}"));
         assert_eq!(meant.command(), wanted);
         assert_eq!(errors(&meant.line), []);
     }
     for words in [&["--bogus"][..], &["-Z", "x"], &["doctr"], &["-c"], &["-w"], &["-i"], &[]] {
-        assert_eq!(habits::command(words, &House), None, "{words:?}");
+        assert_eq!(translate::command(words, &MachineRegistry::Local), None, "{words:?}");
     }
 }
 
 /// Unknown words keep their own mistakes, and a correct line is left alone.
 #[test]
-fn other_mistakes_stay_what_they_are() {
+fn other_mistakes_are_unchanged() {
     let found = errors("replay x | dpotr |80 count | coutn");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].hint.starts_with("did you mean `dport`?"), "{found:?}");
@@ -97,7 +98,7 @@ fn other_mistakes_stay_what_they_are() {
         let is_expression = right.ends_with("icmp");
         assert_eq!(errors(right).is_empty(), !is_expression, "{right}");
     }
-    // A line that would still be wrong is not named.
+    // No line is proposed that would still be wrong.
     let found = errors("replay x | port 80 | nonsense");
     assert!(found.iter().all(|mistake| !mistake.hint.starts_with("write `")), "{found:?}");
     assert!(!errors("sort").is_empty() && !errors("|||").is_empty() && !errors("-").is_empty());

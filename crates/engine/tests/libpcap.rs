@@ -1,7 +1,8 @@
-//! Our compiler against the libpcap of this machine, on every link type that has a name: both take
-//! an expression, and then answer alike for every frame, or both refuse it, for the same reason.
+//! Our compiler against the libpcap of this machine, on every link type that has a name: both
+//! compile an expression, and the programs agree on every frame, or both refuse it for the same
+//! reason.
 //!
-//! Frames: random ones, and ones bent to what the programs ask. `SEED=` repeats a run.
+//! The frames are random, or derived from the tests of the programs. `SEED=` repeats a run.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -122,9 +123,9 @@ fn options() -> Options<'static> {
     Options { families, ..Options::default() }
 }
 
-/// A difference to libpcap 1.10 that later versions do not have: where, for which expressions
-/// (their beginnings; none: all), and what it is. What later versions answer, the cases of
-/// `classic_cases` judge.
+/// A known difference from libpcap 1.10 that later versions do not have: the link types, the
+/// beginnings of the expressions (all if empty), and a description. `classic_cases` checks the
+/// behaviour of later versions.
 type Excuse = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
 
 const EXCUSES: &[Excuse] = &[
@@ -212,7 +213,7 @@ fn one(
     });
     let (ours, theirs) = match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
-        // What ours does not know goes to libpcap.
+        // Expressions that our compiler does not support go to libpcap.
         (Err(ours), _) if ours.kind == ErrorKind::Unknown => return Ok(()),
         (Err(ours), Err(theirs)) => {
             counts.neither += 1;
@@ -252,7 +253,7 @@ fn one(
     Ok(())
 }
 
-/// The program that accepts nothing.
+/// Returns the program that accepts no frame.
 fn never() -> ClassicProgram {
     let refuse = Instruction::plain(ebpf::classic::insn::code::RET, 0);
     ClassicProgram::new(vec![refuse]).unwrap()

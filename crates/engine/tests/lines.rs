@@ -1,15 +1,15 @@
 //! Whole lines, from text to ledger: parser, checks, planner, spaces on threads of their own.
 
 use engine::build::{Settings, build};
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Machine, plan};
 use std::path::{Path, PathBuf};
 
 fn line(text: &str, settings: Settings) -> Outcome {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
     let outcome = run(paths, Until::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
@@ -31,7 +31,7 @@ fn capture() -> String {
     format!("{}/../../examples/web.pcap", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder of this test, gone when it ends.
+/// A temporary directory of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -53,7 +53,7 @@ impl Drop for Folder {
     }
 }
 
-/// The sequence numbers of generated frames in a capture.
+/// Returns the sequence numbers of the generated frames in a capture.
 fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
     let bytes = std::fs::read(file).expect("the capture");
     let mut numbers = Vec::new();
@@ -81,7 +81,7 @@ fn first_light() {
 }
 
 #[test]
-fn what_is_written_is_what_was_read() {
+fn written_capture_equals_the_replayed_one() {
     let folder = Folder::new("copy");
     let copy = folder.file("copy.pcap");
     runs(&format!("replay '{}' | pcap '{copy}'", capture()));
@@ -102,11 +102,11 @@ fn n9_branches_that_join_in_another_space_keep_their_order() {
 }
 
 #[test]
-fn n4_lines_of_one_request_run_side_by_side_and_apart() {
+fn n4_independent_lines_of_a_request_run_side_by_side() {
     let missing = "replay /nowhere.pcap | count";
-    let (graph, mistakes) = pipeline::read(missing, &House);
+    let (graph, mistakes) = pipeline::read(missing, &MachineRegistry::Local);
     assert!(mistakes.is_empty());
-    let plan = plan(graph, &House, &Machine::example()).unwrap();
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).unwrap();
     let refused = build(&plan, Settings::default()).unwrap_err().to_string();
     assert!(refused.contains("/nowhere.pcap"), "{refused}");
     let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture());
@@ -116,7 +116,7 @@ fn n4_lines_of_one_request_run_side_by_side_and_apart() {
 }
 
 #[test]
-fn a_count_ends_the_line_and_nothing_is_unaccounted_for() {
+fn count_limit_ends_the_line_with_a_balanced_ledger() {
     let folder = Folder::new("count");
     let file = folder.file("some.pcap");
     let settings = Settings { count: Some(1234), ..Settings::default() };
@@ -127,14 +127,14 @@ fn a_count_ends_the_line_and_nothing_is_unaccounted_for() {
 }
 
 #[test]
-fn a_report_counts_no_more_than_was_asked_for() {
+fn report_counts_at_most_the_block_limit() {
     let settings = Settings { count: Some(1000), ..Settings::default() };
     let outcome = line("generate seq=yes | count", settings);
     assert_eq!(reported(&outcome, "count", "blocks"), 1000);
 }
 
 #[test]
-fn a_full_disk_ends_the_line_and_the_ledger_says_what_was_not_written() {
+fn full_disk_ends_the_path_and_unwritten_blocks_are_counted() {
     let settings = Settings::default();
     let outcome = line("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);
     let failure = outcome.failures.first().expect("the disk is full").to_string();
@@ -145,8 +145,8 @@ fn a_full_disk_ends_the_line_and_the_ledger_says_what_was_not_written() {
 }
 
 #[test]
-fn a_slow_space_behind_a_ring_loses_nothing() {
-    // The pool is far smaller than what goes through it, and the far side is the slower one.
+fn slow_space_behind_a_ring_loses_nothing() {
+    // The pool is far smaller than the data, and the reader is slower than the writer.
     let text = "generate@thread0 count=60000 size=1500 seq=yes \
                 | compress format=lz4 @thread1 | decompress format=lz4 @thread2 | count @thread2";
     let outcome = runs(text);
@@ -157,10 +157,10 @@ fn a_slow_space_behind_a_ring_loses_nothing() {
 }
 
 #[test]
-fn d15_blank_changes_frames_where_they_lie_and_no_sibling_sees_it() {
+fn d15_blank_edits_in_place_without_effect_on_siblings() {
     let folder = Folder::new("blank");
     let (before, after, read) = (folder.file("before"), folder.file("after"), capture());
-    // Both are written by other spaces, which have the blocks while or after they are changed.
+    // Both files are written by other spaces, during or after the edits.
     runs(&format!(
         "replay '{read}' | (udp | blank with=46 | pcap '{after}') + (udp | pcap '{before}')"
     ));
@@ -178,7 +178,7 @@ fn d15_blank_changes_frames_where_they_lie_and_no_sibling_sees_it() {
 }
 
 #[test]
-fn k1_k3_k8_k11_indices_and_events_are_only_where_spaces_meet() {
+fn k1_k3_k8_k11_rings_exist_only_between_spaces() {
     let rings = |text: &str| {
         let outcome = runs(text);
         let rings = outcome.ledger.edges.iter().filter(|edge| edge.events.is_some()).count();
@@ -193,7 +193,7 @@ fn k1_k3_k8_k11_indices_and_events_are_only_where_spaces_meet() {
 }
 
 #[test]
-fn k2_a_full_batch_is_walked_at_once_or_as_many_as_the_request_says() {
+fn k2_batch_size_is_64_or_that_of_the_request() {
     let calls = |asked: &str, size: usize, place: &str| {
         let text = format!("{asked} generate count=6400 size={size} | count {place} | discard");
         let outcome = runs(&text);

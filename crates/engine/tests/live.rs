@@ -1,29 +1,29 @@
 //! Requests to running paths, by state of the space: working, asleep, blocked, failed, ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
-use engine::build::{Path, Settings, build};
-use engine::catalogue::House;
-use engine::live::{Fresh, Live, Snapshot};
+use engine::build::{BuiltPath, Settings, build};
+use engine::live::{Freshness, Live, Snapshot};
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run, run_alone};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
-use runtime::commands::NotTaken;
+use runtime::commands::CommandError;
 use runtime::failure::Cause;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Longer than any machine takes to do what it is asked.
+/// A time limit that no machine reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-fn paths(text: &str, settings: Settings) -> Vec<Path> {
-    let (graph, mistakes) = pipeline::read(text, &House);
+fn paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     build(&plan, settings).expect("spaces")
 }
 
-/// Runs a line while `act` has it; then it is stopped.
+/// Runs a line during a call of `act`, then stops it.
 fn during<T>(text: &str, settings: Settings, act: impl FnOnce(&Live) -> T) -> (T, Live, Outcome) {
     let paths = paths(text, settings);
     let live = paths[0].live();
@@ -54,21 +54,21 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
     });
     for snapshot in &told {
         assert_eq!(snapshot.ledger.imbalances(), []);
-        assert!(snapshot.spaces.iter().all(|space| space.fresh == Fresh::Now), "{snapshot:?}");
+        assert!(snapshot.spaces.iter().all(|space| space.fresh == Freshness::Now), "{snapshot:?}");
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
         assert_eq!(count.expect("a node").taken.blocks, given(snapshot), "at a block boundary");
     }
     assert!(live.is_ended());
     let last = live.counters(LONG);
-    assert!(last.spaces.iter().all(|space| space.fresh == Fresh::Ended), "{last:?}");
+    assert!(last.spaces.iter().all(|space| space.fresh == Freshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(last.reports, outcome.reports);
-    assert_eq!(live.order(0, LONG, |_| ()), Err(NotTaken::Ended));
-    assert_eq!(live.order(9, LONG, |_| ()), Err(NotTaken::Ended), "no such space");
+    assert_eq!(live.order(0, LONG, |_| ()), Err(CommandError::Ended));
+    assert_eq!(live.order(9, LONG, |_| ()), Err(CommandError::Ended), "no such space");
 }
 
 #[test]
-fn a_path_of_two_spaces_is_told_with_what_lies_between_them() {
+fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
     let (told, live, _) = during(text, Settings::default(), |live| {
         assert_eq!(live.spaces().len(), 2);
@@ -83,7 +83,7 @@ fn a_path_of_two_spaces_is_told_with_what_lies_between_them() {
 }
 
 #[test]
-fn who_sleeps_takes_orders() {
+fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (names, ..) = during(text, Settings::default(), |live| {
             let spaces = live.spaces().len();
@@ -95,24 +95,24 @@ fn who_sleeps_takes_orders() {
 }
 
 #[test]
-fn a_path_run_by_its_caller_takes_orders_too() {
+fn path_run_by_its_caller_executes_commands() {
     let paths = paths("generate rate=1000 count=100 | count", Settings::default());
     let live = paths[0].live();
     let ordered = std::thread::spawn(move || {
         let answer = live.order(0, LONG, |space| space.name.clone());
         (answer, live)
     });
-    // The order lies there before the path starts, or comes in time, or finds it ended.
+    // The command arrives before the path starts, while it runs, or after its end.
     let outcome = run_alone(paths);
     let (answer, live) = ordered.join().expect("no panic");
-    assert!(matches!(answer.as_deref(), Ok("thread0") | Err(NotTaken::Ended)), "{answer:?}");
+    assert!(matches!(answer.as_deref(), Ok("thread0") | Err(CommandError::Ended)), "{answer:?}");
     assert_eq!(live.counters(LONG).ledger, outcome.ledger);
 }
 
-/// The gate for which `Gated` sinks wait.
+/// The gate that [`Gated`] sinks wait for.
 static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
-/// A sink that takes nothing until the gate is open.
+/// A sink that blocks until the gate is open.
 struct Gated;
 
 impl Sink for Gated {
@@ -129,28 +129,28 @@ impl Sink for Gated {
 }
 
 #[test]
-fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
+fn blocked_space_reports_and_skips_a_withdrawn_command() {
     let pcap = endpoint::catalog::sink("pcap").expect("it is there").description;
     let gated = SinkEntry::new(pcap, |_| Ok(Box::new(Gated)));
     let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
     let done = Arc::new(AtomicU32::new(0));
     let (why, live, outcome) = during("generate | pcap /dev/null", settings, |live| {
         let short = Duration::from_millis(20);
-        // First the ring has to fill.
+        // Waits until the ring is full.
         let why = loop {
             let done = Arc::clone(&done);
             let order = move |_: &mut _| done.fetch_add(1, Ordering::Relaxed);
             match live.order(0, short, order) {
-                Err(why @ NotTaken::HeldUp { .. }) => break why,
-                Ok(_) | Err(NotTaken::Late { .. }) => {}
+                Err(why @ CommandError::RingFull { .. }) => break why,
+                Ok(_) | Err(CommandError::Late { .. }) => {}
                 Err(why) => panic!("{why}"),
             }
         };
         let before = done.load(Ordering::Relaxed);
         let late = live.order(1, short, |_| ());
-        assert_eq!(late, Err(NotTaken::Late { space: "thread1".to_owned() }));
+        assert_eq!(late, Err(CommandError::Late { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
-        assert!(matches!(snapshot.spaces[0].fresh, Fresh::Old(NotTaken::HeldUp { .. })));
+        assert!(matches!(snapshot.spaces[0].fresh, Freshness::Old(CommandError::RingFull { .. })));
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
         assert_eq!(live.order(0, LONG, |_| ()), Ok(()), "it goes on");
@@ -158,20 +158,20 @@ fn who_is_held_up_says_so_and_a_withdrawn_order_is_never_done() {
         assert_eq!(done.load(Ordering::Relaxed), before, "what was withdrawn was not done");
         why
     });
-    assert_eq!(why, NotTaken::HeldUp { space: "thread0".to_owned(), edge: 0 });
+    assert_eq!(why, CommandError::RingFull { space: "thread0".to_owned(), edge: 0 });
     assert_eq!(why.to_string(), "thread0 waits for room in a ring: who reads it takes nothing");
     assert_eq!(outcome.ledger.imbalances(), []);
     assert!(live.is_ended());
 }
 
 #[test]
-fn an_order_that_panics_ends_the_path_and_tells_its_caller() {
+fn panicking_command_ends_the_path_and_reports_to_its_caller() {
     let paths = paths("generate rate=1000 | count", Settings::default());
     let live = paths[0].live();
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let answer = live.order(0, LONG, |_| panic!("this order panics on purpose"));
-        assert_eq!(answer, Err::<(), _>(NotTaken::Ended));
+        assert_eq!(answer, Err::<(), _>(CommandError::Ended));
         run.join().expect("a run")
     });
     assert!(matches!(outcome.failures[0].cause, Cause::Panic { .. }), "{:?}", outcome.failures);
@@ -179,7 +179,7 @@ fn an_order_that_panics_ends_the_path_and_tells_its_caller() {
 }
 
 #[test]
-fn j2_orders_from_many_threads_are_done_one_after_the_other() {
+fn j2_commands_from_many_threads_are_serialized() {
     static INSIDE: AtomicBool = AtomicBool::new(false);
     let (done, ..) = during("generate rate=100000 | count", Settings::default(), |live| {
         std::thread::scope(|scope| {

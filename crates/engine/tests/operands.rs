@@ -1,11 +1,12 @@
-//! Operands that move the view, hold blocks or make others (docs/book/decisions/0047-operands.md):
-//! what leaves a section is the frames that came, each once, as they came. What is right follows
-//! from how the frames were made, never from a filter.
+//! Operands that move the view, hold blocks or create blocks
+//! (docs/book/decisions/0047-operands.md): a section outputs the frames that entered it, each once
+//! and unchanged. The expected output follows from the construction of the frames, never from a
+//! filter.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 use engine::build::{Settings, build};
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Machine, plan};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::packet::{Frame, Segment};
 use testkit::traffic::Capture;
 
-/// A folder of its own.
+/// A temporary directory of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -33,16 +34,17 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a line in which `IN` is a capture of these frames; what `OUT` then has, and the ledger.
+/// Runs a line in which `IN` names a capture of these frames. Returns the frames in `OUT`, and the
+/// outcome.
 fn through(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     let folder = Folder::new();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     std::fs::write(&input, Capture::of(frames.iter().cloned()).to_pcap()).unwrap();
     let quoted = |path: &PathBuf| format!("{:?}", path.display().to_string());
     let text = line.replace("IN", &quoted(&input)).replace("OUT", &quoted(&output));
-    let (graph, mistakes) = pipeline::read(&text, &House);
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let outcome = run(build(&plan, Settings::default()).expect("spaces"), Until::default());
     let outcome = outcome.expect("a run");
     assert!(outcome.failures.is_empty(), "{line}: {:?}", outcome.failures);
@@ -53,7 +55,7 @@ fn through(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     (captured(&output), outcome)
 }
 
-/// The frames of a capture file.
+/// Returns the frames of a capture file.
 fn captured(path: &PathBuf) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap_or_default();
     let mut rest = file.get(24..).unwrap_or_default();
@@ -67,7 +69,7 @@ fn captured(path: &PathBuf) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The frames with these numbers.
+/// Returns the frames with these indices.
 fn those(frames: &[Vec<u8>], numbers: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     numbers.into_iter().map(|number| frames[number].clone()).collect()
 }
@@ -89,7 +91,8 @@ fn segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// 100 segments to port 22, 25 datagrams to port 22, 100 to port 53, 75 segments to port 80.
+/// Builds 100 segments to port 22, 25 datagrams to port 22, 100 to port 53, and 75 segments to port
+/// 80.
 fn counted() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for n in 0..100_u32 {
@@ -106,7 +109,7 @@ fn counted() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a10_branches_of_one_source_are_united_each_block_once() {
+fn a10_union_of_branches_passes_each_block_once() {
     let frames = counted();
     let blocks = |line: &str| through(&frames, line).0.len();
     let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
@@ -126,21 +129,21 @@ fn a10_branches_of_one_source_are_united_each_block_once() {
 }
 
 #[test]
-fn a10_what_may_come_twice_is_refused() {
+fn a10_union_of_overlapping_inputs_is_refused() {
     for line in [
         "(replay a speed=1 | tcp) ++ (replay a | udp) | count",
         "rx eth0 ++ rx | count",
         "rx eth0 both=yes ++ tx eth0 | count",
         "(rx | tcp) ++ (tx | udp) | count",
     ] {
-        let (_, mistakes) = pipeline::read(line, &House);
+        let (_, mistakes) = pipeline::read(line, &MachineRegistry::Local);
         assert!(mistakes.iter().any(|it| it.what.contains("give the same blocks")), "{line}");
         assert!(mistakes.iter().all(|it| !it.hint.is_empty()), "{line}: {mistakes:?}");
     }
 }
 
 #[test]
-fn a12_a_negation_of_ip_tcp_or_udp_lets_all_else_through() {
+fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
     let mut frames = Vec::new();
     for n in 0..50_u32 {
         frames.push(segment(80, 1 + 4 * n, ACK, b"data"));
@@ -163,8 +166,8 @@ fn a12_a_negation_of_ip_tcp_or_udp_lets_all_else_through() {
     assert_eq!(through(&frames, nested).0, all(&[2]));
 }
 
-/// A connection in which the second of three segments comes last, with datagrams between, and one
-/// with a gap that nothing fills.
+/// Builds a connection in which the second of three segments arrives last, with datagrams between,
+/// and one with a gap that is never filled.
 fn disordered() -> Vec<Vec<u8>> {
     vec![
         segment(80, 0, SYN, b""),
@@ -180,7 +183,7 @@ fn disordered() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a12_a_held_block_is_answered_when_it_is_released() {
+fn a12_held_block_is_answered_at_its_release() {
     let frames = disordered();
     let (kept, outcome) = through(&frames, "replay IN | tcp ++ udp | pcap OUT");
     // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
@@ -197,7 +200,7 @@ fn a12_a_held_block_is_answered_when_it_is_released() {
     assert_eq!(kept, those(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
-/// A piece of a datagram of 2000 bytes to port 53.
+/// Returns a fragment of a datagram of 2000 bytes to port 53.
 fn piece(from: u16, to: u16, more: bool) -> Vec<u8> {
     let mut datagram = four().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);
@@ -206,7 +209,7 @@ fn piece(from: u16, to: u16, more: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a12_fragments_are_answered_as_what_they_become() {
+fn a12_fragments_get_the_answer_of_their_datagram() {
     let frames = vec![
         piece(0, 800, true),
         segment(80, 1, ACK, b"between"),
@@ -226,7 +229,7 @@ fn a12_fragments_are_answered_as_what_they_become() {
     assert_eq!(runs("replay IN | !(ip | udp) | pcap OUT"), of(&[1, 3]));
     assert_eq!(runs("replay IN | (ip | udp |53 match \"\\x07\") | pcap OUT").len(), 1);
     assert_eq!(runs("replay IN | (ip | udp |53 count) ++ tcp | pcap OUT"), of(&[0, 1, 2, 4]));
-    // What the operand drops is dropped, and said.
+    // Blocks that the operand drops are dropped and counted.
     let missing = &frames[..4];
     let (kept, outcome) = through(missing, "replay IN | !ip | pcap OUT");
     assert_eq!(kept, those(&frames, [3]));
@@ -237,8 +240,8 @@ fn a12_fragments_are_answered_as_what_they_become() {
     assert!(dropped.iter().all(|(_, it)| it.blocks == 2), "{dropped:?}");
 }
 
-/// Two connections to port 80: one speaks HTTP, with a head in two segments and a body in the
-/// second, the other something else; and SYN and acknowledgements of both.
+/// Builds two connections: to port 80, with HTTP whose head spans two segments, and to port 81,
+/// with another protocol; and a datagram.
 fn web() -> Vec<Vec<u8>> {
     vec![
         segment(80, 0, SYN, b""),
@@ -254,11 +257,11 @@ fn web() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a12_a_block_is_http_if_http_takes_bytes_of_it() {
+fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     let frames = web();
     let without = those(&frames, [0, 2, 3, 5, 7, 8]);
     assert_eq!(through(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
-    // What needs a stream gets one; forms do not matter to who asks.
+    // A filter that needs a stream as operand gets one, whatever the form of the input.
     assert_eq!(through(&frames, "replay IN | !http | pcap OUT").0, without);
     let packets = through(&frames, "replay IN | ip | !http | pcap OUT").0;
     assert_eq!(packets, without);
@@ -269,9 +272,9 @@ fn a12_a_block_is_http_if_http_takes_bytes_of_it() {
     assert_eq!(kept, those(&frames, [2, 3, 5]), "with the class with which they came");
 }
 
-/// MPEG transport stream packets over UDP, and over HTTP.
+/// The input has MPEG transport stream packets over UDP and over HTTP.
 #[test]
-fn a12_the_line_of_the_paper_keeps_video_that_is_not_http() {
+fn a12_request_of_the_paper_keeps_video_outside_http() {
     let mut packets = Vec::new();
     for n in 0..7_u8 {
         let mut packet = vec![0x47, 0x01, 0x00, 0x10 | n];
@@ -293,7 +296,7 @@ fn a12_the_line_of_the_paper_keeps_video_that_is_not_http() {
 }
 
 #[test]
-fn a12_what_follows_a_section_may_have_replicas() {
+fn a12_filters_behind_a_section_can_be_replicated() {
     let frames = disordered();
     for parallel in ["", "--parallel=2 ", "--parallel=3 "] {
         let line = format!("{parallel}replay IN | !udp | tcp | pcap OUT");
@@ -307,7 +310,7 @@ fn a12_what_follows_a_section_may_have_replicas() {
 }
 
 #[test]
-fn what_changes_bytes_or_ends_the_path_is_no_operand() {
+fn editing_filters_and_sinks_are_refused_as_operands() {
     for (line, why) in [
         ("replay a | compress +* tcp | count", "changes bytes"),
         ("replay a | !rewrite src=10.0.0.1 | count", "changes bytes"),
@@ -316,7 +319,7 @@ fn what_changes_bytes_or_ends_the_path_is_no_operand() {
         ("replay a | !exec cat | count", "runs in a process of its own"),
         ("replay a | !(tcp | http decode=yes) | count", "changes bytes"),
     ] {
-        let (_, mistakes) = pipeline::read(line, &House);
+        let (_, mistakes) = pipeline::read(line, &MachineRegistry::Local);
         assert!(mistakes.iter().any(|it| it.why.contains(why)), "{line}: {mistakes:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Progress reports of a running line: sources answer whether they work, wait or sleep.
+//! Progress reports of a running line: sources answer while they work, wait or sleep.
 
 use engine::build::{Settings, build};
-use engine::catalogue::House;
-use engine::run::{Outcome, Progress, Until, Watch, run};
+use engine::registry::MachineRegistry;
+use engine::run::{Outcome, Progress, ProgressWatch, Until, run};
 use pipeline::plan::{Machine, plan};
 use std::cell::RefCell;
 use std::os::fd::AsFd as _;
@@ -10,22 +10,22 @@ use sys::eventfd::EventFd;
 
 /// The reporting interval.
 const EVERY_NS: u64 = 100_000_000;
-/// Longer than any machine takes.
+/// A time limit that no machine reaches, in ns.
 const LONG_NS: u64 = 60_000_000_000;
 
 /// Runs a line until enough reports arrived; returns the reports and the outcome.
 fn told(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
-    told_every(EVERY_NS, text, enough)
+    reports_every(EVERY_NS, text, enough)
 }
 
-fn told_every(
+fn reports_every(
     every_ns: u64,
     text: &str,
     enough: impl Fn(&[Progress]) -> bool,
 ) -> (Vec<Progress>, Outcome) {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
     let (told, stop) = (RefCell::new(Vec::new()), EventFd::new().expect("an event"));
     let tell = |progress: &Progress| {
@@ -35,7 +35,7 @@ fn told_every(
             stop.notify();
         }
     };
-    let watch = Some(Watch { every_ns, tell: &tell });
+    let watch = Some(ProgressWatch { every_ns, tell: &tell });
     let until =
         Until { elapsed: Some(LONG_NS), readable: Some(stop.as_fd()), watch, ..Until::default() };
     let outcome = run(paths, until).expect("a run");
@@ -46,18 +46,18 @@ fn told_every(
 }
 
 #[test]
-fn what_was_given_so_far_grows_to_what_was_given_in_all() {
-    // On a busy machine a space may not have come to answer.
+fn progress_grows_to_the_final_totals() {
+    // On a busy machine a space may not answer in time.
     let answered = |told: &Progress| told.held_up.is_empty();
     let (told, outcome) = told("generate rate=20000 | count", |told| {
         told.iter().filter(|told| answered(told)).count() >= 5
     });
-    // A busy machine tells late, and never more often.
+    // On a busy machine reports are late, but never more frequent.
     let most = outcome.elapsed_ns / EVERY_NS;
     assert!(told.len() as u64 <= most, "as often as was asked for: {} of {most}", told.len());
-    // Nor to tell of its source for the first time.
-    let tells = |told: &Progress| !told.stopped && !told.sources.is_empty();
-    let told: Vec<Progress> = told.into_iter().filter(tells).collect();
+    // The first reports may lack sources for the same reason.
+    let reports = |told: &Progress| !told.stopped && !told.sources.is_empty();
+    let told: Vec<Progress> = told.into_iter().filter(reports).collect();
     let given: Vec<u64> = told.iter().map(|told| told.sources[0].1.given.blocks).collect();
     let grew = |two: &[Progress]| two[0].sources != two[1].sources || !answered(&two[1]);
     assert!(given.is_sorted() && told.windows(2).all(grew), "{told:?}");
@@ -67,8 +67,8 @@ fn what_was_given_so_far_grows_to_what_was_given_in_all() {
 }
 
 #[test]
-fn who_sleeps_is_woken_to_answer() {
-    // One sleeps on a descriptor that never becomes ready, the other would sleep for ever.
+fn sleeping_source_wakes_to_answer() {
+    // One space sleeps on a descriptor that never becomes ready, the other without a limit.
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (told, _) = told(text, |told| told.len() == 3);
         for told in told {
@@ -80,8 +80,8 @@ fn who_sleeps_is_woken_to_answer() {
 }
 
 #[test]
-fn who_is_held_up_is_named_and_what_it_said_before_stays() {
-    // What takes its blocks reads when it is let, and a pipe holds some hundred KB.
+fn blocked_source_is_named_with_its_previous_totals() {
+    // The program reads nothing until the mark exists, and a pipe holds some hundred KB.
     let mark = std::env::temp_dir().join(format!("streamline-progress-{}", std::process::id()));
     let _ = std::fs::remove_file(&mark);
     let wait = format!("until [ -e {} ]; do sleep 0.01; done; cat > /dev/null", mark.display());
@@ -102,8 +102,8 @@ fn who_is_held_up_is_named_and_what_it_said_before_stays() {
 }
 
 #[test]
-fn what_has_ended_is_held_up_by_nobody_and_still_told() {
-    // The first path is over before it is asked; the second goes on.
+fn ended_source_is_reported_and_not_blocked() {
+    // The first path ends before the first query; the second continues.
     let text = "generate count=10 | count ; generate rate=1000 | count";
     let has_ended = |told: &&Progress| told.sources[0].1.given.blocks == 10;
     let (told, _) = told(text, |told| told.iter().filter(has_ended).count() >= 3);
@@ -114,14 +114,14 @@ fn what_has_ended_is_held_up_by_nobody_and_still_told() {
 }
 
 #[test]
-fn every_source_of_every_path_is_told() {
+fn every_source_of_every_path_is_reported() {
     let text = "generate rate=1000 | count ; generate rate=1000 size=100 | count";
     let (told, _) = told(text, |told| told.len() == 2);
     assert!(told.iter().all(|told| told.sources.len() == 2), "{told:?}");
 }
 
 #[test]
-fn nothing_is_told_of_a_line_that_is_over_before() {
-    let (told, outcome) = told_every(LONG_NS, "generate count=10 | count", |_| false);
+fn short_run_reports_no_progress() {
+    let (told, outcome) = reports_every(LONG_NS, "generate count=10 | count", |_| false);
     assert_eq!((told.len(), outcome.stopped), (0, false));
 }

@@ -1,37 +1,42 @@
-//! Taps at running paths: from now on and from the past; readers that stop, go, or want all or
-//! nothing; and the path that none of them costs a block.
+//! Taps of running paths: from now and from the past; readers that stop, disconnect, or follow
+//! different policies. No tap costs the path a block.
 
 use engine::build::{Extras, Settings, build_with};
-use engine::catalogue::House;
 use engine::change::change;
 use engine::kernel::point::Points;
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
-use engine::tap::{Untapped, Wanted};
+use engine::tap::{TapError, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
-use runtime::ledger::Missing;
-use runtime::space::taps::{BEHIND_MAX, Began, Over, Policy, Since, Tap};
+use runtime::ledger::LossRanges;
+use runtime::space::tap::BEHIND_MAX;
+use runtime::space::tap::OverrunPolicy;
+use runtime::space::tap::Tap;
+use runtime::space::tap::TapEnd;
+use runtime::space::tap::TapOrigin;
+use runtime::space::tap::TapStart;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use testkit::until;
 
-/// Longer than any machine takes to do what it is asked.
+/// A time limit that no machine reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs a line that remembers so much while `act` has it; then it is stopped, and nothing of it may
-/// be lost.
+/// Runs a line with `history` bytes of retained output during a call of `act`, then stops it.
+/// Asserts that no block is lost.
 fn during<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let extras = Extras { history, ..Extras::default() };
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
-    live.says(text);
+    live.set_text(text);
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let stop = Stop(&live);
@@ -45,7 +50,7 @@ fn during<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -
     (done, outcome)
 }
 
-/// Stops a path, also when a test fails.
+/// A guard that stops a path, also when a test fails.
 struct Stop<'l>(&'l Live);
 
 impl Drop for Stop<'_> {
@@ -58,20 +63,20 @@ fn given(live: &Live) -> u64 {
     live.counters(LONG).ledger.sources[0].1.given.blocks
 }
 
-/// Returns the parameters of a tap whose reader takes everything in time, with that reader.
-fn wanted(node: Option<&str>, since: Option<Since>) -> (Wanted, Capture) {
+/// Returns the parameters of a tap that skips blocks, and the reader of its output.
+fn wanted(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
-    let (node, policy) = (node.map(str::to_owned), Policy::Skip);
-    (Wanted { node, since, policy, patience: LONG, pipe }, Capture::new(near))
+    let (node, policy) = (node.map(str::to_owned), OverrunPolicy::Skip);
+    (TapRequest { node, since, policy, patience: LONG, pipe }, Capture::new(near))
 }
 
-fn tap(live: &Live, node: Option<&str>, since: Option<Since>) -> (Tap, Began, Capture) {
+fn tap(live: &Live, node: Option<&str>, since: Option<TapOrigin>) -> (Tap, TapStart, Capture) {
     let (wanted, capture) = wanted(node, since);
     let (tap, began) = live.tap(wanted, LONG).expect("a tap");
     (tap, began, capture)
 }
 
-/// The reading end of a pipe with a capture in it.
+/// The read end of a pipe that carries a capture.
 struct Capture {
     pipe: File,
     begun: bool,
@@ -82,7 +87,7 @@ impl Capture {
         Self { pipe: File::from(pipe), begun: false }
     }
 
-    /// The number of the next frame; none: it has ended.
+    /// Returns the number of the next frame; `None` at the end of the capture.
     fn next(&mut self) -> Option<u64> {
         if !self.begun {
             self.pipe.read_exact(&mut [0; 24]).ok()?;
@@ -98,43 +103,43 @@ impl Capture {
 }
 
 #[test]
-fn v9_a_tap_begins_in_the_past_and_says_where() {
+fn v9_tap_starts_in_the_past_and_reports_the_position() {
     let text = "generate seq=yes rate=5000 | count";
     during(text, Some(64 << 20), |live| {
         until("some have come", || given(live) > 300);
-        let (_tap, began, mut capture) = tap(live, None, Some(Since::Block(100)));
+        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
         assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
         let numbers: Vec<u64> = (0..1000).map_while(|_| capture.next()).collect();
         assert!(numbers.iter().copied().eq(100..1100), "past and present, once and in order");
-        // As far as it reaches.
-        let (_tap, began, mut capture) = tap(live, None, Some(Since::Oldest));
+        // From the oldest retained block.
+        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Oldest));
         assert_eq!((began.block, capture.next()), (0, Some(0)));
-        let (_tap, began, mut capture) = tap(live, None, Some(Since::Ago(10_000_000)));
+        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Ago(10_000_000)));
         assert_eq!(capture.next(), Some(began.block));
         assert!(began.ago_ns <= 10_000_000, "{began:?}");
-        // A node that is no source remembers nothing, and says so.
+        // Only sources retain output; a tap at another node reports that.
         let (_tap, began, mut capture) = tap(live, Some("generate"), None);
         assert_eq!((capture.next(), began.past), (Some(began.block), 0));
-        let (_tap, began, mut capture) = tap(live, Some("count"), Some(Since::Oldest));
+        let (_tap, began, mut capture) = tap(live, Some("count"), Some(TapOrigin::Oldest));
         assert!(!began.remembers && began.past == 0, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
 }
 
 #[test]
-fn v9_what_is_remembered_is_bounded() {
+fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
     during("generate seq=yes rate=20000 | count", Some(BYTES), |live| {
         until("more than can be remembered has come", || given(live) > 4 * BYTES as u64 / 64);
-        let (_tap, began, mut capture) = tap(live, None, Some(Since::Block(0)));
+        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= BYTES as u64 / 64, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
 }
 
 #[test]
-fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
+fn v8_stalled_tap_reader_is_skipped_or_ended() {
     let text = "generate seq=yes size=1500 | count";
     let ((), outcome) = during(text, None, |live| {
         let (mut stuck, full) = wanted(None, None);
@@ -143,13 +148,13 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
         let (skips, mut slow) = wanted(None, None);
         let (skips, began) = live.tap(skips, LONG).expect("a tap");
         let (mut all, unread) = wanted(Some("count"), None);
-        all.policy = Policy::End;
+        all.policy = OverrunPolicy::End;
         let (all, _) = live.tap(all, LONG).expect("a tap");
-        until("one wanted all", || all.stats().over == Some(Over::Behind));
+        until("one wanted all", || all.stats().over == Some(TapEnd::Behind));
         until("one is skipped", || skips.stats().skipped > 0);
-        until("one was patient", || matches!(stuck.stats().over, Some(Over::Stuck(_))));
+        until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::Stuck(_))));
         assert!(all.stats().frames as usize * 1500 <= BEHIND_MAX + (1 << 20), "{:?}", all.stats());
-        // Who reads at last gets what was kept, in order, and goes on behind what was skipped.
+        // A late reader gets the retained blocks in order, then the blocks behind the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());
         for _ in 0..20_000 {
             let number = slow.next().expect("it goes on");
@@ -160,8 +165,8 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
         assert!(last > Some(began.block + 20_000), "something was skipped");
         let told: Vec<(u64, u64)> =
             skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
-        // Of very many gaps the ones in the middle are only counted.
-        jumps.truncate(Missing::KEPT);
+        // Beyond the first [`LossRanges::STORED`] gaps, the list is not complete.
+        jumps.truncate(LossRanges::STORED);
         assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
         assert_eq!(skips.stats().over, None);
         drop((full, unread));
@@ -171,12 +176,12 @@ fn v8_a_reader_that_stops_is_skipped_or_ends_and_costs_others_nothing() {
 }
 
 #[test]
-fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
+fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let text = "generate seq=yes rate=20000 | count | discard";
     let (last, _) = during(text, None, |live| {
         let (gone, _, capture) = tap(live, None, None);
         drop(capture);
-        until("its reader has gone", || gone.stats().over == Some(Over::Left));
+        until("its reader has gone", || gone.stats().over == Some(TapEnd::Left));
         let (owned, _, mut capture) = tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);
@@ -186,7 +191,7 @@ fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), LONG).expect("a change");
         until("its node has gone", || capture.next().is_none());
-        until("it says why", || moved.stats().over == Some(Over::Moved));
+        until("it says why", || moved.stats().over == Some(TapEnd::Moved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
             let refused = live.tap(wanted(Some(node), None).0, LONG).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
@@ -199,15 +204,15 @@ fn v8_a_tap_ends_with_its_reader_its_owner_its_node_and_its_path() {
         assert_eq!(number, next);
         next += 1;
     }
-    until("the path has ended", || tap.stats().over == Some(Over::Ended));
+    until("the path has ended", || tap.stats().over == Some(TapEnd::Ended));
 }
 
 #[test]
-fn v9_an_ended_path_is_not_tapped() {
+fn v9_tap_of_an_ended_path_is_refused() {
     let (live, _) = during("generate count=10 | count", None, |live| {
         until("it has ended", || live.is_ended());
         live.clone()
     });
     let refused = live.tap(wanted(None, None).0, LONG).expect_err("none");
-    assert!(matches!(refused, Untapped::Closed(_) | Untapped::NotTaken(_)), "{refused}");
+    assert!(matches!(refused, TapError::Closed(_) | TapError::NotTaken(_)), "{refused}");
 }

@@ -1,127 +1,119 @@
-//! A path that looks at what it costs while it runs, and takes another shape when that pays.
-//! [Th §5.4], [SL §7.1]
+//! Automatic changes: a path measures its own costs while it runs, and changes its placement or its
+//! replicas when that pays. [Th §5.4], [SL §7.1]
 //!
-//! In: paths that run, and what they may do by themselves ([`Adapt`]). Out: changes of their shape
-//! ([`crate::change::reshape`]), each told with its reason ([`Live::adapted`]). One thread beside
-//! the spaces looks for a moment ([`look`]): what filters cost, how many blocks come, whether
-//! somebody sleeps. From that the planner says what would pay, by the table of costs with what was
-//! seen put in; [`copies`] and [`moves`] decide, which have no clock and know no thread.
+//! In: running paths, and the changes that they may make by themselves ([`Adapt`]). Out: changes of
+//! their shape ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]). A
+//! thread beside the spaces makes short observations ([`observation`]): costs of filters, block
+//! rates, idle time. The planner predicts gains from its cost table, corrected by the observations;
+//! [`replicas`] and [`moves`] decide, without clock or threads.
 //!
-//! Nobody is believed for ever: what was changed is measured again, and what has not paid goes back
-//! and is not tried again soon. Between two looks nothing is measured and nothing is asked.
+//! Every prediction is verified: the path is measured again after a change, and a change that does
+//! not pay is undone and not repeated soon. Nothing is measured between two observations.
 
-mod copies;
-mod look;
 mod moves;
+mod observation;
+mod replicas;
 
-pub use look::seen;
+pub use observation::measurements;
 
-use crate::change::{Place, Unchanged, reshape, worth_copies, worth_moves};
+use crate::change::{ChangeError, NodePlacement, reshape, worth_copies, worth_moves};
 use crate::live::Live;
 use crate::path::Adapt;
-use copies::{Copies, Sight, Step};
-use look::{Look, Mark};
-use moves::{Moves, Offer};
+use moves::{MoveOffer, MovePolicy};
+use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
 use pipeline::plan::{Costs, Machine, Plan};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use replicas::{ReplicaInputs, ReplicaPolicy, ReplicaStep};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait until a space is at a block boundary; past it, the change is abandoned.
+/// Longest wait for a space to reach a block boundary; after it, the change is abandoned.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The thread that looks. Dropping it ends it.
+/// The thread that observes paths. Dropping it stops and joins the thread.
 #[derive(Debug)]
-pub(crate) struct Watcher {
-    ending: Arc<Ending>,
+pub(crate) struct AdaptThread {
+    /// Its end tells the thread to end.
+    shutdown: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A shutdown flag that wakes the thread which sleeps between two observations.
-#[derive(Debug, Default)]
-struct Ending {
-    ended: Mutex<bool>,
-    told: Condvar,
+/// Sleeps for `ns` nanoseconds at most. Returns true if the thread must end.
+fn sleeps(shutdown: &Receiver<()>, ns: u64) -> bool {
+    shutdown.recv_timeout(Duration::from_nanos(ns)) != Err(RecvTimeoutError::Timeout)
 }
 
-impl Ending {
-    /// Sleeps for so long; answers whether it is to end.
-    fn sleeps(&self, ns: u64) -> bool {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = Duration::from_nanos(ns);
-        let slept = self.told.wait_timeout_while(ended, limit, |ended| !*ended);
-        *slept.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-impl Watcher {
-    /// Begins to look at paths that run, if they are to adapt. That no thread can be had for it
-    /// leaves them as they are.
+impl AdaptThread {
+    /// Starts a thread that observes these paths. Returns `None` if they may not adapt, or if the
+    /// kernel refuses a thread; the paths then stay as they are.
     pub(crate) fn of(lives: &[Live]) -> Option<Self> {
         let adapt = lives.first()?.whole()?.extras.adapt.clone()?;
-        let ending = Arc::new(Ending::default());
-        let (lives, its) = (lives.to_vec(), Arc::clone(&ending));
-        let body = move || Watch::new(lives, adapt).run(&its);
+        let (shutdown, ends) = mpsc::channel();
+        let lives = lives.to_vec();
+        let body = move || PathObserver::new(lives, adapt).run(&ends);
         let thread = std::thread::Builder::new().name("looks".to_owned()).spawn(body).ok()?;
-        Some(Self { ending, thread: Some(thread) })
+        Some(Self { shutdown: Some(shutdown), thread: Some(thread) })
     }
 }
 
-impl Drop for Watcher {
+impl Drop for AdaptThread {
     fn drop(&mut self) {
-        *self.ending.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ending.told.notify_all();
+        self.shutdown = None;
         if let Some(thread) = self.thread.take() {
-            // If it has panicked the paths are as they were.
+            // If it panicked, the paths stay as they are.
             let _ended = thread.join();
         }
     }
 }
 
-struct Watch {
+struct PathObserver {
     lives: Vec<Live>,
     adapt: Arc<Adapt>,
-    /// The table of costs, with all that was seen put in.
+    /// The cost table, corrected by the observations.
     known: Costs,
-    /// Current length of an observation, in ns: longer at low traffic.
-    look_ns: u64,
-    copies: Copies,
-    moves: Moves,
-    /// True once the missing counters of programs have been reported.
+    /// Current length of an observation in ns; grows at low traffic.
+    observation_ns: u64,
+    copies: ReplicaPolicy,
+    moves: MovePolicy,
+    /// True once the user has been told that program counters cannot be read.
     blind: bool,
 }
 
-/// A look in which fewer blocks came says little.
+/// Minimum number of blocks in a meaningful observation.
 const BLOCKS_MIN: u64 = 256;
-/// A look takes at most so many times as long as one should.
+/// Maximum length of an observation, as a multiple of the configured one.
 const LOOK_TIMES_MAX: u64 = 64;
 
-impl Watch {
+impl PathObserver {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
-        let (copies, moves) = (Copies::new(adapt.pace), Moves::new(adapt.pace));
-        let (known, look_ns) = (adapt.machine.costs.clone(), adapt.pace.look_ns);
-        Self { lives, adapt, known, look_ns, copies, moves, blind: false }
+        let (copies, moves) =
+            (ReplicaPolicy::new(adapt.rate_policy), MovePolicy::new(adapt.rate_policy));
+        let (known, observation_ns) =
+            (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
+        Self { lives, adapt, known, observation_ns, copies, moves, blind: false }
     }
 
-    fn run(mut self, ending: &Ending) {
+    fn run(mut self, shutdown: &Receiver<()>) {
         let mut sleep = 0;
-        while !ending.sleeps(sleep) {
-            let Some(look) = self.look(ending) else { return };
-            let soon = look.is_some_and(|look| self.judge(&look));
+        while !sleeps(shutdown, sleep) {
+            let Some(observation) = self.observation(shutdown) else { return };
+            let soon = observation.is_some_and(|observation| self.judge(&observation));
             self.lives.iter().for_each(Live::has_looked);
             sleep = self.copies.sleeps(soon);
         }
     }
 
-    /// Looks for a moment; nothing of use if the path changed meanwhile, none when all has ended.
-    fn look(&self, ending: &Ending) -> Option<Option<Look>> {
+    /// Observes the paths once. The outer `None` means that all has ended; the inner one, that the
+    /// path changed during the observation.
+    fn observation(&self, shutdown: &Receiver<()>) -> Option<Option<Observation>> {
         let live = self.lives.first()?;
         let measures = |on| self.lives.iter().for_each(|live| live.measure_time(on, LIMIT));
         measures(true);
-        let before = Mark::take(&self.lives, LIMIT);
-        let ends = ending.sleeps(self.look_ns);
-        let after = Mark::take(&self.lives, LIMIT);
+        let before = CounterSnapshot::take(&self.lives, LIMIT);
+        let ends = sleeps(shutdown, self.observation_ns);
+        let after = CounterSnapshot::take(&self.lives, LIMIT);
         if !live.whole().is_some_and(|whole| whole.settings.timed) {
             measures(false);
         }
@@ -129,80 +121,90 @@ impl Watch {
             return None;
         }
         let between = before.zip(after).zip(live.plan());
-        Some(between.and_then(|((before, after), plan)| Look::between(&before, &after, &plan)))
+        Some(
+            between
+                .and_then(|((before, after), plan)| Observation::between(&before, &after, &plan)),
+        )
     }
 
-    /// Changes what is to be changed; answers whether anything is about to be.
-    fn judge(&mut self, look: &Look) -> bool {
-        let most = self.adapt.pace.look_ns.saturating_mul(LOOK_TIMES_MAX);
-        let little = look.came() < BLOCKS_MIN;
-        self.look_ns = if little { self.look_ns.saturating_mul(2).min(most) } else { self.look_ns };
-        if look.is_blind() && !std::mem::replace(&mut self.blind, true) && self.adapt.moves {
+    /// Makes a change if one is due. Returns true if one was made, or may follow soon.
+    fn judge(&mut self, observation: &Observation) -> bool {
+        let most = self.adapt.rate_policy.observation_ns.saturating_mul(LOOK_TIMES_MAX);
+        let little = observation.came() < BLOCKS_MIN;
+        self.observation_ns = if little {
+            self.observation_ns.saturating_mul(2).min(most)
+        } else {
+            self.observation_ns
+        };
+        if observation.blind && !std::mem::replace(&mut self.blind, true) && self.adapt.moves {
             let why = "no filter moves: whoever holds the program does not say what it counts";
             self.lives.iter().take(1).for_each(|live| live.adapts(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);
-        let Some(plan) = plan.filter(|_| look.came() > 0) else { return false };
-        if plan.copied.iter().any(|copied| copied.sharing.is_some()) {
+        let Some(plan) = plan.filter(|_| observation.came() > 0) else { return false };
+        if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
             return false;
         }
-        self.known = look.costs(&self.known);
+        self.known = observation.costs(&self.known);
         let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
-        let moves = self.adapt.moves && plan.copied.is_empty();
-        let enough = !little || self.look_ns == most;
-        if moves && enough && self.moves(look.at, &plan, &machine) {
+        let moves = self.adapt.moves && plan.replicas.is_empty();
+        let enough = !little || self.observation_ns == most;
+        if moves && enough && self.moves(observation.at, &plan, &machine) {
             return true;
         }
-        self.adapt.copies && self.share(look, &plan, &machine)
+        self.adapt.copies && self.share(observation, &plan, &machine)
     }
 
-    /// Moves what is to be moved.
+    /// Moves filters if that is due. Returns true if a move was made, or may follow soon.
     fn moves(&mut self, at: u64, plan: &Plan, machine: &Machine) -> bool {
         let offer = worth_moves(plan, machine);
-        let offer = offer.map(|(now, then, places)| Offer { now, then, places });
+        let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
         let Some(places) = self.moves.next(at, offer.as_ref()) else {
             return self.moves.is_near();
         };
         let Some(live) = self.lives.first() else { return false };
         let names = explain::names(&plan.graph);
-        let to = |(node, space): &Place| format!("`{}` to {space}", names[node.0]);
+        let to = |(node, space): &NodePlacement| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
-        let cost = offer.map_or_else(String::new, |Offer { now, then, .. }| {
+        let cost = offer.map_or_else(String::new, |MoveOffer { now, then, .. }| {
             let (then, now) = (explain::spent(then), explain::spent(now));
             format!("a block takes {then} by what was seen, {now} before")
         });
         match reshape(live, (&places, false), machine, LIMIT) {
             Ok(switched) => live.adapts(format!("{what}: {cost}; {switched}")),
-            // It ends, or somebody keeps a space: perhaps next time.
-            Err(Unchanged::NotTaken(_) | Unchanged::Again(_)) => {}
+            // The path ends, or a space was busy; a later observation tries again.
+            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
-                self.moves.is_refused(places);
+                self.moves.refuse(places);
                 live.adapts(format!("not {what}: {refused}"));
             }
         }
         true
     }
 
-    /// Shares out what is to be shared out, or goes back.
-    fn share(&mut self, look: &Look, plan: &Plan, machine: &Machine) -> bool {
+    /// Adds or removes replicas if that is due. Returns true if a change was made, or may follow
+    /// soon.
+    fn share(&mut self, observation: &Observation, plan: &Plan, machine: &Machine) -> bool {
         let Some(live) = self.lives.first() else { return false };
-        let shared = !plan.copied.is_empty();
+        let shared = !plan.replicas.is_empty();
         let worth = if shared { None } else { worth_copies(plan, machine) };
-        let (rate, busy, idle) = (look.rate(), look.busy(), look.idle());
-        let sight = Sight { shared, worth: worth.is_some(), rate, busy, idle };
-        let Some(step) = self.copies.next(look.at, &sight) else { return self.copies.is_near() };
+        let (rate, busy, idle) = (observation.rate(), observation.busy(), observation.idle());
+        let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
+        let Some(step) = self.copies.next(observation.at, &inputs) else {
+            return self.copies.is_near();
+        };
         let done = reshape(live, (&[], step.shares()), machine, LIMIT);
         let why = match &step {
-            Step::Share => worth.unwrap_or_default(),
-            Step::Join(why) => why.clone(),
+            ReplicaStep::Share => worth.unwrap_or_default(),
+            ReplicaStep::Join(why) => why.clone(),
         };
         let what = if step.shares() { "copies" } else { "one copy again" };
         match done {
             Ok(switched) => live.adapts(format!("{what}: {why}; {switched}")),
-            // It ends, or somebody keeps a space: perhaps next time.
-            Err(Unchanged::NotTaken(_) | Unchanged::Again(_)) => {}
+            // The path ends, or a space was busy; a later observation tries again.
+            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
-                self.copies.is_refused();
+                self.copies.refuse();
                 live.adapts(format!("no {what}: {refused}"));
             }
         }

@@ -1,50 +1,51 @@
-//! A part of a plan while it is built: what is given, what is made, and which space is whose.
+//! A part of a plan under construction: its context, the drafts of its spaces, and the mapping from
+//! nodes to spaces.
 
 use crate::error::BuildError;
-use crate::kernel::{Host, Kernel, Next};
+use crate::kernel::{Host, Kernel, NextEra};
 use crate::numbering::{Ids, links};
 use crate::path::origins::{Origins, sources};
-use crate::path::running::Part;
+use crate::path::running::RunningPart;
 use crate::path::{Extras, Settings};
 use crate::pools::{fresh_id, pool};
-use crate::record::Tape;
-use crate::why::Why;
-use buffer::pool::{Config as PoolConfig, Pool};
+use crate::record::RecordMode;
+use crate::why::FlowQuery;
+use buffer::pool::{Pool, PoolConfig};
 use buffer::signal::Doorbell;
 use filter::Filter;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{Plan, SpaceKind};
 use runtime::control::Control;
-use runtime::process::Demand;
+use runtime::demand::Demand;
+pub(super) use runtime::space::arc::NodeId as Local;
 use runtime::space::assemble::Assembly;
-use runtime::space::graft::Key;
-pub(super) use runtime::space::node::NodeId as Local;
-use runtime::space::turn::Left;
+use runtime::space::count_limit::CountLimit;
+use runtime::space::key::NodeKey;
 use runtime::space::{GENERAL, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{Resource, Steps};
 
-/// The running state of a part for which another plan is built.
-pub(crate) struct Again<'a> {
-    pub(crate) part: &'a Part,
-    /// The nodes that stay.
+/// The running state of a part that a hot swap changes.
+pub(crate) struct SwapContext<'a> {
+    pub(crate) part: &'a RunningPart,
+    /// Numbers of the nodes that stay.
     pub(crate) kept: &'a HashSet<usize>,
-    /// The kept nodes that are created anew.
+    /// Numbers of staying nodes whose filter is created anew.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// New place of every edge out of the kernel, by its number.
+    /// The new index of every edge out of the kernel, by edge number.
     pub(crate) ways: &'a HashMap<usize, usize>,
-    /// True if the program in the kernel is to be replaced.
+    /// True if the swap replaces the kernel program.
     pub(crate) anew: bool,
-    /// Number of spaces in all earlier plans: a record continues counting from here.
+    /// Number of spaces in all earlier plans, from which a recording continues to count.
     pub(crate) spaces: usize,
 }
 
-impl Again<'_> {
+impl SwapContext<'_> {
     /// Returns true if this node stays.
-    pub(super) fn keeps(&self, key: Key) -> bool {
-        matches!(key, Key::Node(number) | Key::Given(number) if self.kept.contains(&number))
+    pub(super) fn keeps(&self, key: NodeKey) -> bool {
+        matches!(key, NodeKey::Node(number) | NodeKey::Given(number) if self.kept.contains(&number))
     }
 }
 
@@ -53,36 +54,38 @@ impl Again<'_> {
 pub(crate) struct Succession {
     /// Index of the program in the part.
     pub(crate) kernel: usize,
-    /// The number of the source that it stands for.
+    /// The number of the source that represents it.
     pub(crate) first: usize,
-    /// The new program, and how it is installed.
-    pub(crate) next: Next,
+    /// The new program, and the handle that installs it.
+    pub(crate) next: NextEra,
 }
 
-/// A space without what changes the world: sinks and programs, for which room is left.
+/// A space under construction. Sinks and programs have placeholders until all else has succeeded.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) assembly: Assembly,
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// The memory that sources brought along, and who lends it.
+    /// Memory that sources provide, and its lenders.
     pub(super) lent: Vec<Pool>,
     pub(super) lenders: Vec<Arc<dyn Lender>>,
-    /// The programs whose frames come in here.
+    /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
     /// Replacements of running kernel programs.
     pub(super) successors: Vec<(Local, Succession)>,
-    /// Entry points of the output of programs that run already: the node, and its edges.
+    /// Entry nodes for the output of programs that already run, each with its edges and their
+    /// targets.
     pub(super) rising: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// The places of what runs already.
-    pub(super) kept: Vec<(Local, Key)>,
-    /// Running filters that are created anew.
-    pub(super) renewed: Vec<(Key, Filter)>,
+    /// Placeholders of nodes that already run.
+    pub(super) kept: Vec<(Local, NodeKey)>,
+    /// New filters for nodes that stay.
+    pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
 impl Draft {
-    /// The intake of a source that lends this memory, or none.
+    /// Adds the pool that a source lends, if it lends one. Returns the index of the source's
+    /// intake: the lent pool, or else the general intake.
     pub(super) fn intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
@@ -95,7 +98,7 @@ impl Draft {
         Ok(GENERAL + self.lent.len())
     }
 
-    /// An intake of its own.
+    /// Adds an intake of this shape for one source.
     pub(super) fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
         self.lent.push(pool(config, steps)?);
         Ok(GENERAL + self.lent.len())
@@ -104,21 +107,21 @@ impl Draft {
 
 pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
-    /// The numbers that nodes and edges of the plan keep for as long as the path lives.
+    /// The numbers of nodes and edges, which stay the same for as long as the path lives.
     pub(super) ids: &'p Ids,
     /// The running part, if this build is for a hot swap.
-    pub(super) again: Option<&'p Again<'p>>,
+    pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
     pub(super) settings: Settings,
     pub(super) extras: &'p Extras,
     pub(super) part: usize,
-    /// The spaces of this part, by their place in the plan.
+    /// The spaces of this part, as indices into the plan.
     pub(super) spaces: Vec<usize>,
     pub(super) bells: Vec<Arc<Doorbell>>,
     pub(super) control: Arc<Control>,
     pub(super) demand: Arc<Demand>,
-    pub(super) tells_time: bool,
+    pub(super) drives_clock: bool,
     pub(super) epoch: u64,
 }
 
@@ -141,7 +144,7 @@ impl<'p> Builder<'p> {
         for bell in &bells {
             control.ring_too(bell);
         }
-        let (tells_time, again) = (false, None);
+        let (drives_clock, again) = (false, None);
         Ok(Self {
             plan,
             ids,
@@ -155,7 +158,7 @@ impl<'p> Builder<'p> {
             bells,
             control,
             demand,
-            tells_time,
+            drives_clock,
             epoch,
         })
     }
@@ -164,61 +167,64 @@ impl<'p> Builder<'p> {
         pool(config, &self.extras.steps)
     }
 
-    /// Memory for what sources give.
+    /// Creates the intake pool of a space.
     pub(super) fn intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
-        if let Tape::Play(_) = self.extras.tape {
-            // Memory that a source lent is not there, and nobody may have to wait for any.
+        if let RecordMode::Play(_) = self.extras.tape {
+            // A replay lacks the memory that sources lent, and must never wait for memory.
             config.segments *= 16;
         }
         self.pool(config)
     }
 
-    /// Returns how a space of this number in the record is to run.
-    pub(super) fn options(&self, left: Option<Arc<Left>>, number: usize) -> SpaceOptions {
+    /// Returns the run options of a space; `number` is its number in the recording.
+    pub(super) fn options(&self, left: Option<Arc<CountLimit>>, number: usize) -> SpaceOptions {
         let why = self.extras.why.as_ref();
         SpaceOptions {
             left,
             timed: self.settings.timed,
             copies: self.settings.copies,
-            batch_max: if why.is_some() { 1 } else { self.plan.at_once.most },
+            batch_max: if why.is_some() { 1 } else { self.plan.batch.max },
             demand: Arc::clone(&self.demand),
             events: self.extras.tape.port(number),
-            tracer: why.map(Why::observer),
+            tracer: why.map(FlowQuery::observer),
         }
     }
 
-    /// Returns the space of this part that feeds a node: its own, unless it is a program.
+    /// Returns the space in which a node receives its blocks; for a program, the space that feeds
+    /// it. `None` if that space belongs to another part.
     pub(super) fn enters(&self, node: NodeId) -> Option<usize> {
-        let space = home(self.plan, self.plan.placed[node.0].enters);
+        let space = home(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Returns the space of this part that takes a node's output: its own, unless it is a program.
+    /// Returns the space in which a node emits its blocks; for a program, the space that receives
+    /// its output. `None` if that space belongs to another part.
     pub(super) fn leaves(&self, node: NodeId) -> Option<usize> {
-        let space = home(self.plan, self.plan.placed[node.0].leaves);
+        let space = home(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
     }
 }
 
-/// Iterates over all nodes that run in a process of their own: programs and untrusted filters.
+/// Returns all nodes that run in a process of their own: programs and untrusted filters.
 pub(super) fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// The spaces of a part that are threads of ours.
+/// Returns the spaces of a part that run as threads of this process.
 pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
         let found = spaces.filter(move |(_, space)| space.part == part && space.kind == kind);
         found.map(|(place, _)| place)
     };
-    // A process is a space that we start and do not build.
+    // A process is started, not built.
     let threads: Vec<usize> = here(SpaceKind::Thread).collect();
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space at which a space's blocks enter this process: itself, unless it is the kernel.
+/// Returns the space at which a space's blocks enter this process: itself, or for the kernel the
+/// first thread of its part.
 pub(super) fn home(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {
@@ -227,8 +233,8 @@ pub(super) fn home(plan: &Plan, space: usize) -> usize {
     threads(plan, kernel.part).first().copied().unwrap_or(space)
 }
 
-/// Creates the doorbell on which a space sleeps; one that also wakes a wait on descriptors if the
-/// space reads them.
+/// Creates the doorbell on which a space sleeps. If the space reads descriptors, the doorbell also
+/// interrupts a wait on them.
 pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
     if !reads(plan, space) {
         return Ok(Doorbell::new());
@@ -239,7 +245,7 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
 
 /// Returns true if a space may sleep on descriptors.
 pub(super) fn reads(plan: &Plan, space: usize) -> bool {
-    let leaves = |id: NodeId| home(plan, plan.placed[id.0].leaves);
+    let leaves = |id: NodeId| home(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;
     sources(graph).chain(programs(graph)).any(|(id, _)| leaves(id) == space)
 }

@@ -1,26 +1,26 @@
-//! Placement of the latency measurements of a path: see [`runtime::latency`].
+//! Placement of the latency gauges of a path: see [`runtime::latency`].
 
 use super::builder::{Builder, Draft};
 use pipeline::explain;
 use runtime::latency::{Aging, Gauge};
 use runtime::space::Input;
-use runtime::space::node::{Node, Part};
+use runtime::space::node::{Node, Operator};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Puts gauges at all that is new here, if the request bounds the latency.
+    /// Attaches gauges to all new nodes and rings, if the request bounds the latency.
     pub(super) fn measure(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
-        self.extras.budget.asks(latency.asked_ns);
+        self.extras.budget.asks(latency.bound_ns);
         let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
-            if let Part::Export(export) = &mut node.part {
+            if let Operator::Export(export) = &mut node.operator {
                 let name = self.between(export.planned, &node.name);
                 let gauge = self.extras.budget.wait(name, export.threshold().ns);
                 export.measured_by(Arc::clone(&gauge));
                 rings.insert(export.planned, gauge);
-            } else if !self.tells_time {
+            } else if !self.drives_clock {
                 self.age(node);
             }
         }
@@ -32,15 +32,15 @@ impl Builder<'_> {
         }
     }
 
-    /// Compares the time in blocks with the clock, where frames come out of a ring of the kernel
-    /// and where blocks end.
+    /// Attaches a gauge that compares the time stamps of blocks with the clock, at sinks and at
+    /// sources that read a ring of the kernel.
     fn age(&self, node: &mut Node) {
         let budget = &self.extras.budget;
-        match &mut node.part {
-            Part::Sink(part) => {
+        match &mut node.operator {
+            Operator::Sink(part) => {
                 part.age = Some(Aging::new(budget.way(self.name_of(node.planned)), self.epoch));
             }
-            Part::Source(part) => {
+            Operator::Source(part) => {
                 let name = self.name_of(node.planned);
                 let program =
                     part.properties.chooses_arc.then(|| format!("{name}: out of the kernel"));
@@ -54,7 +54,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the time that frames may wait before this source reads them, in ns.
+    /// Returns the time in ns that frames may wait before this source reads them.
     fn share_of(&self, number: usize, program: bool) -> Option<u64> {
         let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
         if !program {
@@ -71,7 +71,8 @@ impl Builder<'_> {
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
 
-    /// Returns the label of a ring: the ends of its edge, or, between replicas, its title.
+    /// Returns the label of a ring: the ends of its edge; for a ring of a replica, its title and
+    /// number.
     fn between(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

@@ -1,29 +1,31 @@
-//! The nodes of a space: every filter made with its arguments, what counts its blocks beside it.
+//! The nodes of a space: filters, created with their arguments, and their counters.
 
 use super::builder::{Builder, Draft};
 use crate::described::{counts, describe};
 use crate::error::BuildError;
-use crate::record::Tape;
+use crate::record::RecordMode;
 use endpoint::Failure;
-use filter::{Counts, Form, Kind, SessionNumbers};
+use filter::{Counts, FilterKind, Form, SessionNumbers};
 use pipeline::ClassSet;
 use pipeline::graph::{Boolean, Edge, Link, NodeId, Step, Use};
 use pipeline::plan::Plan;
-use runtime::space::asks::{self, Asked, Asks};
-use runtime::space::graft::Key;
-use runtime::space::node::{Node, NodeId as Local, Part};
+use runtime::space::arc::NodeId as Local;
+use runtime::space::key::NodeKey;
+use runtime::space::node::{Node, Operator};
+use runtime::space::operands;
+use runtime::space::operands::{OperandExpr, OperandSection};
+use runtime::space::published::PublishedState;
 use runtime::space::section::Section;
 use runtime::space::select::Wanted;
-use runtime::space::shown::Showing;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// The number that a node keeps.
+    /// Returns the number of a node, which stays the same under every plan.
     pub(super) fn number(&self, id: NodeId) -> usize {
         self.ids.nodes[id.0]
     }
 
-    /// Makes a filter anew that runs already, if it is to be.
+    /// Creates the new filter of a staying node, if the swap replaces it.
     pub(super) fn renew(
         &self,
         id: NodeId,
@@ -31,14 +33,14 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
         if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
-            && let Part::Filter(filter) = self.node(id, locals, None)?.part
+            && let Operator::Filter(filter) = self.node(id, locals, None)?.operator
         {
-            draft.renewed.push((Key::Node(self.number(id)), filter));
+            draft.renewed.push((NodeKey::Node(self.number(id)), filter));
         }
         Ok(())
     }
 
-    /// Makes a node, and has others see what it knows, if they are to.
+    /// Creates a node, and publishes its filter's state if the request asks for it.
     pub(super) fn new_node(
         &self,
         id: NodeId,
@@ -46,9 +48,9 @@ impl Builder<'_> {
     ) -> Result<Node, BuildError> {
         let mut node = self.node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
-        // What is played again is what was seen then.
-        if let (Some(used), false) = (used, matches!(self.extras.tape, Tape::Play(_))) {
-            let shown = Showing::open(&node.name, used.description, &used.arguments);
+        // A replay publishes nothing.
+        if let (Some(used), false) = (used, matches!(self.extras.tape, RecordMode::Play(_))) {
+            let shown = PublishedState::open(&node.name, used.description, &used.arguments);
             let failed = |error| Failure::new("show", "what it knows", error);
             let shown =
                 shown.map_err(|error| BuildError::Outside { node: id, failure: failed(error) })?;
@@ -57,15 +59,15 @@ impl Builder<'_> {
         Ok(node)
     }
 
-    /// The place of a node that runs already.
+    /// Returns the placeholder of a node that already runs.
     pub(super) fn place(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
         let name = used.map_or_else(|| "merge".to_owned(), Use::title);
-        Node::new(name, self.number(id), Part::Pass, Counts::default())
+        Node::new(name, self.number(id), Operator::Pass, Counts::default())
     }
 
-    /// Makes a node, or one of the copies of it. A sink's place is kept by nothing until all else
-    /// has succeeded.
+    /// Creates a node, or replica `copy.0` of the `copy.1` replicas of that node. A sink gets a
+    /// placeholder.
     pub(super) fn node(
         &self,
         id: NodeId,
@@ -76,16 +78,18 @@ impl Builder<'_> {
         let used = match &node.step {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
-                let counts = Counts::new(asks::REASONS.len(), 0);
+                let counts = Counts::new(operands::REASONS.len(), 0);
                 let section = match self.asks(id) {
-                    true => Part::Asks(Box::new(Asks::new(&self.expression(body, locals)))),
-                    false => Part::Section(Arc::new(section(body, locals))),
+                    true => Operator::OperandSection(Box::new(OperandSection::new(
+                        &self.expression(body, locals),
+                    ))),
+                    false => Operator::Section(Arc::new(section(body, locals))),
                 };
                 let node = Node::new("boolean", self.number(id), section, counts);
-                return Ok(Node { reasons: asks::REASONS, ..node });
+                return Ok(Node { reasons: operands::REASONS, ..node });
             }
             Step::Merge => {
-                return Ok(Node::new("merge", self.number(id), Part::Pass, Counts::default()));
+                return Ok(Node::new("merge", self.number(id), Operator::Pass, Counts::default()));
             }
             Step::Unknown => {
                 return Err(BuildError::Unexpected("an unknown filter was planned".to_owned()));
@@ -93,21 +97,21 @@ impl Builder<'_> {
         };
         let description = used.description;
         let part = match description.kind {
-            Kind::Source => self.outside().source(id, used)?,
-            Kind::Sink => Part::Pass,
+            FilterKind::Source => self.outside().source(id, used)?,
+            FilterKind::Sink => Operator::Pass,
             _ => {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().asked_for(self.asked(id));
                 let arguments = arguments.seeded(self.extras.tape.seed(self.number(id)));
-                let arguments = arguments.in_reserve(self.is_in_kernel(id));
+                let arguments = arguments.as_fallback(self.is_in_kernel(id));
                 let arguments = arguments.numbering(self.numbering(id));
                 let made = make(&match copy {
-                    Some((number, of)) => arguments.for_copy(number, of),
+                    Some((number, of)) => arguments.for_replica(number, of),
                     None => arguments,
                 });
-                Part::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
+                Operator::Filter(made.map_err(|mistake| BuildError::Mistake { node: id, mistake })?)
             }
         };
         Ok(describe(
@@ -116,7 +120,8 @@ impl Builder<'_> {
         ))
     }
 
-    /// The numbers that a filter may give to sessions, of those of this process.
+    /// Returns the session numbers that a filter may use, reduced to the share of this worker
+    /// process.
     pub(super) fn numbering(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.number(id));
         match self.settings.one_of {
@@ -125,37 +130,37 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns true if an operand of a section moves the view, holds blocks or makes others.
+    /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
     fn asks(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
     }
 
-    /// An expression over such operands.
-    fn expression(&self, body: &Boolean, locals: &[Option<Local>]) -> Asked {
-        let links = |links: &[Link]| -> Vec<(Wanted, Asked)> {
+    /// Translates the expression of a section; `locals` has the node of each operand.
+    fn expression(&self, body: &Boolean, locals: &[Option<Local>]) -> OperandExpr {
+        let links = |links: &[Link]| -> Vec<(Wanted, OperandExpr)> {
             links.iter().map(|l| (wanted(&l.classes), self.expression(&l.body, locals))).collect()
         };
         match body {
             Boolean::Filter(id) => {
-                Asked::Filter(locals[id.0].unwrap_or_default(), self.number(*id))
+                OperandExpr::Filter(locals[id.0].unwrap_or_default(), self.number(*id))
             }
             Boolean::Chain { first, rest } => {
                 let mut steps = vec![(Wanted::All, self.expression(first, locals))];
                 steps.extend(links(rest));
-                Asked::Chain(steps)
+                OperandExpr::Chain(steps)
             }
-            Boolean::Any(parts) => Asked::Any(links(parts)),
-            Boolean::All(parts) => Asked::All(links(parts)),
-            Boolean::Not(part) => Asked::Not(Box::new(self.expression(part, locals))),
+            Boolean::Any(parts) => OperandExpr::Any(links(parts)),
+            Boolean::All(parts) => OperandExpr::All(links(parts)),
+            Boolean::Not(part) => OperandExpr::Not(Box::new(self.expression(part, locals))),
         }
     }
 
-    /// The ranges of classes that arcs from a node name.
+    /// Returns the class ranges that arcs from a node name explicitly.
     pub(super) fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
         let entered = |edge: &Edge| match &graph.node(edge.to).step {
-            // What enters a section is what its operands ask for.
+            // The classes that enter a section are those that its operands name.
             Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
                 links.iter().map(|link| link.classes.clone()).collect()
             }
@@ -166,8 +171,8 @@ impl Builder<'_> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns true if all successors of a node accept its output in fragments: bytes of a
-    /// connection, and messages, of which longer ones arrive in fragments anyway (CONTRACT 6).
+    /// Returns true if all successors of a node accept its output in fragments: streams, and
+    /// messages, which arrive in fragments anyway if they are long (CONTRACT 6).
     pub(super) fn takes_fragments(&self, id: NodeId) -> bool {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
@@ -178,8 +183,8 @@ impl Builder<'_> {
         graph.outputs(id).all(takes)
     }
 
-    /// Returns true if a node counts as an end of the line: a sink, a program without successors,
-    /// or the filter whose report is the output (rather than the sink that the plan put behind it).
+    /// Returns true if a node ends the line for `-c`: a sink, a program without successors, or a
+    /// filter whose report is the output (instead of the sink that the plan put behind it).
     pub(super) fn is_counted(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));

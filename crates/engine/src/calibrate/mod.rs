@@ -1,40 +1,39 @@
 //! Costs on this machine: measured once, persisted, and read at every start.
 //!
-//! In: nothing but the machine. Out: a table of costs for the planner, and what could not be
-//! measured, with the reason. [SL §7.1; CONTRACT 27]
+//! In: the machine. Out: a cost table for the planner, and the figures that could not be measured,
+//! with the reasons. [SL §7.1; CONTRACT 27]
 //!
-//! - [`user`]: every filter in a thread, on frames that are bundled with the program;
+//! - [`user`]: every filter in a thread, on bundled frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
-//! - [`between`]: rings, copies, wake-ups;
-//! - [`taps`]: what a frame costs at a packet socket, at a program, on its way out of the kernel;
-//! - [`cable`]: what one costs that is taken, or leaves by another interface;
-//! - [`live`]: whole lines under frames, for both;
-//! - [`kept`]: the file.
+//! - [`transfer`]: rings, copies, wake-ups;
+//! - [`taps`]: a frame at a packet socket, at a program, and on its way out of the kernel;
+//! - [`redirect`]: a frame that is redirected, or leaves by another interface;
+//! - [`load`](mod@load): whole requests under load, for `taps` and `redirect`;
+//! - [`stored`]: the file.
 //!
-//! Each figure is the least of several rounds: what others do on the machine only adds. Where it is
-//! what one line costs more than another, both run in the same rounds, and half of these say more.
+//! Each figure is the minimum over several rounds, because other load on the machine can only add
+//! to it. A difference between two requests is the median over rounds that run both.
 
-mod between;
-mod cable;
-mod figures;
-mod kept;
-mod live;
-mod made;
+mod calibration;
+mod load;
+mod redirect;
+mod stored;
 mod taps;
+mod transfer;
 mod twins;
 mod user;
 
-pub use figures::Calibration;
-pub use kept::{Kept, folder, load, path};
+pub use calibration::Calibration;
+pub use stored::{StoredCosts, folder, load, path};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures everything; `told` is called with what comes next.
+/// Measures all costs, which takes seconds. Calls `told` with the name of each step.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };
     told("copies, rings, wake-ups");
-    between::measure(&mut calibration);
+    transfer::measure(&mut calibration);
     told("filters in a thread");
     user::measure(&mut calibration);
     told("filters in the kernel");
@@ -42,7 +41,7 @@ pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     told("packet sockets and programs");
     taps::measure(&mut calibration);
     told("frames that are taken or sent on");
-    cable::measure(&mut calibration);
+    redirect::measure(&mut calibration);
     calibration
 }
 

@@ -1,84 +1,74 @@
-//! Costs of a frame where it comes in: at a packet socket, at a program, on its way out of the
+//! Costs of a frame at its entry: at a packet socket, at a program, and on its way out of the
 //! kernel.
 //!
-//! Frames go over the loopback interface of a name space that is made for it and seen by nobody;
-//! the processor time that is needed more for each frame is what whoever looks on costs. Whole
-//! lines are run there, so that what moves between processors is in the figures: a packet socket
-//! and a kernel ring that only their own program has looked at cost less than half of that. So do
-//! twins in a loop of test runs, where nothing else is in the caches: how much dearer each is
-//! between frames that come one by one is measured once, by a line of several, and by another what
-//! it costs there that somebody must find the headers. Both hand over what they look at, as does
-//! the line beside which they are set, since that is when it matters which of them run in the
-//! kernel: the copy then touches the same bytes of a frame that finding its headers does, and what
-//! every program does once is in all three. They run in turn, and half of the rounds say more: what
-//! disturbs the machine for a while disturbs all three. Where no name space can be made, or `ip` is
-//! missing, these figures stay as built in, or as test runs say.
+//! Frames cross the loopback interface of a network namespace created for the measurement. A cost
+//! is the additional processor time per frame. Whole requests run there, so that the figures
+//! include transfers between processors: for a packet socket or a kernel ring that one thread both
+//! writes and reads, the cost would be less than half. Twins are also cheaper in a loop of test
+//! runs, with all caches warm. Their additional cost between single frames is measured once, with a
+//! request of several twins; another request measures the cost of finding the headers there. Both
+//! requests copy their frames out, as does the request that they are compared with: the copy then
+//! touches the same bytes of a frame as the header search, and costs common to all programs cancel.
+//! The requests alternate, and the median over the rounds counts, since a disturbance affects all
+//! of them. If no namespace can be created, or `ip` is missing, these figures keep their built-in
+//! values, or those of the test runs.
 
-use super::figures::{Calibration, least};
-use super::live::{ip, spent, while_runs};
-use super::twins::{self, empty};
-use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size, encode};
-use std::net::UdpSocket;
+use super::calibration::{Calibration, Result, best, least};
+use super::load::{datagrams, spent, while_runs};
+use super::twins::{self, empty, program};
+use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Anchor, Link, Map, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
-/// Datagrams of a round: some ms, so that bells ring and many rounds are not interrupted. A ring
-/// has room for all of them.
+/// Number of datagrams of a round: a few ms, long enough for doorbells, short enough that many
+/// rounds are undisturbed. A ring holds all of them.
 const SENT: u32 = 4_000;
 const ROUNDS: usize = 20;
 /// Bytes of a record that is copied out.
 const RECORD: usize = 128;
 
-/// The filters of lines whose twins are measured among frames that come one by one: some that do
-/// not look at headers, and some of which the first must find them. And the most by which each of
-/// them is believed to be dearer there, in ns, or finding headers to cost.
+/// Filters whose twins are measured between single frames: first some that do not read headers,
+/// then some of which the first must find them.
 const PLAIN: [&str; 5] = ["count", "hist", "count", "hist", "count"];
 const TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
 const MORE_MAX: f64 = 100.0;
 
 pub(super) fn measure(calibration: &mut Calibration) {
-    let told = |error: sys::Error| error.to_string();
-    let empty = empty();
-    calibration.note("record", empty.clone().and_then(|empty| Ok((record()? - empty).max(0.0))));
-    calibration.note("fetch", fetch().map_err(told));
-    calibration.note("bell", empty.and_then(|empty| Ok((bell()? - empty).max(0.0))));
-    match sys::net::run_in_new(Live::measure).map_err(told).and_then(|live| live) {
+    let mut beyond_nothing = |name, measure: fn() -> Result<f64>| {
+        calibration.note(name, empty().and_then(|empty| Ok((measure()? - empty).max(0.0))));
+    };
+    beyond_nothing("record", record);
+    beyond_nothing("bell", bell);
+    calibration.note("fetch", fetch().map_err(Into::into));
+    match sys::net::run_in_new(TapCosts::measure).map_err(Into::into).and_then(|live| live) {
         Ok(live) => live.note(calibration),
         Err(why) => {
-            for name in ["socket", "tap", "fetch, by a line", "twins, by a line"] {
-                calibration.missing.push((name.to_owned(), why.clone()));
-            }
+            let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
+            calibration.miss(&names, &*why);
         }
     }
 }
 
-/// Costs of a frame, in ns beyond sending it.
-struct Live {
+/// Costs of a frame in ns, beyond sending it.
+struct TapCosts {
     /// With a program that does nothing.
     tap: f64,
-    /// With a line in a thread, behind a packet socket.
+    /// With a request in a thread, behind a packet socket.
     socket: f64,
-    /// With a line in a thread, behind a program that hands everything over.
+    /// With a request in a thread, behind a program that copies every frame out.
     handed: f64,
-    /// Extra cost with twins of which none reads headers; then with some that do.
+    /// Additional cost with twins that do not read headers.
     plain: f64,
     twins: f64,
 }
 
-impl Live {
-    /// In a name space of its own.
-    fn measure() -> Result<Self, String> {
-        let why = |error: sys::Error| error.to_string();
-        let io = |error: std::io::Error| error.to_string();
-        ip(&["link", "set", "lo", "up"])?;
-        let index = RouteSocket::open().and_then(|links| links.named("lo")).map_err(why)?.index;
-        let target = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
-        let sender = UdpSocket::bind("127.0.0.1:0").map_err(io)?;
-        sender.connect(target.local_addr().map_err(io)?).map_err(io)?;
-        let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-        let program =
-            Program::load(ProgramKind::Tc, "calibrate", &code).map_err(|why| why.to_string())?;
+impl TapCosts {
+    /// Measures in the network namespace of the calling thread.
+    fn measure() -> Result<Self> {
+        let index = RouteSocket::open().and_then(|links| links.named("lo"))?.index;
+        let (sender, _target) = datagrams()?;
+        let program = program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
         let payload = [0; RECORD];
         let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
         let inside = |filters: [&str; 5]| {
@@ -91,13 +81,12 @@ impl Live {
             &inside(PLAIN),
             &inside(TWINS),
         ];
-        let (mut alone, mut tapped) = (f64::INFINITY, f64::INFINITY);
+        let (mut alone, mut with_tap) = (f64::INFINITY, f64::INFINITY);
         let mut rounds: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             alone = alone.min(send());
-            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None);
-            let link = link.map_err(why)?;
-            tapped = tapped.min(send());
+            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None)?;
+            with_tap = with_tap.min(send());
             drop(link);
             for (line, costs) in lines.iter().zip(&mut rounds) {
                 costs.push(while_runs(line, &send)?);
@@ -107,18 +96,18 @@ impl Live {
         let (plain, twins) = (more(&plain, &handed), more(&twins, &handed));
         let least = |costs: Vec<f64>| costs.into_iter().fold(f64::INFINITY, f64::min);
         let [tap, socket, handed] =
-            [tapped, least(socket), least(handed)].map(|cost| (cost - alone).max(0.0));
+            [with_tap, least(socket), least(handed)].map(|cost| (cost - alone).max(0.0));
         Ok(Self { tap, socket, handed, plain, twins })
     }
 
     fn note(&self, calibration: &mut Calibration) {
         let Self { tap, socket, handed, plain, twins } = *self;
         let costs = &mut calibration.costs;
-        // A source and a sink are called as well.
+        // The request also calls a source and a sink.
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
         let known = costs.tap + costs.leaving() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(handed - known);
-        // Those that did not load alone do not run in lines.
+        // A twin that could not be loaded alone counts with the default cost.
         let alone = |name: &&str| {
             let known = costs.filters.iter().find(|f| f.kernel && f.filter == **name);
             known.map_or(costs.twin, |known| known.block)
@@ -126,25 +115,25 @@ impl Live {
         let dearer = |line: f64, of: [&str; 5]| line - of.iter().map(alone).sum::<f64>();
         let (plain, twins) = (dearer(plain, PLAIN), dearer(twins, TWINS));
         let more = (plain / PLAIN.len() as f64).clamp(0.0, MORE_MAX);
-        // May well be nothing: each of them alone has found the headers, too, and behind the first
-        // nobody does.
+        // Possibly 0: each twin alone included the header search, and behind the first twin the
+        // headers are known.
         costs.twin_look = (twins - more * TWINS.len() as f64).clamp(0.0, MORE_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
         costs.twin += more;
     }
 }
 
-/// Returns the median over the rounds by which one request costs more than another.
+/// Returns the median, over the rounds, of the extra cost of `line` compared with `other`.
 fn more(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
     more.get(more.len() / 2).copied().unwrap_or_default()
 }
 
-/// A program that copies a frame into a map, with the time.
-fn record() -> Result<f64, String> {
+/// Measures the run time of a program that copies a frame and its time stamp into a map, in ns.
+fn record() -> Result<f64> {
     const FRAME: i16 = 32;
-    let map = Map::array("calibrate", 4096, 1, true).map_err(|why| why.to_string())?;
+    let map = Map::array("calibrate", 4096, 1, true)?;
     let descriptor = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = vec![Insn::mov(R6, R1), Insn::call(Helper::KtimeNs)];
     code.extend(Insn::load_map_value(R7, descriptor, 0));
@@ -164,11 +153,10 @@ fn record() -> Result<f64, String> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    let program = Program::load(ProgramKind::Tc, "calibrate", &encode(&code));
-    twins::run(&program.map_err(|why| why.to_string())?)
+    twins::run(&program(ProgramKind::Tc, &code)?)
 }
 
-/// A record copied out of the ring of a program, and looked at again.
+/// Measures the time to copy a record out of a program's ring and to validate it, in ns.
 fn fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =
@@ -186,12 +174,12 @@ fn fetch() -> sys::Result<f64> {
     }))
 }
 
-/// A program that rings each time.
-fn bell() -> Result<f64, String> {
+/// Measures the run time of a program that notifies a doorbell at each run, in ns.
+fn bell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
-    /// Bells of 16 bytes that fit the ring.
-    const BELLS: u32 = 8_192;
-    let mut ring = RingBuffer::create("calibrate", 256 << 10).map_err(|why| why.to_string())?;
+    /// Doorbell entries of 16 bytes that fit the ring.
+    const NOTIFICATIONS: u32 = 8_192;
+    let mut ring = RingBuffer::create("calibrate", 256 << 10)?;
     let descriptor = ring.map().as_fd().as_raw_fd().cast_unsigned();
     let mut code = vec![Insn::store(Size::DW, R10, -8, 0)];
     code.extend(Insn::load_map(R1, descriptor));
@@ -204,13 +192,10 @@ fn bell() -> Result<f64, String> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    let program = Program::load(ProgramKind::Tc, "calibrate", &encode(&code));
-    let program = program.map_err(|why| why.to_string())?;
-    let mut best = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        let ran = program.test_run(&[0; 64], BELLS).map_err(|why| why.to_string())?;
-        best = best.min(f64::from(ran.duration_ns));
+    let program = program(ProgramKind::Tc, &code)?;
+    best(ROUNDS, || {
+        let ran = program.test_run(&[0; 64], NOTIFICATIONS)?;
         ring.drain(|_| ());
-    }
-    Ok(best)
+        Ok(ran.duration_ns.into())
+    })
 }

@@ -1,9 +1,9 @@
-//! A whole calibration: figures that can be, and reasons where there is none.
+//! Tests of a calibration: figures, and reasons for missing ones.
 
 use super::*;
 
 #[test]
-fn o3_a_calibration_measures_every_filter_in_a_thread() {
+fn o3_calibration_measures_every_filter_in_a_thread() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
     user::measure(&mut calibration);
     assert_eq!(calibration.missing, [], "every example can be run");
@@ -16,15 +16,16 @@ fn o3_a_calibration_measures_every_filter_in_a_thread() {
 }
 
 #[test]
-fn what_moves_blocks_is_measured() {
+fn calibration_measures_copies_rings_and_wakeups() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
-    between::measure(&mut calibration);
+    transfer::measure(&mut calibration);
     assert_eq!(calibration.missing, []);
     let Costs { copy, kilobyte, ring, wake, call, .. } = calibration.costs;
     for (name, ns) in [("copy", copy), ("look", kilobyte), ("ring", ring), ("call", call)] {
         assert!(ns > 0.0 && ns.is_finite(), "{name}: {ns}");
     }
-    // How long a wake takes is the machine's; that there is no wake without a call is ours.
+    // The machine determines how long a wake-up takes; a wake-up without a system call would be a
+    // defect.
     assert!(wake > 10.0 && wake.is_finite(), "{wake}");
 }
 

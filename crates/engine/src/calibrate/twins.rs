@@ -1,22 +1,23 @@
-//! Costs of twins in the kernel: each alone, by test runs, beside a program that does nothing.
+//! Costs of twins in the kernel: each alone, by test runs, compared with a program that does
+//! nothing.
 //!
-//! Those that change frames do it where frames are taken, at XDP, and a test run that repeats them
-//! gives each the frame as the one before has left it. So these run once for each call, many times,
-//! as does the program beside which they are set.
+//! Twins that edit frames run where frames are received, at XDP. A repeated test run would hand
+//! each run the frame that the last one edited, so these twins run once per call, many times, as
+//! does the empty program.
 
-use super::figures::Calibration;
-use super::made::Made;
+use super::calibration::{Calibration, Result, best};
+use super::load::datagram;
 use super::user::words;
+use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Attach, Description, Kind as FilterKind, joined, target};
-use pipeline::plan::FilterCost;
+use filter::{Arguments, Attach, Description, FilterKind, joined, target};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
-/// Test runs of a round, and rounds.
+/// Number of test runs per call, and number of calls.
 const REPEAT: u32 = 50_000;
 const ROUNDS: usize = 5;
-/// The same for twins that change frames.
+/// Number of test runs per call, and number of calls, for twins that edit frames.
 const ONCE: u32 = 1;
 const MANY: usize = 2_000;
 
@@ -24,8 +25,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let empty = match empty() {
         Ok(empty) => empty,
         Err(why) => {
-            calibration.missing.push(("filters in the kernel".to_owned(), why));
-            return;
+            return calibration.miss(&["filters in the kernel"], &*why);
         }
     };
     let mut all = Vec::new();
@@ -34,73 +34,54 @@ pub(super) fn measure(calibration: &mut Calibration) {
             FilterKind::Editing => changing(description),
             _ => cost(description, &Attach::observing("")).map(|ns| ns - empty),
         };
-        match measured.map(|ns| ns.max(0.0)) {
-            Ok(block) => {
-                all.push(block);
-                let filter = description.name.to_owned();
-                calibration.costs.put(FilterCost { filter, kernel: true, block, byte: 0.0 });
-            }
-            Err(why) => {
-                calibration.missing.push((format!("{} in the kernel", description.name), why));
-            }
-        }
+        let measured = measured.map(|ns| ns.max(0.0));
+        all.extend(measured.as_ref().ok());
+        calibration.note_filter(description.name, true, measured.map(|block| (block, 0.0)));
     }
     all.sort_by(f64::total_cmp);
     let middle = all.get(all.len() / 2).copied();
-    calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".to_owned()));
+    calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".into()));
 }
 
-/// The filters with a twin.
+/// Returns the filters with a twin.
 pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     let all = filter::catalog::FILTERS.iter().copied();
     all.filter(|description| description.kernel.is_some())
 }
 
-/// Measures the cost of a twin that changes frames, beyond a program that does nothing.
-fn changing(description: &Description) -> Result<f64, String> {
-    let code = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
-    let empty = Program::load(ProgramKind::Xdp, "empty", &code).map_err(|why| why.to_string())?;
-    let empty = rounds(&empty, (ONCE, MANY))?;
+/// Measures a twin that edits frames, in ns beyond a program that does nothing.
+fn changing(description: &Description) -> Result<f64> {
+    let empty =
+        rounds(&program(ProgramKind::Xdp, &[Insn::mov(R0, PASS), Insn::exit()])?, (ONCE, MANY))?;
     cost(description, &Attach { takes: true, ..Attach::observing("") }).map(|ns| ns - empty)
 }
 
 /// XDP_PASS.
 const PASS: i32 = 2;
 
-/// Measures a program that does nothing in a test run.
-pub(super) fn empty() -> Result<f64, String> {
-    let code = encode(&[Insn::mov(R0, -1), Insn::exit()]);
-    let program = Program::load(ProgramKind::Tc, "empty", &code).map_err(|why| why.to_string())?;
-    run(&program)
+/// Measures a program that does nothing in a test run, in ns.
+pub(super) fn empty() -> Result<f64> {
+    run(&program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
 }
 
-/// The least time of a test run, in ns.
-pub(super) fn run(program: &Program) -> Result<f64, String> {
+/// Loads a program.
+pub(super) fn program(kind: ProgramKind, code: &[Insn]) -> Result<Program> {
+    Ok(Program::load(kind, "calibrate", &encode(code))?)
+}
+
+/// Returns the minimum time of a test run in ns.
+pub(super) fn run(program: &Program) -> Result<f64> {
     rounds(program, (REPEAT, ROUNDS))
 }
 
-fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64, String> {
-    let frame = frame();
-    let mut best = f64::INFINITY;
-    for _ in 0..rounds {
-        let ran = program.test_run(&frame, repeat).map_err(|why| why.to_string())?;
-        best = best.min(f64::from(ran.duration_ns));
-    }
-    Ok(best)
+fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
+    let frame = datagram(1);
+    best(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
-/// A datagram to port 53, with 86 bytes in it: what most filters look at is there.
-fn frame() -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend([0x45, 0, 0, 114, 0, 1, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 19, 0, 1]);
-    frame.extend([0x9c, 0x40, 0, 53, 0, 94, 0, 0]);
-    frame.resize(frame.len() + 86, b'x');
-    frame
-}
-
-/// Measures a program of this filter in a test run at this attach point, with the arguments of its
-/// own example, or the first of those of the exam that can be expressed there.
-fn cost(description: &Description, at: &Attach) -> Result<f64, String> {
+/// Measures a program of this filter in a test run at this attach point. Its arguments are those of
+/// its example, or else the first of its test cases that a twin supports there.
+fn cost(description: &Description, at: &Attach) -> Result<f64> {
     let shown = words(description).map(|(_, own)| own.to_owned());
     let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
@@ -110,33 +91,32 @@ fn cost(description: &Description, at: &Attach) -> Result<f64, String> {
             Err((_, why)) => last = why,
         }
     }
-    Err(last)
+    Err(last.into())
 }
 
-fn loaded(program: &ebpf::Program, takes: bool) -> Result<f64, String> {
-    let maps = program.maps.iter();
+fn loaded(code: &ebpf::Program, takes: bool) -> Result<f64> {
+    let maps = code.maps.iter();
     let maps: sys::Result<Vec<Map>> =
         maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();
-    let maps = maps.map_err(|why| why.to_string())?;
+    let maps = maps?;
     let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-    let code = program.relocate(&descriptors).ok_or("a map is missing")?;
+    let code = code.relocate(&descriptors).ok_or("a map is missing")?;
     let (kind, how) = match takes {
         true => (ProgramKind::Xdp, (ONCE, MANY)),
         false => (ProgramKind::Tc, (REPEAT, ROUNDS)),
     };
-    let loaded = Program::load(kind, "calibrate", &encode(&code));
-    rounds(&loaded.map_err(|why| why.to_string())?, how)
+    rounds(&program(kind, &code)?, how)
 }
 
-/// The arguments of a filter as a request says it.
-fn arguments(description: &Description, own: &str) -> Result<Arguments, String> {
+/// Parses a filter's arguments from their text.
+fn arguments(description: &Description, own: &str) -> Result<Arguments> {
     let line = format!("generate | {own} |all discard");
-    let (graph, mistakes) = pipeline::read(&line, &Made);
+    let (graph, mistakes) = pipeline::read(&line, &MachineRegistry::Calibration);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
-        return Err(format!("{mistake:?}"));
+        return Err(format!("{mistake:?}").into());
     }
     let used = graph.ids().find_map(|(_, node)| {
         node.filter().filter(|used| used.description.name == description.name)
     });
-    used.map(|used| used.arguments.clone()).ok_or_else(|| "it is not there".to_owned())
+    used.map(|used| used.arguments.clone()).ok_or_else(|| "it is not there".into())
 }

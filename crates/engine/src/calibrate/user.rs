@@ -1,35 +1,36 @@
-//! Costs of filters in a thread: the request of each filter's own example, up to the filter, on
-//! frames that the program brings along.
+//! Costs of filters in a thread: the request of each filter's example, up to the filter, on bundled
+//! frames.
 
-use super::figures::Calibration;
-use super::made::Made;
+use super::calibration::{Calibration, Result, best};
+use super::load::planned;
 use crate::build::{Settings, build};
+use crate::registry::MachineRegistry;
 use crate::run::{Outcome, run_alone};
-use filter::{Description, Reads};
+use filter::{Description, ReadDepth};
 use pipeline::explain;
-use pipeline::plan::{FilterCost, Machine, plan};
-use runtime::ledger::Filtered;
+use pipeline::plan::Machine;
+use runtime::ledger::NodeEntry;
 use std::path::PathBuf;
 
-/// A capture with connections, names and pages in it.
+/// A capture with connections, DNS lookups and web pages.
 const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
-/// Frames that are made, where a filter takes frames: short and long ones.
+/// Number of generated frames, for filters that accept frames: short and long ones.
 const MADE: u32 = 8_192;
 const SHORT: u32 = 64;
 const LONG: u32 = 1400;
 /// Number of runs of a request.
 const ROUNDS: usize = 5;
-/// Least cost of a filter, in ns.
+/// Minimum cost of a filter in ns.
 const LEAST: f64 = 0.5;
-/// All filters of a line.
+/// A wildcard for all filters of a request.
 const EACH: &str = "";
 
-/// Input of a node, and its cost.
+/// The average cost and length of the blocks that reach a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
-    /// For a block, on average.
+    /// Average time per block, in ns.
     pub(super) ns: f64,
-    /// Bytes of a block, on average.
+    /// Average bytes per block.
     pub(super) bytes: f64,
 }
 
@@ -37,35 +38,26 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let capture = match Capture::written() {
         Ok(capture) => capture,
         Err(why) => {
-            calibration.missing.push(("filters in a thread".to_owned(), why));
-            return;
+            return calibration.miss(&["filters in a thread"], &*why);
         }
     };
     let look = first().map(|look| look.max(LEAST));
     calibration.note("look", look);
     for description in filter::catalog::FILTERS {
-        match cost(description, &capture) {
-            Ok((block, byte)) => {
-                let filter = description.name.to_owned();
-                calibration.costs.put(FilterCost { filter, kernel: false, block, byte });
-            }
-            Err(why) => {
-                calibration.missing.push((format!("{} in a thread", description.name), why));
-            }
-        }
+        calibration.note_filter(description.name, false, cost(description, &capture));
     }
 }
 
-/// Measures the cost of finding the headers, which the first node to need them pays.
-fn first() -> Result<f64, String> {
+/// Measures the cost of finding the headers in ns, which the first node that needs them pays.
+fn first() -> Result<f64> {
     let source = format!("generate count={MADE} size={SHORT}");
     let first = timed(&format!("{source} | dport |all discard"), EACH, ROUNDS)?;
     let both = timed(&format!("{source} | dport |all dport |all discard"), EACH, ROUNDS)?;
     Ok(2.0 * first.ns - both.ns)
 }
 
-/// Measures the cost of a filter per block and per byte.
-fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64), String> {
+/// Measures the cost of a filter per block and per byte, in ns.
+fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     let (before, own) = words(description).ok_or("its example does not show it")?;
     let line = |source: &str| {
         let way: Vec<&str> = [source].into_iter().chain(before.iter().copied()).collect();
@@ -75,32 +67,32 @@ fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64), Stri
         let seen = timed(&line(&capture.source()), description.name, ROUNDS)?;
         return Ok(split(description, seen));
     }
-    // Whoever is first finds out where the headers begin, for all behind: so what a filter costs is
-    // by how much more it is with somebody behind it who looks at the head, too.
+    // The first filter to read headers finds them for all behind it. With a header filter behind
+    // both variants, that cost cancels.
     let made = |size| {
         let source = format!("generate count={MADE} size={size}");
         let with = timed(&format!("{source} | {own} |all dport |all discard"), EACH, ROUNDS)?;
         let alone = timed(&format!("{source} | dport |all discard"), EACH, ROUNDS)?;
-        Ok::<_, String>(Timed { ns: (with.ns - alone.ns).max(LEAST), ..with })
+        Result::Ok(Timed { ns: (with.ns - alone.ns).max(LEAST), ..with })
     };
     let (short, long) = (made(SHORT)?, made(LONG)?);
-    if description.reads != Reads::All {
+    if description.reads != ReadDepth::All {
         return Ok(((short.ns + long.ns) / 2.0, 0.0));
     }
     let byte = ((long.ns - short.ns) / f64::from(LONG - SHORT)).max(0.0);
-    Ok(((short.ns - byte * f64::from(SHORT)).max(0.0), byte))
+    Ok(((short.ns - byte * f64::from(SHORT)).max(LEAST), byte))
 }
 
-/// Splits a cost into its parts per block and per byte, where only one length of blocks was
-/// measured.
+/// Splits a cost into shares per block and per byte, if only blocks of one length were measured.
 fn split(description: &Description, seen: Timed) -> (f64, f64) {
     match description.reads {
-        Reads::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
-        Reads::All | Reads::Head(_) | Reads::Nothing => (seen.ns, 0.0),
+        ReadDepth::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
+        ReadDepth::All | ReadDepth::Head(_) | ReadDepth::Nothing => (seen.ns, 0.0),
     }
 }
 
-/// The filters before this one in its own example, and itself with its arguments.
+/// Returns the filters before this one in its example, and the filter itself with its arguments.
+/// `None` if the example does not contain it.
 pub(super) fn words(description: &Description) -> Option<(Vec<&'static str>, &'static str)> {
     let all = pipes(description.example);
     let named = |part: &&str| part.split_whitespace().next() == Some(description.name);
@@ -108,7 +100,7 @@ pub(super) fn words(description: &Description) -> Option<(Vec<&'static str>, &'s
     Some((all.get(1..place)?.to_vec(), all.get(place)?))
 }
 
-/// The parts of a line between its pipes, without labels.
+/// Splits a request at its pipes, and removes the labels.
 fn pipes(line: &'static str) -> Vec<&'static str> {
     let mut quoted = false;
     let parts = line.split(|c: char| {
@@ -124,13 +116,12 @@ fn pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Measures the cost of a node of a request, or of all its filters ([`EACH`]): the fastest of some
-/// runs.
-pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed, String> {
+/// Measures a node of a request, or all its filters ([`EACH`]): the fastest of some runs.
+pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
     let mut best: Option<Timed> = None;
     for _ in 0..rounds {
         let (names, outcome) = ran(line, true)?;
-        let is_it = |filtered: &&Filtered| {
+        let is_it = |filtered: &&NodeEntry| {
             let known = names.get(filtered.planned).map(String::as_str);
             let name = known.and_then(|known| known.split('#').next());
             if node == EACH { name != Some("discard") } else { name == Some(node) }
@@ -145,49 +136,43 @@ pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed, Stri
             best = Some(Timed { ns, bytes: taken.bytes as f64 / taken.blocks as f64 });
         }
     }
-    best.ok_or_else(|| "it was not run".to_owned())
+    best.ok_or_else(|| "it was not run".into())
 }
 
-/// Measures the cost of a block on its way through a whole request: the fastest of some runs.
-pub(super) fn whole(line: &str, rounds: usize) -> Result<f64, String> {
-    let mut best = f64::INFINITY;
-    for _ in 0..rounds {
+/// Measures the time per block of a whole request in ns: the fastest of some runs.
+pub(super) fn whole(line: &str, rounds: usize) -> Result<f64> {
+    best(rounds, || {
         let (_, outcome) = ran(line, false)?;
         let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
-        best = best.min(outcome.elapsed_ns as f64 / given.max(1) as f64);
-    }
-    Ok(best)
+        Ok(outcome.elapsed_ns as f64 / given.max(1) as f64)
+    })
 }
 
-/// Runs a line in this thread, without the kernel; answers the names of its nodes too.
-fn ran(line: &str, timed: bool) -> Result<(Vec<String>, Outcome), String> {
-    let (graph, mistakes) = pipeline::read(line, &Made);
-    if mistakes.iter().any(pipeline::Diagnostic::is_error) {
-        return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; "));
-    }
-    let plan = plan(graph, &Made, &Machine::example()).map_err(|why| why.to_string())?;
+/// Runs a request on the current thread, with all nodes in user space. Returns node names and
+/// outcome.
+fn ran(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
+    let plan = planned(line, &MachineRegistry::Calibration, &Machine::example())?;
     let settings = Settings { timed, ..Settings::default() };
-    let paths = build(&plan, settings).map_err(|why| why.to_string())?;
-    let outcome = run_alone(paths);
-    match outcome.failures.first() {
-        Some(failure) => Err(failure.to_string()),
+    let mut outcome = run_alone(build(&plan, settings)?);
+    match outcome.failures.pop() {
+        Some(failure) => Err(failure.into()),
         None => Ok((explain::names(&plan.graph), outcome)),
     }
 }
 
-/// The bundled capture as a file, gone when it is dropped.
+/// The bundled capture as a temporary file, removed on drop.
 struct Capture(PathBuf);
 
 impl Capture {
-    fn written() -> Result<Self, String> {
+    fn written() -> Result<Self> {
         let name = format!("streamline-calibrate-{}.pcap", std::process::id());
         let path = std::env::temp_dir().join(name);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
-        // Nobody else's file is written to, whatever lies there.
+        // Never overwrites a file of another user.
         let mut file = std::fs::File::create_new(&path).map_err(why)?;
         let written = std::io::Write::write_all(&mut file, CAPTURE).map_err(why);
         let capture = Self(path);
-        written.map(|()| capture)
+        Ok(written.map(|()| capture)?)
     }
 
     fn source(&self) -> String {
@@ -206,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_a_filter_tells_what_stands_before_it() {
+    fn example_of_a_filter_yields_its_predecessors() {
         let of = |name: &str| words(filter::catalog::find(name).unwrap()).unwrap();
         assert_eq!(of("bpf"), (vec![], "bpf \"tcp port 80\""));
         assert_eq!(of("http"), (vec!["tcp"], "http"));

@@ -1,69 +1,70 @@
-//! The identity of nodes and edges across a change, and the spaces that differ.
+//! The identity of nodes and edges across a change, and the spaces whose content differs.
 //!
-//! A node is the same if it stands for the same filter of the text and has the same arguments; its
-//! placement is another matter. An edge is the same if it leads from the same node to the same,
-//! lets the same classes through, and crosses the same spaces.
+//! Two nodes are the same if they represent the same filter of the text with the same arguments,
+//! except for those that a running filter lets be set; their placement does not matter. Two edges
+//! are the same if they connect the same nodes, select the same classes, and cross the same spaces.
 
-use super::switched::Unchanged;
-use crate::catalogue::House;
+use super::outcome::ChangeError;
 use crate::numbering::{Ids, rings_of_copies};
 use crate::path::origins::Origins;
-use crate::path::running::{Part, State};
-use filter::{Keeps, Kind};
-use pipeline::edit::Edited;
+use crate::path::running::{PathState, RunningPart};
+use crate::registry::MachineRegistry;
+use filter::{FilterKind, StateScope};
+use pipeline::edit::EditResult;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
 use pipeline::language::Span;
 use pipeline::plan::{
-    Machine, Plan, PlannedEdge, PlannedSpace, Refused, SpaceKind, Unplaceable, plan,
+    KernelRefusal, Machine, Plan, PlannedEdge, PlannedSpace, SpaceKind, Unplaceable, plan,
 };
 use std::collections::{HashMap, HashSet};
 
-/// A new plan, and what of it runs already.
+/// A new plan, matched with the running path.
 pub(super) struct Matched {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
-    /// The numbers of the nodes that stay.
+    /// Numbers of the nodes that stay.
     pub(super) kept: HashSet<usize>,
-    /// The numbers of filters that are made anew with what the old ones know.
+    /// Numbers of filters that are created anew and inherit the state of the old ones.
     pub(super) renewed: HashSet<usize>,
-    /// The numbers of filters that go on in another process with what they know.
+    /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
-    /// New place of every edge out of the kernel, by its number.
+    /// The new index of every edge out of the kernel, by edge number.
     pub(super) ways: HashMap<usize, usize>,
-    /// The parts in which something else is to run in the kernel.
+    /// Parts whose kernel program is replaced.
     pub(super) anew: HashSet<usize>,
-    /// The names of all sources that there are and have been.
+    /// The names of all current and former sources.
     pub(super) origins: Origins,
 }
 
 impl Matched {
-    /// Plans a request so that what stays keeps its space, if that can be; what is new runs in
-    /// threads, unless it stands before what stays in the kernel. `refused` is what the kernel did
-    /// not take when this was tried.
+    /// Plans a request so that nodes that stay keep their spaces, if possible. New nodes run in
+    /// threads, unless they precede a staying node in the kernel. `refused` lists the kernel's
+    /// refusals in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
-        edited: &Edited,
-        state: &State,
-        (machine, refused): (&Machine, &[Refused]),
+        edited: &EditResult,
+        state: &PathState,
+        (machine, refused): (&Machine, &[KernelRefusal]),
     ) -> Result<Self, Unplaceable> {
         let stays: [&dyn Fn(NodeId) -> bool; 3] = [
             &|_| true,
-            // A filter goes with what goes before it.
+            // A filter is placed with its predecessor.
             &|old| state.plan.space_of(old).kind != SpaceKind::Kernel,
             &|_| false,
         ];
         let mut last = None;
         for stays in stays {
-            let plan = match plan(pinned(graph, edited, state, stays), &House, machine) {
-                Ok(plan) => plan,
-                Err(why) => {
-                    last = Some(why);
-                    continue;
-                }
-            };
+            let plan =
+                match plan(pinned(graph, edited, state, stays), &MachineRegistry::Local, machine) {
+                    Ok(plan) => plan,
+                    Err(why) => {
+                        last = Some(why);
+                        continue;
+                    }
+                };
             let plan = match refused.is_empty() {
                 true => plan,
-                false => match plan.again(machine, refused) {
+                false => match plan.without(machine, refused) {
                     Some(Err(why)) => {
                         last = Some(why);
                         continue;
@@ -85,42 +86,44 @@ impl Matched {
         }
         match last {
             Some(why) => Err(why),
-            None => plan(graph.clone(), &House, machine).map(|plan| Self::of(plan, edited, state)),
+            None => plan(graph.clone(), &MachineRegistry::Local, machine)
+                .map(|plan| Self::of(plan, edited, state)),
         }
     }
 
-    /// The same with what is new in threads, where nobody asked for it to be in the kernel.
+    /// Plans again with new nodes in threads, unless the request pins them to the kernel. `None` if
+    /// there are no such nodes.
     fn without_new(
         &self,
         asked: &Graph,
         machine: &Machine,
-        refused: &[Refused],
+        refused: &[KernelRefusal],
     ) -> Option<Result<Plan, Unplaceable>> {
         let graph = &self.plan.graph;
         let new = |id: &NodeId| {
             let kernel = self.plan.space_of(*id).kind == SpaceKind::Kernel;
-            let said = asked.nodes.get(id.0).and_then(|node| node.filter()?.pin.clone());
-            kernel && said.is_none() && !self.kept.contains(&self.ids.nodes[id.0])
+            let pin = asked.nodes.get(id.0).and_then(|node| node.filter()?.pin.clone());
+            kernel && pin.is_none() && !self.kept.contains(&self.ids.nodes[id.0])
         };
         let why = || "what is new runs in a thread, unless it is moved".to_owned();
         let new = (0..graph.nodes.len()).map(NodeId).filter(new);
         let mut all = refused.to_vec();
-        all.extend(new.map(|node| Refused { node, why: why() }));
-        if all.len() == refused.len() { None } else { self.plan.again(machine, &all) }
+        all.extend(new.map(|node| KernelRefusal { node, why: why() }));
+        if all.len() == refused.len() { None } else { self.plan.without(machine, &all) }
     }
 
-    /// Describes a plan of the running graph with other placements or replicas.
-    pub(super) fn reshaped(plan: Plan, state: &State) -> Self {
+    /// Matches a plan of the running graph with other placements or replicas.
+    pub(super) fn reshaped(plan: Plan, state: &PathState) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
         Self::numbered(plan, (&same, None), state)
     }
 
-    fn of(plan: Plan, edited: &Edited, state: &State) -> Self {
+    fn of(plan: Plan, edited: &EditResult, state: &PathState) -> Self {
         let (graph, old) = (plan.graph.clone(), &state.plan);
         let same = |id: NodeId, nodes: &[usize]| {
             let node = graph.node(id);
             let same = match &node.step {
-                // The sink that the plan put behind an open end.
+                // The default sink that the plan put behind an open end.
                 Step::Filter(_) if node.span.start == node.span.end => {
                     let before = graph.inputs(id).next().map(|edge| nodes[edge.from.0]);
                     old.graph.ids().find(|(old_id, other)| {
@@ -146,9 +149,14 @@ impl Matched {
         Self::numbered(plan, (&same, edited.upgraded), state)
     }
 
-    /// Gives nodes and edges of a plan their numbers. `same` answers which node of the old plan one
-    /// is, knowing the numbers of those before it; one may be made anew with what it knows.
-    fn numbered(plan: Plan, (same, upgraded): (Same<'_>, Option<Span>), state: &State) -> Self {
+    /// Numbers the nodes and edges of a plan. `same` returns the old node that a new one
+    /// corresponds to, given the numbers of the nodes before it. `upgraded` is the text of a filter
+    /// that is created anew with its old state.
+    fn numbered(
+        plan: Plan,
+        (same, upgraded): (SameNode<'_>, Option<Span>),
+        state: &PathState,
+    ) -> Self {
         let (old, mut next) = (&state.plan, state.ids.next);
         let mut kept = HashSet::new();
         let mut nodes = Vec::new();
@@ -161,20 +169,21 @@ impl Matched {
                 None => next.0 += 1,
             }
         }
-        // What shares work knows nothing of the blocks before: it goes and comes as a whole.
+        // Replicas are stateless across changes: a replicated chain is removed and added as a
+        // whole.
         for (plan, nodes) in [(&plan, &nodes), (old, &state.ids.nodes)] {
-            let shares = plan.copied.iter().flat_map(|copied| &copied.nodes);
-            shares.for_each(|id| {
+            let has_replicas = plan.replicas.iter().flat_map(|copied| &copied.nodes);
+            has_replicas.for_each(|id| {
                 kept.remove(&nodes[id.0]);
             });
         }
         let numbering = state.ids.numbering.follow(&plan.graph, &nodes);
         let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next };
-        let mut free: Vec<(Crossing, usize)> = (0..old.graph.edges.len())
-            .map(|edge| (crossing(old, &state.ids, edge), state.ids.edges[edge]))
+        let mut free: Vec<(EdgeIdentity, usize)> = (0..old.graph.edges.len())
+            .map(|edge| (edge_identity(old, &state.ids, edge), state.ids.edges[edge]))
             .collect();
         for edge in 0..plan.graph.edges.len() {
-            let wanted = crossing(&plan, &ids, edge);
+            let wanted = edge_identity(&plan, &ids, edge);
             let number = match free.iter().position(|(known, _)| *known == wanted) {
                 Some(at) => free.remove(at).1,
                 None => {
@@ -187,12 +196,20 @@ impl Matched {
         ids.copies = ids.next.1;
         ids.next.1 += rings_of_copies(&plan);
         let renewed = upgraded.and_then(|span| {
-            // A section begins where its first operand does.
+            // A section and its first operand begin at the same position.
             let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
             let found = plan.graph.ids().find(|(_, node)| is(node));
             found.map(|(id, _)| ids.nodes[id.0])
         });
-        let renewed: HashSet<usize> = renewed.into_iter().collect();
+        // A filter that cannot be set in place passes its state to one with the new arguments.
+        let set = |(id, node): (NodeId, &Node)| {
+            let number = kept.get(&ids.nodes[id.0])?;
+            let before = state.ids.nodes.iter().position(|old| old == number)?;
+            let before = old.graph.nodes[before].filter()?;
+            node.filter()?.is_set_otherwise(before).then_some(*number)
+        };
+        let set: HashSet<usize> = plan.graph.ids().filter_map(set).collect();
+        let renewed: HashSet<usize> = renewed.into_iter().chain(set.iter().copied()).collect();
         let apart = |plan: &Plan, ids: &[usize]| -> HashSet<usize> {
             let apart = plan.graph.ids().filter(|(_, node)| node.is_untrusted());
             apart.map(|(id, _)| ids[id.0]).collect()
@@ -210,15 +227,17 @@ impl Matched {
         let ways = ways(state, &plan, &ids);
         let anew = (0..state.parts.len()).filter(|part| {
             let is = in_kernel(&plan, &ids, *part);
-            is != in_kernel(&state.plan, &state.ids, *part) || !rise(&ways, &state.parts[*part])
+            is != in_kernel(&state.plan, &state.ids, *part)
+                || is.0.iter().any(|number| set.contains(number))
+                || !keeps_exits(&ways, &state.parts[*part])
         });
         let anew = anew.collect();
         Self { plan, ids, kept, renewed, crossed, ways, anew, origins }
     }
 
-    /// Checks that this change can be made while the path runs.
-    pub(super) fn may_be(&self, state: &State) -> Result<(), Unchanged> {
-        let refused = |why: String| Err(Unchanged::Refused(why));
+    /// Checks that this change is possible while the path runs.
+    pub(super) fn may_be(&self, state: &PathState) -> Result<(), ChangeError> {
+        let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.part + 1).max();
         if count(&self.plan) != count(&state.plan) {
             return refused("a line cannot come or go: start or stop another path".to_owned());
@@ -238,25 +257,25 @@ impl Matched {
             let Some(before) = state.ids.nodes.iter().position(|old| old == number) else {
                 continue;
             };
-            let (new, old) = (&self.plan.placed[place], &state.plan.placed[before]);
+            let (new, old) = (&self.plan.placements[place], &state.plan.placements[before]);
             let name = |plan: &Plan, space: usize| plan.spaces[space].name.clone();
             let crosses = self.crossed.contains(number);
             let stays = !crosses
-                && name(&self.plan, new.enters) == name(&state.plan, old.enters)
-                && name(&self.plan, new.leaves) == name(&state.plan, old.leaves);
+                && name(&self.plan, new.input_space) == name(&state.plan, old.input_space)
+                && name(&self.plan, new.output_space) == name(&state.plan, old.output_space);
             if stays {
                 continue;
             }
             let node = self.plan.graph.node(NodeId(place));
             let Some(used) = node.filter() else { continue };
             match (node.kind(), used.description.state.keeps) {
-                (Some(Kind::Source), _) => {
+                (Some(FilterKind::Source), _) => {
                     return refused(format!(
                         "`{}` gives blocks and stays where it is",
                         node.name()
                     ));
                 }
-                (_, Keeps::Pinned(why)) => {
+                (_, StateScope::Pinned(why)) => {
                     return refused(format!("`{}` stays where it is: {why}", node.name()));
                 }
                 _ if crosses => {
@@ -275,10 +294,10 @@ impl Matched {
             let node = place.map(|place| self.plan.graph.node(NodeId(place)));
             let used = node.and_then(Node::filter);
             match used.map(|used| (used.description.kind, used.description.state.keeps)) {
-                Some((Kind::Source | Kind::Sink, _)) | None => {
+                Some((FilterKind::Source | FilterKind::Sink, _)) | None => {
                     return refused("only filters are upgraded: replace it".to_owned());
                 }
-                Some((_, Keeps::Pinned(why))) => {
+                Some((_, StateScope::Pinned(why))) => {
                     return refused(format!("what it knows cannot move: {why}"));
                 }
                 Some(_) => {}
@@ -287,23 +306,23 @@ impl Matched {
         self.may_run_in_kernel(state)
     }
 
-    /// Checks that the filter at this place of the old plan can go on in another process.
-    fn may_cross(&self, state: &State, before: usize) -> Result<(), &'static str> {
+    /// Checks that the filter at this index of the old plan can move to another process.
+    fn may_cross(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
             return Err("it comes out of the kernel first (`move NODE process`)");
         }
         if !self.anew.is_empty() {
             return Err("what runs in the kernel would change with it");
         }
-        if !state.plan.copied.is_empty() {
+        if !state.plan.replicas.is_empty() {
             return Err("others share their work among copies: begin it with `--parallel=no`");
         }
         Ok(())
     }
 
     /// Checks that the new kernel programs can be installed.
-    fn may_run_in_kernel(&self, state: &State) -> Result<(), Unchanged> {
-        let refused = |why: String| Err(Unchanged::Refused(why));
+    fn may_run_in_kernel(&self, state: &PathState) -> Result<(), ChangeError> {
+        let refused = |why: String| Err(ChangeError::Refused(why));
         for part in &self.anew {
             let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
                 let programs = plan.programs.iter().flat_map(|program| &program.sources);
@@ -331,8 +350,10 @@ impl Matched {
             };
             let here = |plan: &Plan, at| plan.space_of(NodeId(at)).kind == SpaceKind::Kernel;
             let node = self.plan.graph.node(NodeId(place));
-            let decides = node.kind() != Some(Kind::Statistics)
-                && node.filter().is_some_and(|used| used.description.state.keeps == Keeps::Private);
+            let decides = node.kind() != Some(FilterKind::Statistics)
+                && node
+                    .filter()
+                    .is_some_and(|used| used.description.state.keeps == StateScope::Private);
             if decides && here(&self.plan, place) && !here(&state.plan, before) {
                 let why = "what it knows of the blocks before is not known there in time";
                 return refused(format!("`{}` stays out of the kernel: {why}", node.name()));
@@ -341,8 +362,8 @@ impl Matched {
         Ok(())
     }
 
-    /// Returns true if a space's content changes with the new plan.
-    pub(super) fn differs(&self, state: &State, part: usize, name: &str) -> bool {
+    /// Returns true if the content of a space changes with the new plan.
+    pub(super) fn differs(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
             let here = inside(plan, ids, part, name).0;
             self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
@@ -350,31 +371,33 @@ impl Matched {
         inside(&self.plan, &self.ids, part, name) != inside(&state.plan, &state.ids, part, name)
             || renewed(&self.plan, &self.ids)
             || renewed(&state.plan, &state.ids)
-            || shares(&self.plan, part, name)
-            || shares(&state.plan, part, name)
+            || has_replicas(&self.plan, part, name)
+            || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that the new plan no longer has holds nodes that go on elsewhere.
-    pub(super) fn takes_from(&self, state: &State, part: usize, name: &str) -> bool {
+    /// Returns true if a space that the new plan lacks contains nodes that move elsewhere.
+    pub(super) fn takes_from(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
-        shares(&state.plan, part, name)
+        has_replicas(&state.plan, part, name)
             || inside(&state.plan, &state.ids, part, name).0.iter().any(stays)
     }
 }
 
-/// Answers which node of the old plan one of the new is, by the numbers of those before it.
-type Same<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
+/// A function from a new node, and the numbers of the nodes before it, to the old node.
+type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
-/// The identity of an edge: from, to, classes, back edge, the spaces, the ring's metadata.
-type Crossing = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
+/// The identity of an edge: source, target, classes, back edge, the two spaces, the bytes of an
+/// entry.
+type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 
-fn crossing(plan: &Plan, ids: &Ids, edge: usize) -> Crossing {
+fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
     let Edge { from, to, classes, back, .. } = &plan.graph.edges[edge];
     let name = |space: usize| plan.spaces[space].name.clone();
-    // What leaves the kernel is taken up in a thread, and was elsewhere before.
+    // A block from the kernel surfaces in a thread, but belongs to the kernel's space before.
     let kernel = plan.space_of(*from).kind == SpaceKind::Kernel;
-    let from_space = if kernel { plan.placed[from.0].space } else { plan.placed[from.0].leaves };
-    let spaces = [name(from_space), name(plan.placed[to.0].enters)];
+    let from_space =
+        if kernel { plan.placements[from.0].space } else { plan.placements[from.0].output_space };
+    let spaces = [name(from_space), name(plan.placements[to.0].input_space)];
     let stride = match &plan.edges[edge] {
         PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => ring.stride,
         _ => 0,
@@ -383,18 +406,18 @@ fn crossing(plan: &Plan, ids: &Ids, edge: usize) -> Crossing {
     (ids.nodes[from.0], ids.nodes[to.0], ranges, *back, spaces, stride)
 }
 
-/// The nodes and edges of a space, by number.
+/// Returns the sorted numbers of the nodes and edges of a space.
 fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<usize>) {
     let is = |space: usize| plan.spaces[space].name == name && plan.spaces[space].part == part;
     let here = |id: usize| {
-        let placed = &plan.placed[id];
-        is(placed.space) || is(placed.enters) || is(placed.leaves)
+        let placed = &plan.placements[id];
+        is(placed.space) || is(placed.input_space) || is(placed.output_space)
     };
     let mut nodes: Vec<usize> =
         (0..plan.graph.nodes.len()).filter(|id| here(*id)).map(|id| ids.nodes[id]).collect();
     let edges = plan.graph.edges.iter().enumerate();
     let touches = edges.filter(|(_, edge)| {
-        is(plan.placed[edge.from.0].leaves) || is(plan.placed[edge.to.0].enters)
+        is(plan.placements[edge.from.0].output_space) || is(plan.placements[edge.to.0].input_space)
     });
     let mut edges: Vec<usize> = touches.map(|(edge, _)| ids.edges[edge]).collect();
     nodes.sort_unstable();
@@ -402,14 +425,14 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     (nodes, edges)
 }
 
-/// Returns true if replicas run in a space, or are joined there.
-fn shares(plan: &Plan, part: usize, name: &str) -> bool {
+/// Returns true if a space contains a replica or a join.
+fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
     let is = |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].part == part;
-    plan.copied.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
+    plan.replicas.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
 }
 
-/// The numbers of the nodes of a part that run in the kernel, of the edges between them, and how
-/// many edges leave it.
+/// Returns the sorted numbers of a part's nodes in the kernel and of the edges between them, and
+/// the number of edges that leave the kernel.
 fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
@@ -427,19 +450,24 @@ fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, us
 }
 
 /// Returns true if the new plan has every output edge of a part's kernel programs.
-fn rise(ways: &HashMap<usize, usize>, part: &Part) -> bool {
+fn keeps_exits(ways: &HashMap<usize, usize>, part: &RunningPart) -> bool {
     part.rising.iter().flat_map(|rising| &rising.ways).all(|way| ways.contains_key(way))
 }
 
-/// The graph, with what stays pinned to where it runs: sources in any case, of the others those for
-/// which `stays` holds.
-fn pinned(graph: &Graph, edited: &Edited, state: &State, stays: &dyn Fn(NodeId) -> bool) -> Graph {
+/// Returns the graph with staying nodes pinned to their current spaces: all sources, and other
+/// nodes for which `stays` returns true.
+fn pinned(
+    graph: &Graph,
+    edited: &EditResult,
+    state: &PathState,
+    stays: &dyn Fn(NodeId) -> bool,
+) -> Graph {
     let mut pinned = graph.clone();
     for id in (0..graph.nodes.len()).map(NodeId) {
-        let source = graph.node(id).kind() == Some(Kind::Source);
+        let source = graph.node(id).kind() == Some(FilterKind::Source);
         let space = old_node(graph, id, edited, &state.plan.graph)
             .filter(|old| source || stays(*old))
-            .map(|old| home(&state.plan, old))
+            .map(|old| home_space(&state.plan, old))
             .filter(|space| space.kind != SpaceKind::Process);
         if let (Some(space), Step::Filter(used)) = (space, &mut pinned.nodes[id.0].step) {
             used.pin.get_or_insert_with(|| space.name.clone());
@@ -449,20 +477,20 @@ fn pinned(graph: &Graph, edited: &Edited, state: &State, stays: &dyn Fn(NodeId) 
 }
 
 /// Returns the space in which a node would run without replicas.
-pub(super) fn home(plan: &Plan, id: NodeId) -> &PlannedSpace {
-    let space = plan.placed[id.0].space;
-    let copied = plan.copied.iter().find(|copied| copied.spaces.contains(&space));
+pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
+    let space = plan.placements[id.0].space;
+    let copied = plan.replicas.iter().find(|copied| copied.spaces.contains(&space));
     &plan.spaces[copied.and_then(|copied| copied.spaces.first()).map_or(space, |first| *first)]
 }
 
-/// Maps the number of every edge that begins in the kernel to the place of the one that begins
-/// there now: from the same node, for the same classes, the first with the first.
-fn ways(state: &State, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
+/// Maps the number of every edge that leaves the kernel to the index of its counterpart in the new
+/// plan: an edge from the same node for the same classes.
+fn ways(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =
         (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();
     let mut found = HashMap::new();
-    // Those that stay first: what is left has another target.
+    // Edges that stay come first; the remaining ones have new targets.
     for stays in [true, false] {
         for (place, old) in state.plan.graph.edges.iter().enumerate() {
             let number = state.ids.edges[place];
@@ -483,26 +511,26 @@ fn ways(state: &State, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     found
 }
 
-/// The first operand of a section, or the first input of a merge.
+/// Returns the first operand of a section, or the first input of a merge.
 fn first(graph: &Graph, at: NodeId) -> Option<NodeId> {
     let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
-/// Returns the node of the old graph that stands for the same filter of the text with the same
+/// Returns the node of the old graph that represents the same filter of the text with the same
 /// arguments.
-fn old_node(new: &Graph, id: NodeId, edited: &Edited, old: &Graph) -> Option<NodeId> {
+fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;
     let mut found = edited.filters.iter().filter(|(span, _)| span.start == node.span.start);
     let before = found.next()?.1?;
-    // Of several nodes at one place, the one in the same place among them.
+    // Of several nodes at one position of the text, take the one with the same rank.
     let nth = new.ids().take(id.0).filter(|(_, n)| n.span.start == node.span.start).count();
     let mut same = old.ids().filter(|(_, other)| other.span.start == before.start);
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
-    let says = other.description.name == used.description.name
+    let is_same = other.description.name == used.description.name
         && other.is_same(used)
         && other.mark == used.mark;
-    says.then_some(at)
+    is_same.then_some(at)
 }

@@ -1,80 +1,88 @@
-//! Another request in the place of one that runs, without losing a block. [Th §5.4]
+//! Replaces the request of a running path without losing a block. [Th §5.4]
 //!
-//! In: a path that runs ([`Live`]) and an edit of its request. Out: what the ledger says of the
-//! switch, or why everything is as before.
+//! In: a running path ([`Live`]) and an edit of its request. Out: the ledger of the switch, or the
+//! reason that the path runs as before.
 //!
-//! 1. The edited text is checked and planned. What stays keeps its space, so that a change moves
-//!    nothing that was not asked to be moved; if no plan does that, the planner is free.
-//! 2. What is new is built, beside the path that runs ([`crate::build`]). Whatever fails until
-//!    here, and in the next step, leaves the path as it is.
-//! 3. The spaces that differ are taken at block boundaries ([`switch`]): each is between two
-//!    passes, and no block is under way in it.
-//! 4. What goes lets out what it holds and is finished, and what lies in rings that go is taken,
-//!    all in the old graph. Now the old graph has settled its accounts; the new one has none yet.
-//! 5. The new graph is put in, and the spaces go on.
+//! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so that a change
+//! moves nothing without being asked; if no such plan exists, the planner may move them.
+//! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
+//! the next leaves the path unchanged.
+//! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each is
+//! between two passes and has no block in flight.
+//! 4. Removed nodes release the blocks that they hold and finish, and removed rings are drained,
+//! all in the old graph. Now the counters of the old graph are final, and the new graph has none
+//! yet.
+//! 5. The new graph is swapped in, and the spaces resume.
 //!
-//! So every block that came before the boundary met the old graph alone, and every one behind it
-//! meets the new one alone. The answer does not rest on that: it is read from the counters of both.
+//! So every block before the boundary is processed only by the old graph, and every block after it
+//! only by the new graph. The reported ledger does not assume that; it is computed from the
+//! counters of both graphs.
 
-mod crossing;
+mod argument;
 mod identity;
+mod migration;
+mod outcome;
 mod repeat;
-mod shape;
+mod reshape;
 mod switch;
-mod switched;
 
+pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::Changer;
-pub use shape::{Place, reshape};
-pub(crate) use shape::{worth_copies, worth_moves};
-pub use switched::{Switched, Unchanged};
+pub use reshape::{NodePlacement, reshape};
+pub(crate) use reshape::{worth_copies, worth_moves};
 
-use crate::build::{Again, Prepared, prepare};
-use crate::catalogue::{House, Repeated};
+use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;
 use crate::live::Live;
 use crate::numbering::{Ids, links};
 use crate::path::crew::Thread;
 use crate::path::origins::Origins;
-use crate::path::running::{Manned, Part, RunningSpace, State, Whole};
+use crate::path::running::{CrewState, PathState, RunningPart, RunningPath, RunningSpace};
 use crate::path::{Extras, Settings};
-use crate::record::{self, Tape};
-use crossing::Crossing;
-use filter::Kind;
+use crate::record::{self, RecordMode};
+use crate::registry::MachineRegistry;
+use argument::InPlace;
+use filter::FilterKind;
 use identity::Matched;
-use pipeline::Catalogue;
-use pipeline::Graph;
-use pipeline::edit::{Edit, Edited};
-use pipeline::plan::{Machine, Plan, PlannedSpace, Refused};
-use runtime::commands::NotTaken;
-use runtime::space::graft::Graft;
+use migration::FilterMigration;
+use pipeline::edit::{Edit, EditResult};
+use pipeline::plan::{KernelRefusal, Machine, Plan, PlannedSpace};
+use pipeline::{Graph, Registry};
+use runtime::commands::CommandError;
+use runtime::space::swap::HotSwap;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::{Resource, Steps};
 
-/// Maximum number of retries of a change that was undone because the process that runs a part of
-/// the path was restarted.
+/// Maximum number of retries after the process that runs a part of the path was restarted during a
+/// change.
 const AGAIN_MAX: usize = 4;
 
-/// Edits the request of a running path, and the path with it. The spaces that differ must be at a
-/// block boundary within `limit`. One change at a time: another one waits for this one. What is
-/// undone because a daemon was started again is asked of the next one.
+/// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
+/// second one waits for the first. Retries if the process that runs a part of the path was
+/// restarted meanwhile.
+///
+/// # Errors
+///
+/// Fails if the edit or the new request is invalid, if a space does not reach a block boundary
+/// within `limit`, or if a new element cannot be built. The path then runs as before.
 pub fn change(
     live: &Live,
     edit: &Edit,
     machine: &Machine,
     limit: Duration,
-) -> Result<Switched, Unchanged> {
-    change_telling(live, edit, machine, limit, &Steps::default())
+) -> Result<SwitchReport, ChangeError> {
+    change_logged(live, edit, machine, limit, &Steps::default())
 }
 
-/// The same; this log, of this change alone, is told each step.
-pub fn change_telling(
+/// Like [`change`], with this allocation log, which no other change may share.
+pub fn change_logged(
     live: &Live,
     edit: &Edit,
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
-) -> Result<Switched, Unchanged> {
+) -> Result<SwitchReport, ChangeError> {
     let mut begun = 0;
     let begin = sys::clock::monotonic();
     loop {
@@ -82,15 +90,16 @@ pub fn change_telling(
         if changed.is_err() {
             steps.roll_back();
         }
-        // Between its making and its run a path has nobody who starts threads for it.
-        if let Err(Unchanged::NotTaken(NotTaken::NotBegun)) = changed {
+        // A path that is built but does not run yet has no crew that could start threads; wait for
+        // it.
+        if let Err(ChangeError::NotTaken(CommandError::NotBegun)) = changed {
             let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
             if whole(live)?.is_run_within(limit.saturating_sub(since)) {
                 continue;
             }
         }
         begun += 1;
-        if begun > AGAIN_MAX || !matches!(changed, Err(Unchanged::Again(_))) {
+        if begun > AGAIN_MAX || !matches!(changed, Err(ChangeError::Again(_))) {
             return changed;
         }
     }
@@ -102,32 +111,34 @@ fn try_to_change(
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
-) -> Result<Switched, Unchanged> {
+) -> Result<SwitchReport, ChangeError> {
     let whole = whole(live)?;
-    // What is recorded is planned as its record says, so that it can be planned so again.
+    // A recorded path is planned for the recorded machine, so that a replay arrives at the same
+    // plan.
     let machine = match &whole.extras.tape {
-        Tape::Off => machine,
-        Tape::Record(recording) => recording.machine(),
-        Tape::Play(_) => {
+        RecordMode::Off => machine,
+        RecordMode::Record(recording) => &recording.machine,
+        RecordMode::Play(_) => {
             let why = "it comes from a record, and is changed where the recorded path was: `replay \
                        RECORD | …` runs another line over the frames";
-            return Err(Unchanged::Refused(why.to_owned()));
+            return Err(ChangeError::Refused(why.to_owned()));
         }
     };
     make(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
 }
 
-/// Resource a change of a recorded path again, when the spaces have come to where it was made.
-pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), Unchanged> {
+/// Repeats a recorded change, once the spaces have reached the positions at which it was made.
+/// Fails if this version plans it differently.
+pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = whole(live)?;
-    let Tape::Play(replay) = &whole.extras.tape else {
-        return Err(Unchanged::Refused("it comes from no record".to_owned()));
+    let RecordMode::Play(replay) = &whole.extras.tape else {
+        return Err(ChangeError::Refused("it comes from no record".to_owned()));
     };
     let head = &replay.record().head;
     whole.state().text.get_or_insert_with(|| head.request.clone());
     let same = |text: &str, plan: &Plan| match text == change.text {
         true if record::layout(plan) == change.layout => Ok(()),
-        _ => Err(Unchanged::Refused(format!(
+        _ => Err(ChangeError::Refused(format!(
             "streamline {} did it otherwise than this version does",
             head.program
         ))),
@@ -140,48 +151,52 @@ pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), U
     made.map(drop)
 }
 
-fn whole(live: &Live) -> Result<&Whole, Unchanged> {
+fn whole(live: &Live) -> Result<&RunningPath, ChangeError> {
     let whole = live.whole();
     whole
         .map(|whole| &**whole)
-        .ok_or_else(|| Unchanged::Refused("this path was not built from a plan".to_owned()))
+        .ok_or_else(|| ChangeError::Refused("this path was not built from a plan".to_owned()))
 }
 
-/// Says whether a new text and its plan are what is wanted.
-type Check<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), Unchanged>;
+/// A function that checks a new text and its plan.
+type Check<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
 fn make(
-    whole: &Whole,
+    whole: &RunningPath,
     (edit, check): (&Edit, Check<'_>),
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
-) -> Result<Switched, Unchanged> {
+) -> Result<SwitchReport, ChangeError> {
     let mut state = whole.state();
-    // Where nothing differs no space is asked, so none would say it.
-    if state.parts.iter().all(Part::has_ended) {
-        return Err(NotTaken::Ended.into());
+    // If no space differs, none is queried, so no space would report the end of the path.
+    if state.parts.iter().all(RunningPart::has_ended) {
+        return Err(CommandError::Ended.into());
+    }
+    let text = state.text.clone().ok_or_else(|| {
+        ChangeError::Refused("nobody said which request this path runs".to_owned())
+    })?;
+    let repeated = matches!(whole.extras.tape, RecordMode::Play(_));
+    let registry: &dyn Registry =
+        if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
+    let edit = &edit.resolved(registry);
+    let edited = edit.apply(&text, registry).map_err(ChangeError::Misfit)?;
+    let (graph, mistakes) = pipeline::read(&edited.text, registry);
+    if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
+        return Err(ChangeError::Mistakes { text: edited.text, mistakes });
+    }
+    if let Some(change) = InPlace::of(&graph, registry, &state) {
+        check(&edited.text, &change.plan)?;
+        return change.make(&mut state, (edit, edited.text), &whole.extras.tape, limit);
     }
     own_sessions(&state)?;
-    let text = state
-        .text
-        .clone()
-        .ok_or_else(|| Unchanged::Refused("nobody said which request this path runs".to_owned()))?;
-    let repeated = matches!(whole.extras.tape, Tape::Play(_));
-    let catalogue: &dyn Catalogue = if repeated { &Repeated } else { &House };
-    let edit = &edit.settled(catalogue);
-    let edited = edit.apply(&text).map_err(Unchanged::Misfit)?;
-    let (graph, mistakes) = pipeline::read(&edited.text, catalogue);
-    if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
-        return Err(Unchanged::Mistakes { text: edited.text, mistakes });
-    }
     let (mut graph, asked) = (graph.clone(), graph.options);
-    // Copies go with what they are copies of, and come again when it pays.
+    // A change drops replicas; automatic changes add them again if they pay.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
-    // What this fails to make is taken back, and nothing else.
+    // A log of its own, so that a failure undoes this change alone.
     let extras = Extras { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
-    let mut changed = Changed::prepare_as_taken((&graph, &edited), &state, machine, with)?;
+    let mut changed = BuiltChange::prepare_as_taken((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
     let told = record::Change {
         number: state.changes,
@@ -191,15 +206,15 @@ fn make(
     };
     let origins = changed.origins.clone();
     let settled = || {
-        // Before a block comes from a new source.
-        origins.tell();
-        if let Tape::Record(recording) = &whole.extras.tape {
-            recording.name(origins.names());
+        // Sinks must know a new source's name before its first block arrives.
+        origins.publish();
+        if let RecordMode::Record(recording) = &whole.extras.tape {
+            recording.name(&origins.names);
             recording.change(&told);
         }
     };
     let replay = match &whole.extras.tape {
-        Tape::Play(replay) => Some(&**replay),
+        RecordMode::Play(replay) => Some(&**replay),
         _ => None,
     };
     let mut switched = changed.switch(&state, (replay, &settled), limit)?;
@@ -213,11 +228,11 @@ fn make(
     Ok(switched)
 }
 
-/// Copies by session have sessions of their own, which nobody joins again.
-fn own_sessions(state: &State) -> Result<(), Unchanged> {
-    match state.plan.copied.iter().any(|copied| copied.sharing.is_some()) {
+/// Refuses a change if replicas have session state of their own, which cannot be merged.
+fn own_sessions(state: &PathState) -> Result<(), ChangeError> {
+    match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),
-        true => Err(Unchanged::Refused(
+        true => Err(ChangeError::Refused(
             "filters of it have copies that keep sessions of their own; begin it with \
              `--parallel=no`"
                 .to_owned(),
@@ -225,41 +240,41 @@ fn own_sessions(state: &State) -> Result<(), Unchanged> {
     }
 }
 
-/// A change that has been built.
-struct Changed {
+/// A change whose new elements have been built.
+struct BuiltChange {
     plan: Plan,
     ids: Ids,
     origins: Origins,
-    /// New content of the spaces, by part.
     parts: Vec<Prepared>,
-    /// The spaces to be switched, in the order of the plan, and the threads of those that are new.
-    desks: Vec<(switch::Desk, Option<Thread>)>,
-    /// Spaces in which nothing is left.
-    leaving: Vec<switch::Leaving>,
-    /// The numbers of filters that go on in another process.
+    /// The spaces to switch, in the order of the plan, each with the thread of a new space.
+    targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
+    /// Spaces that lose all their nodes.
+    leaving: Vec<switch::LeavingSpace>,
+    /// Numbers of filters that move to another process.
     crossed: Vec<usize>,
 }
 
-impl Changed {
-    /// Builds what the kernel takes: what it refuses is planned in a thread.
+impl BuiltChange {
+    /// Plans and builds the change. A filter that the kernel refuses is planned in a thread
+    /// instead.
     fn prepare_as_taken(
-        (graph, edited): (&Graph, &Edited),
-        state: &State,
+        (graph, edited): (&Graph, &EditResult),
+        state: &PathState,
         machine: &Machine,
         with: (Settings, &Extras),
-    ) -> Result<Self, Unchanged> {
-        let mut refused: Vec<Refused> = Vec::new();
+    ) -> Result<Self, ChangeError> {
+        let mut refused: Vec<KernelRefusal> = Vec::new();
         loop {
             let matched = Matched::plan(graph, edited, state, (machine, &refused));
-            let matched = matched.map_err(Unchanged::Unplaceable)?;
+            let matched = matched.map_err(ChangeError::Unplaceable)?;
             matched.may_be(state)?;
-            if !matched.crossed.is_empty() && !matches!(with.1.tape, Tape::Off) {
+            if !matched.crossed.is_empty() && !matches!(with.1.tape, RecordMode::Off) {
                 let why = "what it knows is told by a process of its own, which no record has";
-                return Err(Unchanged::Refused(why.to_owned()));
+                return Err(ChangeError::Refused(why.to_owned()));
             }
             match Self::prepare(matched, state, with) {
-                Err(Unchanged::Build(BuildError::Refused(why)))
-                    if graph.node(why.node).kind() != Some(Kind::Source)
+                Err(ChangeError::Build(BuildError::Refused(why)))
+                    if graph.node(why.node).kind() != Some(FilterKind::Source)
                         && !refused.iter().any(|known| known.node == why.node) =>
                 {
                     with.1.steps.roll_back();
@@ -272,17 +287,17 @@ impl Changed {
 
     fn prepare(
         matched: Matched,
-        state: &State,
+        state: &PathState,
         with: (Settings, &Extras),
-    ) -> Result<Self, Unchanged> {
+    ) -> Result<Self, ChangeError> {
         let Matched { plan, ids, kept, renewed, origins, ways, anew, .. } = &matched;
-        let (mut parts, mut desks, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut parts, mut targets, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in state.parts.iter().enumerate() {
             let spaces = &state.plan.spaces;
             let is = |space: &PlannedSpace, name: &str| space.part == number && space.name == name;
             let rank =
                 |name: &str| spaces.iter().position(|space| is(space, name)).unwrap_or(usize::MAX);
-            let again = Again {
+            let again = SwapContext {
                 part,
                 kept,
                 renewed,
@@ -301,27 +316,30 @@ impl Changed {
                     None => None,
                     Some(_) => {
                         let crew = match &part.crew {
-                            Manned::By(crew) => crew,
-                            Manned::NotYet => return Err(NotTaken::NotBegun.into()),
-                            Manned::NoMore => return Err(NotTaken::Ended.into()),
+                            CrewState::Running(crew) => crew,
+                            CrewState::Pending => return Err(CommandError::NotBegun.into()),
+                            CrewState::Ended => return Err(CommandError::Ended.into()),
                         };
                         let step = with.1.steps.take(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
-                        Some(crew.further(name.clone()).map_err(BuildError::Machine)?)
+                        Some(crew.start_further(name.clone()).map_err(BuildError::Machine)?)
                     }
                 };
                 let graft = std::mem::take(&mut space.graft);
                 let (running, fresh) = (&space.running, space.fresh.take());
                 let rank = rank(&running.name);
-                desks.push((switch::Desk::new(running, fresh, graft, rank), thread));
+                targets.push((switch::SpaceSwitch::new(running, fresh, graft, rank), thread));
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
             for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
                 if matched.takes_from(state, number, &goes.name) {
                     let rank = rank(&goes.name);
-                    desks.push((switch::Desk::new(goes, None, Graft::default(), rank), None));
+                    targets.push((
+                        switch::SpaceSwitch::new(goes, None, HotSwap::default(), rank),
+                        None,
+                    ));
                 } else {
-                    leaving.push(switch::Leaving::new(goes));
+                    leaving.push(switch::LeavingSpace::new(goes));
                 }
             }
             parts.push(prepared);
@@ -329,31 +347,31 @@ impl Changed {
         let Matched { plan, ids, origins, crossed, .. } = matched;
         let mut crossed: Vec<usize> = crossed.into_iter().collect();
         crossed.sort_unstable();
-        Ok(Self { plan, ids, origins, parts, desks, leaving, crossed })
+        Ok(Self { plan, ids, origins, parts, targets, leaving, crossed })
     }
 
     fn switch(
         &mut self,
-        state: &State,
+        state: &PathState,
         (replay, settled): (Option<&record::Replay>, &dyn Fn()),
         limit: Duration,
-    ) -> Result<Switched, Unchanged> {
-        let desks = std::mem::take(&mut self.desks);
+    ) -> Result<SwitchReport, ChangeError> {
+        let targets = std::mem::take(&mut self.targets);
         let parts = self.parts.iter_mut().zip(&state.parts);
         let kernels = parts.flat_map(|(prepared, part)| {
             let kernels = part.kernels.upgrade();
             let all = std::mem::take(&mut prepared.successions).into_iter();
             all.filter_map(move |succession| Some((kernels.clone()?, succession)))
         });
-        let crossings = self.crossed.iter().copied().map(Crossing::new).collect();
+        let crossings = self.crossed.iter().copied().map(FilterMigration::new).collect();
         let (leaving, kernels) = (&self.leaving[..], kernels.collect());
         let number = state.changes;
-        let beside = switch::Beside { leaving, kernels, crossings, number, replay, settled };
-        switch::switch(desks, beside, limit)
+        let beside = switch::SwitchContext { leaving, kernels, crossings, number, replay, settled };
+        switch::switch(targets, beside, limit)
     }
 
-    /// The path is this from now on.
-    fn keep(self, state: &mut State, text: Option<String>) {
+    /// Replaces the state of the path by that of this change.
+    fn keep(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
             part.demand.follow(links(&plan.graph, &ids.nodes));
@@ -366,7 +384,7 @@ impl Changed {
             part.rising = prepared.rising;
             part.lenders = prepared.lenders;
             part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
-            part.tell();
+            part.publish();
         }
         state.changes += 1;
         state.spaces += plan.spaces.len();

@@ -1,24 +1,24 @@
-//! The changes of a recorded run, made again: one after the other in the order of the record, while
-//! the spaces stand still at the same places.
+//! Repetition of the changes of a recorded run, in recorded order, while the spaces are stopped at
+//! the recorded positions.
 
 use super::change_again;
-use super::switched::Unchanged;
+use super::outcome::ChangeError;
 use crate::live::Live;
-use crate::record::{Replay, Tape};
-use runtime::commands::NotTaken;
+use crate::record::{RecordMode, Replay};
+use runtime::commands::CommandError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The thread that repeats the changes of a record. Dropping it joins the thread: all spaces must
-/// have ended.
+/// The thread that repeats the changes of a recording. Dropping it joins the thread, which ends
+/// once all spaces have ended.
 #[derive(Debug)]
 pub(crate) struct Changer(Option<JoinHandle<()>>);
 
 impl Changer {
-    /// Begins, if these paths play a record with changes.
+    /// Starts the thread if these paths replay a recording with changes; otherwise returns `None`.
     pub(crate) fn of(lives: &[Live]) -> Option<Self> {
         let live = lives.first()?.clone();
-        let Tape::Play(replay) = &live.whole()?.extras.tape else { return None };
+        let RecordMode::Play(replay) = &live.whole()?.extras.tape else { return None };
         if replay.record().changes.is_empty() {
             return None;
         }
@@ -35,21 +35,22 @@ impl Changer {
 impl Drop for Changer {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // If it has panicked, the spaces have heard that nothing more is changed.
+            // If it panicked, its guard has announced the end of the changes to the spaces.
             let _ended = thread.join();
         }
     }
 }
 
-/// Makes the changes one after the other.
+/// Makes the recorded changes one after the other.
 fn make_all(live: &Live, replay: &Replay) {
     let over = Over(replay);
     for change in &replay.record().changes {
         replay.makes(change.number);
         match change_again(live, change) {
             Ok(()) => {}
-            // The record ends before it, the run was stopped, or a failure has told itself.
-            Err(Unchanged::NotTaken(NotTaken::Ended)) => return,
+            // The recording ends earlier, the run was stopped, or a failure has been reported
+            // already.
+            Err(ChangeError::NotTaken(CommandError::Ended)) => return,
             Err(why) => {
                 replay.changes_no_more(Some(format!("{}: {why}", change.edit)));
                 return;
@@ -59,7 +60,7 @@ fn make_all(live: &Live, replay: &Replay) {
     drop(over);
 }
 
-/// A guard that tells the spaces, when dropped, that no more changes follow.
+/// A guard that announces the end of the changes to the spaces when dropped.
 struct Over<'r>(&'r Replay);
 
 impl Drop for Over<'_> {

@@ -1,42 +1,44 @@
-//! The switch: spaces that differ are taken at block boundaries, settle their accounts in the old
-//! graph, get the new one, and go on.
+//! The switch: spaces whose content differs are borrowed at block boundaries, finish the old graph,
+//! receive the new one, and resume.
 
-use super::crossing::Crossing;
-use super::switched::{Switched, Unchanged};
+use super::migration::FilterMigration;
+use super::outcome::{ChangeError, SwitchReport};
 use crate::build::Succession;
 use crate::path::crew::Thread;
 use crate::path::running::{Kernels, RunningSpace};
 use crate::record::Replay;
 use buffer::signal::Doorbell;
-use runtime::commands::{CommandQueue, ExclusiveBorrow, NotTaken};
+use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
+use runtime::counters::SpaceCounters;
 use runtime::ledger::{DropReason, EdgeKind, Ledger};
-use runtime::report::{self, Counted};
+use runtime::report::{self};
 use runtime::space::Space;
-use runtime::space::graft::{Graft, Key};
+use runtime::space::key::NodeKey;
 use runtime::space::node::Node;
 use runtime::space::stall::StallDetector;
+use runtime::space::swap::HotSwap;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A space that is to be switched.
-pub(super) struct Desk {
+/// A space to be switched.
+pub(super) struct SpaceSwitch {
     orders: Arc<CommandQueue>,
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
-    graft: Graft,
-    /// The keys of the nodes in it after the switch.
-    stays: HashSet<Key>,
-    /// Index among the spaces of the old plan.
+    graft: HotSwap,
+    /// Keys of the nodes in the space after the switch.
+    stays: HashSet<NodeKey>,
+    /// Index among the spaces of the old plan; `usize::MAX` for a new space.
     rank: usize,
 }
 
-impl Desk {
+impl SpaceSwitch {
     pub(super) fn new(
         running: &RunningSpace,
         fresh: Option<Space>,
-        graft: Graft,
+        graft: HotSwap,
         rank: usize,
     ) -> Self {
         let stays = graft.kept.iter().map(|(_, key)| *key).collect();
@@ -44,12 +46,13 @@ impl Desk {
         Self { orders, bell, fresh, graft, stays, rank }
     }
 
-    /// Returns the nodes that are to be put into it.
+    /// Returns the nodes that will be placed in the space.
     pub(super) fn new_nodes(&mut self) -> &mut [Node] {
         self.graft.assembly.nodes_mut()
     }
 
-    /// A half of a process that is to be put into it.
+    /// Returns the half of a process with this node number among the nodes that will be placed in
+    /// the space; `of` selects the input or the output half.
     pub(super) fn half<H>(
         &mut self,
         number: usize,
@@ -58,9 +61,9 @@ impl Desk {
         self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Waits until the space has taken what lies in rings to it that go: who fills them stands
-    /// still already.
-    fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), NotTaken> {
+    /// Waits until the space has drained the rings to it that the switch removes. Their writers are
+    /// stopped already.
+    fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
             let caught_up = move |space: &mut Space| space.has_taken(&|key| !stays.contains(&key));
@@ -72,24 +75,24 @@ impl Desk {
     }
 }
 
-/// A space in which nothing is left: it ends by itself when it has taken what lies in its rings.
-pub(super) struct Leaving {
+/// A space without nodes. It drains its rings and ends by itself.
+pub(super) struct LeavingSpace {
     orders: Arc<CommandQueue>,
 }
 
-impl Leaving {
+impl LeavingSpace {
     pub(super) fn new(running: &RunningSpace) -> Self {
         Self { orders: Arc::clone(&running.orders) }
     }
 }
 
-/// A space that stands still: it was lent, or has not begun.
-pub(super) enum Standing {
+/// A stopped space: borrowed, or new.
+pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
     Fresh(Space),
 }
 
-impl Standing {
+impl StoppedSpace {
     pub(super) fn space(&mut self) -> &mut Space {
         match self {
             Self::Lent(lent) => &mut lent.space,
@@ -98,106 +101,107 @@ impl Standing {
     }
 }
 
-/// Everything that is switched apart from the spaces that differ.
-pub(super) struct Beside<'l> {
+/// Parameters of a switch other than the spaces that differ.
+pub(super) struct SwitchContext<'l> {
     /// Spaces that end.
-    pub(super) leaving: &'l [Leaving],
-    /// New kernel programs, each with the list that tracks the running ones.
+    pub(super) leaving: &'l [LeavingSpace],
+    /// New kernel programs, each with the list of the running ones.
     pub(super) kernels: Vec<(Kernels, Succession)>,
-    /// Filters that go on in another process.
-    pub(super) crossings: Vec<Crossing>,
+    /// Filters that move to another process.
+    pub(super) crossings: Vec<FilterMigration>,
     /// Number of earlier changes.
     pub(super) number: u64,
-    /// The record that it is made again from, if it is.
+    /// The recording, if the change is repeated from one.
     pub(super) replay: Option<&'l Replay>,
-    /// Callback for the moment when the old graph has settled its accounts and nothing can fail any
-    /// more.
+    /// Callback for the moment when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces.
+/// Switches these spaces, within `limit`. Fails without effect if a space cannot be borrowed in
+/// time or a new element refuses the old state.
 pub(super) fn switch(
-    mut desks: Vec<(Desk, Option<Thread>)>,
-    beside: Beside<'_>,
+    mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
+    beside: SwitchContext<'_>,
     limit: Duration,
-) -> Result<Switched, Unchanged> {
-    let Beside { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
+) -> Result<SwitchReport, ChangeError> {
+    let SwitchContext { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
     let still = replay.map(|replay| &*replay.stalls);
-    desks.iter().filter_map(|(desk, _)| desk.fresh.as_ref()).for_each(Space::comes_later);
+    targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::comes_later);
     if !crossings.is_empty() {
-        // In the order in which blocks go through them: what follows takes up what comes out of a
-        // process until that has told what it knows.
-        desks.sort_by_key(|(desk, _)| desk.rank);
+        // In the order of the plan: a space behind a process must run to receive the output that
+        // precedes the process's saved state.
+        targets.sort_by_key(|(target, _)| target.rank);
     }
-    let (desks, threads): (Vec<Desk>, Vec<Option<Thread>>) = desks.into_iter().unzip();
+    let (targets, threads): (Vec<SpaceSwitch>, Vec<Option<Thread>>) = targets.into_iter().unzip();
     let deadline = sys::clock::monotonic().saturating_add(nanos(limit));
     let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
     let mut begin = None;
-    let mut taken: Vec<(Desk, Standing)> = Vec::new();
-    let undone = |mut taken: Vec<(Desk, Standing)>, crossings: &[Crossing], why| {
-        crossings.iter().for_each(|crossing| crossing.undo(&mut taken));
-        Err(give_back(taken, why))
-    };
-    for mut desk in desks {
-        let lent = |desk: &Desk| {
+    let mut taken: Vec<(SpaceSwitch, StoppedSpace)> = Vec::new();
+    let undone =
+        |mut taken: Vec<(SpaceSwitch, StoppedSpace)>, crossings: &[FilterMigration], why| {
+            crossings.iter().for_each(|crossing| crossing.undo(&mut taken));
+            Err(resume(taken, why))
+        };
+    for mut target in targets {
+        let lent = |target: &SpaceSwitch| {
             if !crossings.is_empty() {
-                desk.catch_up(&left)?;
+                target.catch_up(&left)?;
             }
-            still.iter().for_each(|still| still.takes(&desk.orders));
-            let lent = desk.orders.borrow(left());
+            still.iter().for_each(|still| still.takes(&target.orders.status));
+            let lent = target.orders.borrow(left());
             still.iter().for_each(|still| still.goes_on());
             lent
         };
-        let standing = match desk.fresh.take() {
-            Some(space) => Standing::Fresh(space),
-            None => match lent(&desk) {
-                Ok(lent) => Standing::Lent(lent),
+        let stopped = match target.fresh.take() {
+            Some(space) => StoppedSpace::Fresh(space),
+            None => match lent(&target) {
+                Ok(lent) => StoppedSpace::Lent(lent),
                 Err(why) => return undone(taken, &crossings, why.into()),
             },
         };
         begin.get_or_insert_with(sys::clock::monotonic);
-        taken.push((desk, standing));
+        taken.push((target, stopped));
         if !crossings.is_empty()
-            && let Some((_, standing)) = taken.last_mut()
+            && let Some((_, stopped)) = taken.last_mut()
         {
-            standing.space().settle();
+            stopped.space().settle();
         }
         if let Err(why) = crossings.iter_mut().try_for_each(|one| one.save(&mut taken)) {
             return undone(taken, &crossings, why);
         }
     }
-    if let Err(why) = crossings.iter().try_for_each(|one| one.teach(&mut taken)) {
+    if let Err(why) = crossings.iter().try_for_each(|one| one.restore(&mut taken)) {
         return undone(taken, &crossings, why);
     }
     if let Err(why) = renew(&mut taken) {
         return undone(taken, &crossings, why);
     }
-    let mut switched = Switched::default();
+    let mut switched = SwitchReport::default();
     let home: u64 = crossings.iter().map(|one| one.brings_home(&mut taken)).sum();
     let drops = dropped(&mut taken);
-    let start: Vec<Counted> = counted(&mut taken);
+    let start: Vec<SpaceCounters> = counted(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(rings_that_go).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
-        // Of one program at most: nothing has happened.
+        // At most one program changes, so nothing needs to be switched back.
         let _ = renew(&mut taken);
         return undone(taken, &crossings, why.into());
     }
     crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
-    for (_, standing) in &mut taken {
-        if let Standing::Lent(lent) = standing {
+    for (_, stopped) in &mut taken {
+        if let StoppedSpace::Lent(lent) = stopped {
             lent.space.note_change(number);
         }
     }
     settle(&mut taken, &firsts, still);
     settled();
-    let first = taken.iter_mut().find(|(_, standing)| matches!(standing, Standing::Lent(_)));
-    switched.position = first.map_or(0, |(_, standing)| standing.space().counted().position());
-    let before: Vec<Counted> = counted(&mut taken);
+    let first = taken.iter_mut().find(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
+    switched.position = first.map_or(0, |(_, stopped)| stopped.space().counted().position());
+    let before: Vec<SpaceCounters> = counted(&mut taken);
     let now = dropped(&mut taken);
-    goes_on(&mut taken, kernels, &mut switched);
+    record_successors(&mut taken, kernels, &mut switched);
     let left_behind = graft(&mut taken);
-    let after: Vec<Counted> = counted(&mut taken);
+    let after: Vec<SpaceCounters> = counted(&mut taken);
     for (key, blocks) in &now {
         let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
         if more > 0 {
@@ -205,58 +209,58 @@ pub(super) fn switch(
         }
     }
     // Sinks first.
-    for ((_, standing), thread) in taken.into_iter().zip(threads).rev() {
-        match (standing, thread) {
-            (Standing::Lent(lent), _) => lent.back(),
-            (Standing::Fresh(space), Some(thread)) => thread.go(space),
-            (Standing::Fresh(_), None) => {}
+    for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
+        match (stopped, thread) {
+            (StoppedSpace::Lent(lent), _) => lent.back(),
+            (StoppedSpace::Fresh(space), Some(thread)) => thread.go(space),
+            (StoppedSpace::Fresh(_), None) => {}
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
-    let last = |one: &Leaving| {
-        still.iter().for_each(|still| still.ends(&one.orders));
+    let last = |one: &LeavingSpace| {
+        still.iter().for_each(|still| still.ends(&one.orders.status));
         one.orders.last(left())
     };
-    let last: Vec<Counted> = leaving.iter().filter_map(last).collect();
+    let last: Vec<SpaceCounters> = leaving.iter().filter_map(last).collect();
     still.iter().for_each(|still| still.goes_on());
     let drains = last.len() < leaving.len();
-    judge(
+    compute_losses(
         &mut switched,
-        Counts { begin: start, before, after, last, left_behind, home, rings, drains },
+        SwitchCounts { begin: start, before, after, last, left_behind, home, rings, drains },
     );
     Ok(switched)
 }
 
-/// Records the new kernel programs as the running ones. Takes the decision state of filters out of
-/// the kernel with them, and reports blocks that were handed over and not taken.
-fn goes_on(
-    taken: &mut [(Desk, Standing)],
+/// Records the new kernel programs as the running ones. Transfers filter state out of the old ones,
+/// and counts blocks that were handed over but not received.
+fn record_successors(
+    taken: &mut [(SpaceSwitch, StoppedSpace)],
     kernels: Vec<(Kernels, Succession)>,
-    switched: &mut Switched,
+    switched: &mut SwitchReport,
 ) {
     for (all, Succession { kernel, first, next }) in kernels {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kernel) = all.get_mut(kernel) else { continue };
-        let spaces = taken.iter_mut().map(|(_, standing)| standing.space());
+        let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
         let came = spaces.filter_map(|space| space.taken_of(first)).next().unwrap_or_default();
         let (lost, duplicated) = kernel.era.missing(&came);
         switched.lost += lost;
         switched.duplicated += duplicated;
         for (node, bytes) in kernel.era.kept() {
-            for (_, standing) in taken.iter_mut() {
-                standing.space().learn(node, &bytes);
+            for (_, stopped) in taken.iter_mut() {
+                stopped.space().learn(node, &bytes);
             }
         }
-        kernel.goes_on(next.era, came);
+        kernel.begin_era(next.era, came);
     }
 }
 
-/// The rings out of a space that go.
-fn rings_that_go((desk, standing): &mut (Desk, Standing)) -> Vec<usize> {
-    let keys = standing.space().keys().into_iter().filter(|key| !desk.stays.contains(key));
+/// Returns the numbers of the rings out of a space that the switch removes.
+fn rings_that_go((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usize> {
+    let keys = stopped.space().keys().into_iter().filter(|key| !target.stays.contains(key));
     let number = |key| match key {
-        Key::Export(number) => Some(number),
-        Key::Node(_) | Key::Given(_) | Key::Import(_) => None,
+        NodeKey::Export(number) => Some(number),
+        NodeKey::Node(_) | NodeKey::Given(_) | NodeKey::Import(_) => None,
     };
     keys.filter_map(number).collect()
 }
@@ -265,49 +269,54 @@ fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nothing has happened.
-fn give_back(taken: Vec<(Desk, Standing)>, why: Unchanged) -> Unchanged {
-    for (_, standing) in taken.into_iter().rev() {
-        if let Standing::Lent(lent) = standing {
+/// Returns the borrowed spaces unchanged.
+fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
+    for (_, stopped) in taken.into_iter().rev() {
+        if let StoppedSpace::Lent(lent) = stopped {
             lent.back();
         }
     }
     why
 }
 
-/// Filters that are made anew get what the old ones know.
-fn renew(taken: &mut [(Desk, Standing)]) -> Result<(), Unchanged> {
+/// Moves the state of old filters into the ones that replace them. On failure, moves it back.
+fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
-        let (desk, standing) = &mut taken[done];
-        if let Err(mistake) = standing.space().renew(&mut desk.graft.renewed) {
-            for (desk, standing) in &mut taken[..done] {
-                // What was taken from it fits it.
-                let _ = standing.space().renew(&mut desk.graft.renewed);
+        let (target, stopped) = &mut taken[done];
+        if let Err(mistake) = stopped.space().renew(&mut target.graft.renewed) {
+            for (target, stopped) in &mut taken[..done] {
+                // A filter accepts the state that was taken from it.
+                let _ = stopped.space().renew(&mut target.graft.renewed);
             }
-            return Err(Unchanged::Refused(format!("the new filter is not given it: {mistake}")));
+            return Err(ChangeError::Refused(format!("the new filter is not given it: {mistake}")));
         }
     }
     Ok(())
 }
 
-/// Drains the old graph: removed nodes release what they hold, and removed rings are emptied. So is
-/// the output of ended kernel programs, for the sources of these numbers.
-fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&StallDetector>) {
-    let stays: HashSet<Key> = taken.iter().flat_map(|(desk, _)| &desk.stays).copied().collect();
-    let goes = |desk: &Desk, key: Key| match key {
-        Key::Node(_) | Key::Given(_) => !stays.contains(&key),
-        Key::Export(_) | Key::Import(_) => !desk.stays.contains(&key),
+/// Drains the old graph: removed nodes release the blocks that they hold, removed rings are
+/// emptied, and so is the output of replaced kernel programs, which enters at the sources `firsts`.
+fn settle(
+    taken: &mut [(SpaceSwitch, StoppedSpace)],
+    firsts: &[usize],
+    still: Option<&StallDetector>,
+) {
+    let stays: HashSet<NodeKey> =
+        taken.iter().flat_map(|(target, _)| &target.stays).copied().collect();
+    let goes = |target: &SpaceSwitch, key: NodeKey| match key {
+        NodeKey::Node(_) | NodeKey::Given(_) => !stays.contains(&key),
+        NodeKey::Export(_) | NodeKey::Import(_) => !target.stays.contains(&key),
     };
-    let old = |standing: &Standing| matches!(standing, Standing::Lent(_));
-    // How many may still let out more than a ring holds that stays.
-    let pours = taken.iter_mut().filter(|(_, standing)| old(standing));
-    let pours = pours.filter_map(|(_, standing)| {
-        let space = standing.space();
+    let old = |stopped: &StoppedSpace| matches!(stopped, StoppedSpace::Lent(_));
+    // Spaces that drain kernel output, which may exceed the capacity of a staying ring.
+    let pours = taken.iter_mut().filter(|(_, stopped)| old(stopped));
+    let pours = pours.filter_map(|(_, stopped)| {
+        let space = stopped.space();
         firsts.iter().any(|first| space.taken_of(*first).is_some()).then_some(())
     });
     let pouring = AtomicUsize::new(pours.count());
-    let one = |desk: &Desk, space: &mut Space| {
-        let bell = Arc::clone(&desk.bell);
+    let one = |target: &SpaceSwitch, space: &mut Space| {
+        let bell = Arc::clone(&target.bell);
         let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
         for first in firsts {
             if space.taken_of(*first).is_some() {
@@ -317,43 +326,44 @@ fn settle(taken: &mut [(Desk, Standing)], firsts: &[usize], still: Option<&Stall
                 pouring.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // Whoever pours out fills rings that stay, too.
+        // Draining also fills rings that stay, so their readers must read.
         while pouring.load(Ordering::Relaxed) > 0 {
             space.take_rings();
             wait();
         }
         space.take_as_recorded();
-        space.empty_all_rings(&|key| goes(desk, key), &wait);
-        space.retire(&|key| !goes(desk, key));
+        space.empty_all_rings(&|key| goes(target, key), &wait);
+        space.retire(&|key| !goes(target, key));
         space.has_settled();
     };
-    for (_, standing) in taken.iter_mut().filter(|(_, standing)| old(standing)) {
-        standing.space().moves();
+    for (_, stopped) in taken.iter_mut().filter(|(_, stopped)| old(stopped)) {
+        stopped.space().moves();
     }
-    let many = taken.iter().filter(|(_, standing)| old(standing)).count();
+    let many = taken.iter().filter(|(_, stopped)| old(stopped)).count();
     still.iter().for_each(|still| still.settles(many));
-    let standing = taken.iter_mut().filter(|(_, standing)| old(standing));
+    let stopped = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     if many < 2 {
-        standing.for_each(|(desk, standing)| one(desk, standing.space()));
+        stopped.for_each(|(target, stopped)| one(target, stopped.space()));
         return;
     }
-    // Each in a thread: one may let out more than a ring holds, and another one takes it.
+    // One thread per space, because one may emit more than a ring holds, and another one reads it.
     std::thread::scope(|scope| {
-        for (desk, standing) in standing {
+        for (target, stopped) in stopped {
             let one = &one;
-            scope.spawn(move || one(desk, standing.space()));
+            scope.spawn(move || one(target, stopped.space()));
         }
     });
 }
 
-/// The new graphs; answers how many blocks that are held did not arrive with their filters.
-fn graft(taken: &mut [(Desk, Standing)]) -> u64 {
-    let mut homes: HashMap<Key, usize> = HashMap::new();
-    for (at, (desk, _)) in taken.iter().enumerate() {
-        homes.extend(desk.stays.iter().map(|key| (*key, at)));
+/// Swaps in the new graphs. Returns the number of held blocks that could not move with their
+/// filters.
+fn graft(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
+    let mut homes: HashMap<NodeKey, usize> = HashMap::new();
+    for (at, (target, _)) in taken.iter().enumerate() {
+        homes.extend(target.stays.iter().map(|key| (*key, at)));
     }
     let mut lost = 0;
-    let mut arrived: Vec<HashMap<Key, Node>> = taken.iter().map(|_| HashMap::new()).collect();
+    let mut arrived: Vec<HashMap<NodeKey, Node>> = taken.iter().map(|_| HashMap::new()).collect();
     for at in 0..taken.len() {
         for key in taken[at].1.space().keys() {
             let Some(home) = homes.get(&key).copied().filter(|home| *home != at) else { continue };
@@ -367,52 +377,53 @@ fn graft(taken: &mut [(Desk, Standing)]) -> u64 {
             arrived[home].insert(key, node);
         }
     }
-    for ((desk, standing), mut arrived) in taken.iter_mut().zip(arrived) {
-        standing.space().graft(std::mem::take(&mut desk.graft), &mut arrived);
+    for ((target, stopped), mut arrived) in taken.iter_mut().zip(arrived) {
+        stopped.space().swap(std::mem::take(&mut target.graft), &mut arrived);
     }
     lost
 }
 
-fn counted(taken: &mut [(Desk, Standing)]) -> Vec<Counted> {
-    taken.iter_mut().map(|(_, standing)| standing.space().counted()).collect()
+fn counted(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
+    taken.iter_mut().map(|(_, stopped)| stopped.space().counted()).collect()
 }
 
-/// Returns the blocks lost by sources so far, by name and place.
-fn dropped(taken: &mut [(Desk, Standing)]) -> HashMap<(String, DropReason), u64> {
+/// Returns the blocks lost by sources so far, by source and place of the loss.
+fn dropped(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
-    let lost = taken.iter_mut().flat_map(|(_, standing)| standing.space().lost_by_sources());
+    let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().lost_by_sources());
     for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_lost()) {
         *all.entry((name, place)).or_default() += blocks;
     }
     all
 }
 
-/// Counters taken during a switch.
-struct Counts {
-    /// At the moment when the spaces were taken.
-    begin: Vec<Counted>,
-    /// At the moment when the old graph had settled its accounts.
-    before: Vec<Counted>,
-    /// In the new graph, before it went on.
-    after: Vec<Counted>,
-    /// Counters of spaces that have ended since.
-    last: Vec<Counted>,
-    /// Held blocks that did not come along with their filter.
+/// Counters at the steps of a switch.
+struct SwitchCounts {
+    /// Counters of the old graph, when the spaces had stopped.
+    begin: Vec<SpaceCounters>,
+    /// Counters of the old graph, when it was finished.
+    before: Vec<SpaceCounters>,
+    /// Counters of the new graph, before the spaces resumed.
+    after: Vec<SpaceCounters>,
+    /// Final counters of spaces that have ended since.
+    last: Vec<SpaceCounters>,
+    /// Held blocks that did not move with their filter.
     left_behind: u64,
-    /// Held blocks that were in another process before.
+    /// Held blocks that return from another process.
     home: u64,
-    /// The rings that go.
+    /// Numbers of removed rings.
     rings: HashSet<usize>,
-    /// True if a space that leaves has not ended yet.
+    /// True if a leaving space has not ended yet.
     drains: bool,
 }
 
 /// Computes lost, duplicated and reordered blocks from the counters.
-fn judge(switched: &mut Switched, counts: Counts) {
-    let Counts { begin, before, after, last, left_behind, home, rings, drains } = counts;
-    switched.reports = report::joined_reports(&[after.clone(), last.clone()].concat());
-    let with = |spaces: Vec<Counted>| report::joined([spaces, last.clone()].concat(), true);
-    let (begin, old, new) = (report::joined(begin, true), with(before), with(after));
+fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
+    let SwitchCounts { begin, before, after, last, left_behind, home, rings, drains } = counts;
+    switched.reports = report::merge_reports(&[after.clone(), last.clone()].concat());
+    let with =
+        |spaces: Vec<SpaceCounters>| report::merge_ledger([spaces, last.clone()].concat(), true);
+    let (begin, old, new) = (report::merge_ledger(begin, true), with(before), with(after));
     switched.lost += left_behind + thrown_away(&old).saturating_sub(thrown_away(&begin));
     for node in &old.filters {
         let (came, became) = node.balance();
@@ -424,18 +435,18 @@ fn judge(switched: &mut Switched, counts: Counts) {
         let ended = edge.taken.blocks + dropped;
         let missing = edge.put.blocks.saturating_sub(ended);
         match edge.kind {
-            // Of what went in an earlier change, the far side may have ended since.
-            EdgeKind::Ring | EdgeKind::Deal | EdgeKind::Join if !rings.contains(&edge.planned) => {}
+            // The reader of a ring that an earlier change removed may have ended since.
+            EdgeKind::Ring | EdgeKind::Dispatch | EdgeKind::Join
+                if !rings.contains(&edge.planned) => {}
             EdgeKind::Ring if drains => switched.draining += missing,
             _ => switched.lost += missing,
         }
         switched.duplicated += ended.saturating_sub(edge.put.blocks);
     }
-    // What stays goes on counting where it was: a difference is a block that was forgotten, or was
-    // counted twice.
-    let mut was = Sums::of(&old);
+    // Elements that stay continue their counters; a difference is a lost or a duplicated block.
+    let mut was = Totals::of(&old);
     was.comes_home(home);
-    for (was, is) in was.0.into_iter().zip(Sums::of(&new).0) {
+    for (was, is) in was.0.into_iter().zip(Totals::of(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
     }
@@ -447,8 +458,8 @@ fn judge(switched: &mut Switched, counts: Counts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Blocks that were thrown away for want of room or because something failed: not what filters drop
-/// because it is their task.
+/// Returns the blocks dropped for lack of room or after a failure, in contrast to drops that are a
+/// filter's purpose.
 fn thrown_away(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
@@ -457,11 +468,12 @@ fn thrown_away(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// Totals of a graph.
-struct Sums([u64; 8]);
+/// Block totals of a graph: taken, made, passed, unselected, consumed and held by nodes; put on and
+/// taken from edges.
+struct Totals([u64; 8]);
 
-impl Sums {
-    /// Accounts for blocks held by a process that are now held here: adds them as made and as held.
+impl Totals {
+    /// Counts blocks that return from a process as made and as held.
     const fn comes_home(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

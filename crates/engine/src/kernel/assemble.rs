@@ -1,54 +1,56 @@
-//! The lines of an attach point as one program. [SL §5.3, §7.1; CONTRACT 18]
+//! The requests of an attach point as one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
-//! In: the joint tree of the lines. Out: the program, and where what is handed over to whom. Pieces
-//! stand one inside the other, each in an arm of its own, so that what several branches have in
-//! common is done once and knows what was found before.
+//! In: the fused tree of the requests. Out: the program, and the format of each exit. The code of a
+//! filter nests in the code of the filter before it, each in a branch of its own, so that work
+//! common to several branches is done once and its results are known in all of them.
 
-use super::joint::{Fork, Joint, Member, Tally};
-use super::tree::Tree;
+use super::fused::{Fork, FusedTree, Member, Tally};
+use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
 use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
-use endpoint::source::rx::take::Head;
-use filter::{Arguments, Kind};
+use endpoint::source::rx::take::FirstHeader;
+use filter::{Arguments, FilterKind};
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
 use std::cell::{Cell, RefCell};
 
-/// Lines as a program.
+/// The code of several requests.
 #[derive(Debug)]
 pub(super) struct Assembled {
     /// The program.
     pub(super) program: ebpf::Program,
-    /// True for each exit whose frames begin behind a VLAN tag that may lie beside the frame.
+    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
+    /// beside the frame.
     pub(super) behind_tag: Vec<bool>,
-    /// And what frames begin with there.
-    pub(super) heads: Vec<Head>,
+    /// The first header of the frames at each exit.
+    pub(super) heads: Vec<FirstHeader>,
 }
 
 /// The final action of a program on its frames.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Layout<'l> {
-    /// It copies them into these rings, and lets them by.
-    Watches(&'l tap::FusedTap),
-    /// It leads them to a socket, or out by the interfaces of these steps, and nobody else gets
-    /// them.
-    Takes(&'l Redirect, &'l [(usize, u32)]),
+pub(super) enum FrameAction<'l> {
+    /// Copies frames into these rings, and lets them pass.
+    Tap(&'l tap::FusedTap),
+    /// Redirects frames to a socket, or to the egress interfaces of these steps; the host does not
+    /// receive them.
+    Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The reason requests cannot form a program, with the request and node at fault if there is one.
+/// The reason that requests cannot form a program, with the request and node at fault if there is
+/// one.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub(super) at: Option<(usize, NodeId)>,
     pub(super) why: String,
 }
 
-/// Makes the program.
+/// Emits the program.
 pub(super) fn assemble(
-    joint: &Joint,
+    fused: &FusedTree,
     members: &[Member<'_>],
-    (target, layout): (Target, Layout<'_>),
+    (target, layout): (Target, FrameAction<'_>),
 ) -> Result<Assembled, Misfit> {
     if members.iter().any(|member| !fits(member.tree)) {
         let why = "it leaves the kernel on more ways than one program has".to_owned();
@@ -56,14 +58,14 @@ pub(super) fn assemble(
     }
     let emission = Emission {
         takes: match layout {
-            Layout::Watches(_) => None,
-            Layout::Takes(_, leads) => Some(leads),
+            FrameAction::Tap(_) => None,
+            FrameAction::Redirect(_, leads) => Some(leads),
         },
-        joint,
+        fused,
         members,
         at: Cell::new(None),
-        behind_tag: RefCell::new(vec![false; joint.hands.len()]),
-        heads: RefCell::new(vec![Head::Link; joint.hands.len()]),
+        behind_tag: RefCell::new(vec![false; fused.hands.len()]),
+        heads: RefCell::new(vec![FirstHeader::Link; fused.hands.len()]),
     };
     let made = emission.program(target, layout);
     let (behind_tag, heads) = (emission.behind_tag.into_inner(), emission.heads.into_inner());
@@ -72,68 +74,68 @@ pub(super) fn assemble(
 }
 
 /// Returns true if the exits of a request fit the limits of one program.
-pub(super) fn fits(tree: &Tree) -> bool {
+pub(super) fn fits(tree: &RequestTree) -> bool {
     tree.hands.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
 }
 
 struct Emission<'t> {
     /// For an XDP redirect, the egress interfaces by step.
     takes: Option<&'t [(usize, u32)]>,
-    joint: &'t Joint,
+    fused: &'t FusedTree,
     members: &'t [Member<'t>],
-    /// The node that was emitted last: whose fault it is.
+    /// The request and node emitted last, which are at fault if emission fails.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
-    heads: RefCell<Vec<Head>>,
+    heads: RefCell<Vec<FirstHeader>>,
 }
 
 impl Emission<'_> {
-    fn program(&self, target: Target, layout: Layout<'_>) -> Result<ebpf::Program, Unfit> {
+    fn program(&self, target: Target, layout: FrameAction<'_>) -> Result<ebpf::Program, Unfit> {
         match layout {
-            Layout::Watches(joint) => tap::fused(
+            FrameAction::Tap(fused) => tap::fused(
                 target,
-                joint,
+                fused,
                 |s, on, done| self.body(s, on, done),
-                |s, on| self.nobody(s, on),
+                |s, on| self.unreadable(s, on),
             ),
-            Layout::Takes(take, _) => redirect::redirect(
+            FrameAction::Redirect(take, _) => redirect::redirect(
                 target,
                 take,
                 |s, on, done| self.body(s, on, done),
-                |s, on| self.nobody(s, on),
+                |s, on| self.unreadable(s, on),
             ),
         }
     }
 
     fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
         let length = s.viewed(on);
-        s.tally(self.joint.tally(Tally::Ran), length);
+        s.tally(self.fused.tally(Tally::Ran), length);
         self.chain(s, on, done)
     }
 
-    /// As long as there is one way to go, pieces stand one behind the other: such a chain can be
-    /// as long as it likes, since what becomes too much for one program goes on in the next.
+    /// Emits a chain of steps without forks. Their code is sequential instead of nested, so a chain
+    /// may have any length; an overlong program continues in tail calls.
     fn chain<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         mut on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        let joint = self.joint;
+        let fused = self.fused;
         let mut from = None;
-        while let Some((fork, step, classes)) = joint.only_step(from) {
+        while let Some((fork, step, classes)) = fused.only_step(from) {
             let here = on;
             s.or_else(
                 |s, miss| only_of(s, here.class, classes, miss),
                 |s| self.end_at(s, Tally::Unselected(fork), here, done),
             );
             let length = s.viewed(on);
-            s.tally(joint.tally(Tally::Entered(step)), length);
+            s.tally(fused.tally(Tally::Entered(step)), length);
             on = s.link_or(Answer::new(on.class, on), |s| self.doubt(s, step, here, done)).layers;
             let (word, twin, arguments) = self.piece(step)?;
             let piece = (word, twin, arguments);
             let answer = if self.edits(step) {
-                // Where the frame may have been changed, places are found anew.
+                // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
                     let on = s.restore_layers(kept);
@@ -155,46 +157,46 @@ impl Emission<'_> {
         self.route(s, from, on, done)
     }
 
-    /// Returns true if a step changes frames.
+    /// Returns true if a step edits frames.
     fn edits(&self, step: usize) -> bool {
-        let (line, id) = self.joint.node(self.members, step);
+        let (line, id) = self.fused.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
-        used.is_some_and(|used| used.description.kind == Kind::Editing)
+        used.is_some_and(|used| used.description.kind == FilterKind::Editing)
     }
 
-    /// Has a frame sent out, if that is what a step does.
+    /// Marks a frame for its egress interface, if the step sends frames.
     fn lead(&self, s: &mut Scope<'_, '_>, step: usize) {
-        let Some((mark, _)) = self.joint.lead(step) else { return };
+        let Some((mark, _)) = self.fused.lead(step) else { return };
         match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
-            // One line's steps are those of the program.
+            // A redirecting program has one request, so its steps have the program's numbers.
             Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),
         }
     }
 
-    /// Hands over what a step is unsure of.
+    /// Delivers a block that a step is unsure of.
     fn doubt<'s>(&self, s: &mut Scope<'s, '_>, step: usize, on: Layers<'s>, done: Exit<'s>) {
-        // Each in an arm of its own, behind which the stack is free again.
-        self.joint.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
+        // One branch each, after which its stack is free again.
+        self.fused.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
         s.leave(done);
     }
 
     fn end_at<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
         let length = s.viewed(on);
-        s.tally(self.joint.tally(tally), length);
+        s.tally(self.fused.tally(tally), length);
         s.leave(done);
     }
 
-    /// Emits the path of a frame that cannot be read at all.
-    fn nobody<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+    /// Emits the path of an unreadable frame.
+    fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let length = s.viewed(on);
-        s.tally(self.joint.tally(Tally::Ran), length);
+        s.tally(self.fused.tally(Tally::Ran), length);
         self.all_unsure(s, on);
     }
 
     fn hand(&self, number: usize) -> Delivery {
-        let failed = Some(self.joint.tally(Tally::Failed(number)));
-        let out = &self.joint.hands[number];
+        let failed = Some(self.fused.tally(Tally::Failed(number)));
+        let out = &self.fused.hands[number];
         let tree = self.members[out.line].tree;
         let reader = u8::try_from(tree.hands[out.own].sink).unwrap_or(u8::MAX);
         let first = u16::try_from(out.line * DELIVERIES_MAX as usize).unwrap_or(u16::MAX);
@@ -203,8 +205,8 @@ impl Emission<'_> {
         Delivery { number, reader, exit: way, shared: tree.shares(out.own), failed }
     }
 
-    /// Sends a block on its ways, and then to `done`: `on` is what is known of it, its class
-    /// included.
+    /// Emits the edges behind a step, or behind the source if `from` is `None`; continues at
+    /// `done`. `on` is the state of the block, including its class.
     fn route<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -212,7 +214,7 @@ impl Emission<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        match self.joint.forks_at(from).count() {
+        match self.fused.forks_at(from).count() {
             0 => s.leave(done),
             1 => self.route_alike(s, from, on, done)?,
             _ => self.route_apart(s, from, on, done)?,
@@ -228,10 +230,10 @@ impl Emission<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        let joint = self.joint;
-        let Some((number, fork)) = joint.forks_at(from).next() else { return Ok(()) };
+        let fused = self.fused;
+        let Some((number, fork)) = fused.forks_at(from).next() else { return Ok(()) };
         let several = (!fork.is_one()).then(|| s.var(0));
-        for (step, classes) in joint.behind(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (step, classes) in fused.behind(from).filter(|(_, set)| may_be(on.class, set)) {
             s.arm(|t, end| {
                 only_of(t, on.class, classes, end);
                 match several {
@@ -243,7 +245,7 @@ impl Emission<'_> {
                 }
             })?;
         }
-        for (hand, classes) in joint.out(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (hand, classes) in fused.out(from).filter(|(_, set)| may_be(on.class, set)) {
             s.arm(|t, end| {
                 only_of(t, on.class, classes, end);
                 self.leave(t, hand, on);
@@ -258,17 +260,17 @@ impl Emission<'_> {
             s.arm(|t, none| {
                 let taken = t.get(taken);
                 t.only(taken, Cmp::Ne, 0, none);
-                t.tally(joint.tally(Tally::Passed(number)), length);
+                t.tally(fused.tally(Tally::Passed(number)), length);
                 t.leave(done);
             });
         }
-        s.tally(joint.tally(Tally::Unselected(number)), length);
+        s.tally(fused.tally(Tally::Unselected(number)), length);
         s.leave(done);
         Ok(())
     }
 
-    /// Emits forks at which requests take different edges. Taken forks are marked in memory: marks
-    /// on the stack would have the verifier explore every combination.
+    /// Emits forks at which requests take different edges. Taken forks are marked in memory: with
+    /// marks on the stack, the verifier would explore every combination.
     fn route_apart<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -276,14 +278,14 @@ impl Emission<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        let joint = self.joint;
+        let fused = self.fused;
         let open = |fork: &Fork| self.may_take(fork, from, on.class);
         let marks = || {
-            let open = joint.forks_at(from).filter(|(_, fork)| open(fork));
+            let open = fused.forks_at(from).filter(|(_, fork)| open(fork));
             open.map(|(number, fork)| (small(number), fork))
         };
         marks().for_each(|(mark, _)| s.mark(mark, false));
-        for (step, classes) in joint.behind(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (step, classes) in fused.behind(from).filter(|(_, set)| may_be(on.class, set)) {
             s.arm(|t, end| {
                 only_of(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
@@ -291,7 +293,7 @@ impl Emission<'_> {
                 self.step(t, step, on, end)
             })?;
         }
-        for (hand, classes) in joint.out(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (hand, classes) in fused.out(from).filter(|(_, set)| may_be(on.class, set)) {
             s.arm(|t, end| {
                 only_of(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.hands.contains(&hand));
@@ -300,27 +302,27 @@ impl Emission<'_> {
             });
         }
         let length = s.viewed(on);
-        for (number, fork) in joint.forks_at(from) {
+        for (number, fork) in fused.forks_at(from) {
             if !open(fork) {
-                s.tally(joint.tally(Tally::Unselected(number)), length);
+                s.tally(fused.tally(Tally::Unselected(number)), length);
                 continue;
             }
             s.arm(|t, end| {
                 t.arm(|u, none| {
                     u.only_marked(small(number), none);
                     if !fork.is_one() {
-                        u.tally(joint.tally(Tally::Passed(number)), length);
+                        u.tally(fused.tally(Tally::Passed(number)), length);
                     }
                     u.leave(end);
                 });
-                t.tally(joint.tally(Tally::Unselected(number)), length);
+                t.tally(fused.tally(Tally::Unselected(number)), length);
             });
         }
         s.leave(done);
         Ok(())
     }
 
-    /// A filter, and all behind it; then to `end`.
+    /// Emits a filter and all steps behind it; continues at `end`.
     fn step<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -329,7 +331,7 @@ impl Emission<'_> {
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
         let length = s.viewed(on);
-        s.tally(self.joint.tally(Tally::Entered(step)), length);
+        s.tally(self.fused.tally(Tally::Entered(step)), length);
         let (word, twin, arguments) = self.piece(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
@@ -340,8 +342,8 @@ impl Emission<'_> {
             let none = Layers { class: Value::Const(0), ..on };
             self.route(t, Some(step), none, end)
         })?;
-        for hand in self.joint.unsure(step) {
-            // Each in an arm of its own, behind which the stack is free again.
+        for hand in self.fused.unsure(step) {
+            // One branch each, after which its stack is free again.
             s.arm(|t, _| self.leave(t, hand, on));
         }
         s.leave(end);
@@ -349,43 +351,43 @@ impl Emission<'_> {
     }
 
     fn piece(&self, step: usize) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
-        let (line, id) = self.joint.node(self.members, step);
+        let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
         let used = used.ok_or_else(|| Unfit::new("it is no filter"))?;
         let twin = used.description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-        Ok((self.joint.word(self.members, step), twin, &used.arguments))
+        Ok((self.fused.word(self.members, step), twin, &used.arguments))
     }
 
-    /// Hands a block over.
+    /// Delivers a block at an exit.
     fn leave<'s>(&self, s: &mut Scope<'s, '_>, hand: usize, on: Layers<'s>) {
         let length = s.viewed(on);
-        s.tally(self.joint.tally(Tally::Handed(hand)), length);
+        s.tally(self.fused.tally(Tally::Handed(hand)), length);
         self.behind_tag.borrow_mut()[hand] = tap::is_behind_tag(&on);
         self.heads.borrow_mut()[hand] = match (on.linked, on.l3) {
-            (true, _) => Head::Link,
-            (false, Some(_)) => Head::Packet,
-            (false, None) => Head::Bytes,
+            (true, _) => FirstHeader::Link,
+            (false, Some(_)) => FirstHeader::Packet,
+            (false, None) => FirstHeader::Bytes,
         };
         s.deliver(self.hand(hand), on, on.class);
     }
 
     /// Emits the path of an unreadable frame: every node behind the source is unsure of it.
     fn all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
-        let joint = self.joint;
+        let fused = self.fused;
         let length = s.viewed(on);
-        for (step, _) in joint.behind(None).filter(|(_, set)| may_be(on.class, set)) {
-            s.tally(joint.tally(Tally::Entered(step)), length);
-            joint.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
+        for (step, _) in fused.behind(None).filter(|(_, set)| may_be(on.class, set)) {
+            s.tally(fused.tally(Tally::Entered(step)), length);
+            fused.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
         }
-        for (hand, _) in joint.out(None).filter(|(_, set)| may_be(on.class, set)) {
+        for (hand, _) in fused.out(None).filter(|(_, set)| may_be(on.class, set)) {
             s.arm(|t, _| self.leave(t, hand, on));
         }
-        for (number, fork) in joint.forks_at(None) {
+        for (number, fork) in fused.forks_at(None) {
             match self.may_take(fork, None, on.class) {
                 true if fork.is_one() => {}
-                true => s.tally(joint.tally(Tally::Passed(number)), length),
-                false => s.tally(joint.tally(Tally::Unselected(number)), length),
+                true => s.tally(fused.tally(Tally::Passed(number)), length),
+                false => s.tally(fused.tally(Tally::Unselected(number)), length),
             }
         }
     }
@@ -394,8 +396,8 @@ impl Emission<'_> {
 impl Emission<'_> {
     /// Returns true if a block of this class may take an edge of a fork.
     fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
-        let steps = fork.steps.iter().map(|step| &self.joint.steps[*step].classes);
-        let hands = self.joint.out(from).filter(|(hand, _)| fork.hands.contains(hand));
+        let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
+        let hands = self.fused.out(from).filter(|(hand, _)| fork.hands.contains(hand));
         steps.chain(hands.map(|(_, set)| set)).any(|set| may_be(class, set))
     }
 }
@@ -404,7 +406,7 @@ fn small(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// Returns true if the set may contain the class; a class unknown at emission always may be.
+/// Returns true if the set may contain the class. A class unknown at emission always may be in it.
 fn may_be(class: Value<'_>, set: &ClassSet) -> bool {
     match class {
         Value::Const(class) => set.contains(class),
@@ -412,7 +414,7 @@ fn may_be(class: Value<'_>, set: &ClassSet) -> bool {
     }
 }
 
-/// Goes on only with a class of the set.
+/// Continues with classes of the set, and exits to `miss` with others.
 fn only_of<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
     let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
     match set.ranges() {

@@ -1,31 +1,30 @@
-//! Between a path and whoever runs its lines in the kernel: this process, or somebody who may.
+//! The interface between a path and the process that runs its requests in the kernel: this process,
+//! or a privileged one.
 
-use super::ended::Ended;
+use super::final_counters::FinalCounters;
 use crate::error::BuildError;
-use endpoint::source::kernel::Standing;
-use endpoint::source::kernel::place::Closed;
+use endpoint::source::kernel::Attachment;
+use endpoint::source::kernel::attach_point::AttachError;
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{Program as Planned, Refused};
+pub(crate) use pipeline::plan::KernelRefusal;
+use pipeline::plan::Program as Planned;
 use std::fmt;
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
-/// A refusal by the kernel, with the node at fault.
-pub(crate) type Refusal = Refused;
-
-/// Adds requests to programs: this process, or a privileged one.
+/// A process that attaches requests to programs: this process, or a privileged one.
 pub trait Host: fmt::Debug + Sync {
-    /// Adds a line, or says why not, and then nothing has changed.
-    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError>;
+    /// Attaches a request. If this fails, nothing has changed.
+    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
 
-/// A line that is to run in the kernel.
+/// A request to run in the kernel.
 #[derive(Debug)]
-pub struct Asked<'p> {
-    /// The graph of the request, its ends complete.
+pub struct KernelRequest<'p> {
+    /// The graph of the request, with default ends added.
     pub graph: &'p Graph,
-    /// The program of the plan, which may have nodes of other parts too.
+    /// The program of the plan, which may contain nodes of other parts.
     pub planned: &'p Planned,
     /// The nodes of this part, ascending.
     pub nodes: &'p [NodeId],
@@ -33,88 +32,81 @@ pub struct Asked<'p> {
     pub source: NodeId,
     /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
-    /// Refusal injected by a test.
-    pub refuses: Refuses,
-    /// Is told each step.
+    /// A refusal injected by a test.
+    pub refuses: InjectedRefusal,
+    /// The allocation log.
     pub steps: &'p Steps,
 }
 
-/// A line that runs in the kernel.
+/// A request that runs in the kernel.
 #[derive(Debug)]
-pub struct Lent {
+pub struct KernelAttachment {
     /// The rings that hold the delivered frames.
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// True for each exit whose frames begin behind a VLAN tag that may lie beside the frame.
+    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
+    /// beside the frame.
     pub behind_tag: Vec<bool>,
-    /// The handle that keeps it attached.
-    pub held: Arc<dyn Held>,
+    /// The handle that keeps the request attached.
+    pub held: Arc<dyn AttachmentHandle>,
 }
 
-/// A line that runs in the kernel until it is told to leave.
-pub trait Held: Standing {
-    /// Returns the final counters and state; detaches the request first if it is still attached.
-    fn ended(&self) -> &Ended;
-    /// Returns the counters so far, as if the request left now; `None` if this process cannot read
-    /// them.
-    fn so_far(&self) -> Option<Ended> {
+/// A request that runs in the kernel until it is detached.
+pub trait AttachmentHandle: Attachment {
+    /// Returns the final counters and state. Detaches the request first if it is still attached.
+    fn ended(&self) -> &FinalCounters;
+    /// Returns the current counters as if the request were detached now; `None` if this process
+    /// cannot read them.
+    fn so_far(&self) -> Option<FinalCounters> {
         None
     }
-    /// The number that it has at its point; none: it is somebody else's point.
+    /// Returns the number of the request at its point; `None` if another process owns the point.
     fn number(&self) -> Option<u32> {
         None
     }
-    /// A line that can be put in the place of this one. `stays` names steps of this one and of that
-    /// one that are the same filter, which goes on with what it has kept. Who holds lines for
-    /// others need not be able to.
+    /// Prepares a successor. `stays` pairs the steps of this request and of the new one that are
+    /// the same filter and keep their state. The default implementation refuses.
     fn successor(
         self: Arc<Self>,
-        asked: &Asked<'_>,
-        stays: &[(usize, usize)],
-    ) -> Result<Successor, BuildError> {
-        let _ = stays;
-        let why = "whoever runs it there does not change it while it runs".to_owned();
-        Err(BuildError::Refused(Refusal { node: asked.source, why }))
-    }
-    /// The same, about which this is said for the time after this process.
-    fn successor_about(
-        self: Arc<Self>,
-        asked: &Asked<'_>,
+        asked: &KernelRequest<'_>,
         stays: &[(usize, usize)],
         about: &str,
-    ) -> Result<Successor, BuildError> {
-        let _ = about;
-        self.successor(asked, stays)
+    ) -> Result<PreparedSuccessor, BuildError> {
+        let _ = (stays, about);
+        let why = "whoever runs it there does not change it while it runs".to_owned();
+        Err(BuildError::Refused(KernelRefusal { node: asked.source, why }))
     }
 }
 
-/// A line that has been made and waits to be put in the place of another one.
+/// A prepared request that can replace a running one.
 #[derive(Debug)]
-pub struct Successor {
+pub struct PreparedSuccessor {
     /// The rings and handles of the new request.
-    pub lent: Lent,
-    /// Puts it there.
-    pub switch: Box<dyn Succeeds>,
+    pub lent: KernelAttachment,
+    /// The handle that performs the switch.
+    pub switch: Box<dyn ProgramSwitch>,
 }
 
-/// Replaces a running request by a prepared one.
-pub trait Succeeds: fmt::Debug + Send {
-    /// Puts it there. Every frame meets exactly one of both; when this returns, the other one sees
-    /// none any more, and what it handed over is complete. If it fails nothing has changed.
-    fn switch(&mut self) -> Result<(), NotSwitched>;
+/// A handle that replaces a running request by a prepared one.
+pub trait ProgramSwitch: fmt::Debug + Send {
+    /// Performs the switch. Each frame is processed by exactly one of the two programs. On return,
+    /// the old one processes no more frames, and its output is complete. If this fails, nothing has
+    /// changed.
+    fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// The reason a request was not replaced.
+/// The reason that a request was not replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NotSwitched {
-    /// It cannot be there.
+pub enum SwitchError {
+    /// The new request cannot run at this point.
     Refused(String),
-    /// No refusal: the process that runs both was restarted, and the prepared request is lost.
+    /// The process that runs both was restarted, and the prepared request is lost; a retry may
+    /// succeed.
     Again(String),
 }
 
-impl fmt::Display for NotSwitched {
+impl fmt::Display for SwitchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(why) | Self::Again(why) => f.write_str(why),
@@ -124,22 +116,22 @@ impl fmt::Display for NotSwitched {
 
 /// Kernel refusals that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Refuses {
-    /// Nothing but what it refuses itself.
+pub enum InjectedRefusal {
+    /// No injected refusal.
     #[default]
     Nothing,
-    /// Loading any program.
+    /// Refuses to load any program.
     Loading,
-    /// Putting any program at an interface.
+    /// Refuses to attach any program.
     Attaching,
-    /// The code of this filter.
+    /// Refuses the code of this filter.
     Filter(&'static str),
 }
 
-/// The error that a closed place is for this node.
-pub(super) fn closed(why: Closed, node: NodeId) -> BuildError {
+/// Converts the reason that an interface cannot be attached to into the error of this node.
+pub(super) fn closed(why: AttachError, node: NodeId) -> BuildError {
     match why {
-        Closed::Nobody(failure) => BuildError::Outside { node, failure },
-        Closed::Program(why) => BuildError::Refused(Refusal { node, why }),
+        AttachError::Unobservable(failure) => BuildError::Outside { node, failure },
+        AttachError::Unsupported(why) => BuildError::Refused(KernelRefusal { node, why }),
     }
 }

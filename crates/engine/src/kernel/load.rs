@@ -1,32 +1,32 @@
-//! From a program as data to one that the kernel has taken: maps, the words of the request for the
-//! verifier's log. [SL §7.1, allocation]
+//! Loading: creates the maps of a program, and loads its code with the words of the request as
+//! source lines for the verifier's log. [SL §7.1, allocation]
 
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    BtfBuilder, FunctionInfo, License, LineInfo, Linkage, Load, LoadError, Map, Program,
-    ProgramKind, SourceInfo,
+    BtfBuilder, FunctionInfo, License, LineInfo, Load, LoadError, Map, Program, ProgramKind,
+    SourceInfo,
 };
 use sys::steps::{Resource, Steps};
 
-/// A program that the kernel has taken, and its own maps; none in the place of one that was there.
+/// A loaded program and its maps; `None` for a map adopted from the previous program.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) program: Program,
     pub(super) maps: Vec<Option<Map>>,
 }
 
-/// The reason the kernel rejected a program.
+/// The reason that the kernel rejected a program.
 #[derive(Debug)]
-pub(super) struct Failed {
-    /// The last filter the verifier examined, as the program names it.
+pub(super) struct LoadFailure {
+    /// The label of the filter that the verifier examined last.
     pub(super) named: Option<String>,
     pub(super) why: String,
-    /// True if the program exceeds a kernel limit: 64 maps, or the verifier's path budget.
+    /// True if the program exceeds a kernel limit: 64 maps, or the verifier's instruction budget.
     pub(super) too_large: bool,
 }
 
-impl Failed {
+impl LoadFailure {
     pub(super) fn because(why: impl ToString) -> Self {
         Self { named: None, why: why.to_string(), too_large: false }
     }
@@ -37,16 +37,16 @@ impl Failed {
         Self { named: named.map(str::to_owned), why: error.to_string(), too_large }
     }
 
-    /// Returns true if the verifier stopped at this word.
+    /// Returns true if the verifier stopped in the code of this filter.
     pub(super) fn is_at(&self, word: &ebpf::FilterSpan) -> bool {
         let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }
 }
 
-/// Load options of a program, besides its code.
+/// Load options of a program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct How {
+pub(super) struct LoadOptions {
     pub(super) kind: ProgramKind,
     pub(super) license: License,
     /// See [`Load::fragments`].
@@ -55,26 +55,28 @@ pub(super) struct How {
     pub(super) device: Option<u32>,
 }
 
-impl How {
-    /// As a program at traffic control.
-    pub(super) const WATCHES: Self = Self {
+impl LoadOptions {
+    /// Options of a program at traffic control.
+    pub(super) const TRAFFIC_CONTROL: Self = Self {
         kind: ProgramKind::Tc,
         license: License::ApacheOrMit,
         fragments: false,
         device: None,
     };
-    /// As a program before sockets.
-    pub(super) const SOCKETS: Self = Self { kind: ProgramKind::CgroupPacket, ..Self::WATCHES };
+    /// Options of a program at the sockets of a cgroup.
+    pub(super) const SOCKETS: Self =
+        Self { kind: ProgramKind::CgroupPacket, ..Self::TRAFFIC_CONTROL };
 }
 
-/// Loads a program; `given` are the maps behind its own, `kept` the state that a word has already.
+/// Loads a program. `given` are descriptors of shared maps, which follow the program's own; `kept`
+/// returns the existing state map of a filter.
 pub(super) fn load<'k>(
     program: &ebpf::Program,
-    how: How,
+    how: LoadOptions,
     given: &[i32],
     steps: &Steps,
     kept: impl Fn(&ebpf::FilterSpan) -> Option<&'k Map>,
-) -> Result<Loaded, Failed> {
+) -> Result<Loaded, LoadFailure> {
     let mut maps = Vec::new();
     let mut descriptors = Vec::new();
     for spec in &program.maps {
@@ -84,33 +86,33 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.take(Resource::Memory, "a map").map_err(Failed::because)?;
+        steps.take(Resource::Memory, "a map").map_err(LoadFailure::because)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
         };
-        let made = made.map_err(Failed::because)?;
+        let made = made.map_err(LoadFailure::because)?;
         descriptors.push(made.as_fd().as_raw_fd());
         maps.push(Some(made));
     }
     descriptors.extend(given);
-    let missing = || Failed::because("a map is missing");
+    let missing = || LoadFailure::because("a map is missing");
     let parts = program.relocate_tails(&descriptors).ok_or_else(missing)?;
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
-        steps.take(Resource::Program, "a part of a program").map_err(Failed::because)?;
+        steps.take(Resource::Program, "a part of a program").map_err(LoadFailure::because)?;
         let code = insn::encode(&part);
-        let How { kind, license, fragments, device } = how;
+        let LoadOptions { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
-        let part = part.load().map_err(|error| Failed::refused(&error))?;
+        let part = part.load().map_err(|error| LoadFailure::refused(&error))?;
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
-        put.map_err(Failed::because)?;
+        put.map_err(LoadFailure::because)?;
     }
-    steps.take(Resource::Program, "a program").map_err(Failed::because)?;
+    steps.take(Resource::Program, "a program").map_err(LoadFailure::because)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
-    let How { kind, license, fragments, device } = how;
+    let LoadOptions { kind, license, fragments, device } = how;
     let plain = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
     let loaded = match lines(program) {
         Ok((types, functions, lines)) => {
@@ -123,18 +125,18 @@ pub(super) fn load<'k>(
     };
     match loaded {
         Ok(program) => Ok(Loaded { program, maps }),
-        Err(error) => Err(Failed::refused(&error)),
+        Err(error) => Err(LoadFailure::refused(&error)),
     }
 }
 
 /// Program name in listings such as `bpftool prog`.
 const NAME: &str = "streamline";
 
-/// The lines of a program as types, functions and lines; none if there are too many.
+/// Builds the source lines of a program as BTF; fails if the offsets exceed 32 bits.
 fn lines(program: &ebpf::Program) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
-    let main = types.function("request", int, &[("ctx", int)], Linkage::Global);
+    let main = types.function("request", int, &[("ctx", int)]);
     let file = types.text("request");
     let line = |(from, number, text): &(usize, u32, String)| {
         let instruction = u32::try_from(*from).map_err(drop)?;

@@ -1,47 +1,50 @@
 //! Kernel spaces: the part of a plan that runs as a program at an interface. [SL §5.3, §7.1]
 //!
-//! - [`tree`]: what one line does there;
-//! - [`joint`]: what several lines do there, with what they have in common done once;
-//! - [`assemble`]: that as one program;
-//! - [`load`]: the program as the kernel takes it;
-//! - [`taking`]: a program that takes frames from the host, which is one line's alone;
-//! - [`point`]: the interface, where lines come and go while the program runs;
-//! - [`handout`]: a line for a process that may not load programs;
-//! - [`told`]: what was counted there, as nodes and edges of the ledger.
+//! - [`tree`]: the filters of one request;
+//! - [`fused`]: the filters of several requests, with common ones fused;
+//! - [`assemble`]: the code of a fused tree;
+//! - [`load`](mod@load): loading of the code;
+//! - [`redirecting`]: a program that redirects frames from the host, for a single request;
+//! - [`point`]: an attach point, whose requests change while its program runs;
+//! - [`delegation`]: requests of other processes, which may not load programs;
+//! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
-//! The user implementation of every filter stands behind the program in the first thread of its
-//! part, for the blocks that the twin is unsure of (CONTRACT 18); what both have counted is added
-//! up at the end. Nothing is pinned: what was attached goes away with its path, or with the process
-//! however it ends.
+//! Every filter also has its user implementation behind the program, in the first thread of its
+//! part, for blocks on which the twin is unsure (CONTRACT 18). The counters of both are added up at
+//! the end. Nothing is pinned in a file system: an attachment ends with its path, or with the
+//! process in any case.
 
 mod assemble;
-mod ended;
-pub mod handout;
+pub mod delegation;
+mod final_counters;
+mod fused;
 mod host;
-mod joint;
 mod load;
 pub mod point;
-mod taking;
+mod redirecting;
+mod report;
 mod timing;
-mod told;
 mod tree;
 
-pub use host::{Asked, Held, Host, Lent, NotSwitched, Refuses, Succeeds, Successor};
-pub use told::ProgramRan;
-pub(crate) use told::SoFar;
+pub use host::{
+    AttachmentHandle, Host, InjectedRefusal, KernelAttachment, KernelRequest, PreparedSuccessor,
+    ProgramSwitch, SwitchError,
+};
+pub(crate) use report::EraCounters;
+pub use report::ProgramRan;
 
 use crate::error::BuildError;
 use crate::numbering::Ids;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
-use endpoint::source::kernel::place::Place;
-use endpoint::source::kernel::{Edge, KernelSource, Parts, Standing};
-use endpoint::{Opening, Seen, Source};
-use host::{Refusal, closed};
+use endpoint::source::kernel::attach_point::AttachPoint;
+use endpoint::source::kernel::{Attachment, Edge, KernelSource, Parts};
+use endpoint::{Opening, Source, SourceCounters};
+use host::{KernelRefusal, closed};
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned};
-use point::{New, Points};
+use point::{NewRequest, Points};
 use runtime::ledger::loses_of_kernel;
 use std::sync::Arc;
 use sys::bpf::RingsLayout;
@@ -49,49 +52,49 @@ use sys::bpf::ring::region_offset;
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
 use timing::Timing;
-use tree::{Step, Tree};
+use tree::{RequestTree, Step};
 
 /// The kernel part of a path at one interface, with its history.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The era that runs now.
+    /// The current era.
     pub(crate) era: Era,
     /// Earlier eras, oldest first.
     before: Vec<Era>,
-    /// As long as it is there, the kernel counts the time of programs.
+    /// A guard that keeps the kernel's run-time statistics enabled.
     timing: Option<Timing>,
-    place: Place,
+    place: AttachPoint,
 }
 
 /// The kernel part of a path between two changes.
 #[derive(Debug)]
 pub(crate) struct Era {
-    /// The graph of the plan, and the numbers of its nodes and edges.
+    /// The graph of the plan; `ids` has the numbers of its nodes and edges.
     graph: Arc<Graph>,
     ids: Ids,
-    /// The source that it stands for; of several, the first.
+    /// The source that represents the program: the first of `sources`.
     source: NodeId,
     /// The tree of its filters.
-    pub(crate) tree: Tree,
-    /// The sources of this part that it stands for.
+    pub(crate) tree: RequestTree,
+    /// The sources of this part that the program implements.
     sources: Vec<NodeId>,
-    standing: Arc<dyn Held>,
-    /// The number of the source among those of the path.
-    origin: u16,
-    /// Totals that the process had taken when the era ended.
-    taken: Option<Seen>,
+    handle: Arc<dyn AttachmentHandle>,
+    /// The origin number of the source.
+    pub(crate) origin: u16,
+    /// Totals of the blocks that this process had received when the era ended.
+    taken: Option<SourceCounters>,
 }
 
 /// The prepared successor of an era.
 #[derive(Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextEra {
     pub(crate) era: Era,
     /// The handle that performs the switch.
-    pub(crate) switch: Box<dyn Succeeds>,
+    pub(crate) switch: Box<dyn ProgramSwitch>,
 }
 
-/// A line that runs there, and what hands over in this process what it gives.
-type Opened = (Arc<dyn Held>, Box<dyn Source>);
+/// An attached request, and the source that delivers its frames in this process.
+type Opened = (Arc<dyn AttachmentHandle>, Box<dyn Source>);
 
 /// Returns true if the verifier treats programs of this process as privileged (CAP_PERFMON or
 /// CAP_SYS_ADMIN).
@@ -100,14 +103,14 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// A line at an interface for as long as its path runs, whatever was put in its place meanwhile.
+/// An attached request with all its predecessors, for the source that reads it.
 #[derive(Debug)]
-struct Line {
-    held: Arc<dyn Held>,
-    before: Vec<Arc<dyn Held>>,
+struct RequestHistory {
+    held: Arc<dyn AttachmentHandle>,
+    before: Vec<Arc<dyn AttachmentHandle>>,
 }
 
-impl Standing for Line {
+impl Attachment for RequestHistory {
     fn leave(&self) {
         self.held.leave();
     }
@@ -122,61 +125,62 @@ impl Standing for Line {
     }
 }
 
-/// Input for building a kernel space.
-pub(crate) struct Wanted<'p> {
+/// The inputs for a kernel space.
+pub(crate) struct KernelInputs<'p> {
     pub(crate) graph: &'p Graph,
     /// The numbers of its nodes and edges.
     pub(crate) ids: &'p Ids,
     pub(crate) planned: &'p Planned,
     /// The nodes of this part.
     pub(crate) nodes: &'p [NodeId],
-    /// The number of the source among those of the path.
+    /// The origin number of the source.
     pub(crate) origin: u16,
-    /// The host that adds it.
+    /// The host that attaches the request.
     pub(crate) host: &'p dyn Host,
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
-    pub(crate) refuses: Refuses,
-    /// True if the kernel shall measure the time of its runs, where permitted.
+    pub(crate) refuses: InjectedRefusal,
+    /// True if the kernel shall measure the run time of programs, where permitted.
     pub(crate) timed: bool,
     /// Options that the source would open with in a process.
     pub(crate) opening: &'p Opening<'p>,
 }
 
-/// The most time between two bells that a program can count with, in ns.
+/// Maximum interval between two doorbells that a program can represent, in ns.
 const WAIT_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
-    /// Adds a line to the program of its interface, and opens what that hands over.
-    pub(crate) fn build(wanted: &Wanted<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
-        let Wanted { planned, timed, .. } = *wanted;
+    /// Attaches a request to the program of its interface, and opens the source that reads its
+    /// frames.
+    pub(crate) fn build(wanted: &KernelInputs<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
+        let KernelInputs { planned, timed, .. } = *wanted;
         let asked = wanted.asked();
-        let place = Place::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
+        let place = AttachPoint::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
         let timing = timed.then(Timing::begin).flatten();
-        let (standing, gives): Opened = match planned.attach.takes {
-            true => taking::build(wanted, &asked.tree(), (asked.source, &place))?,
+        let (handle, gives): Opened = match planned.attach.takes {
+            true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,
             false => wanted.opened(wanted.host.add(&asked)?, place.clone(), Vec::new()),
         };
-        let era = wanted.era(standing);
+        let era = wanted.era(handle);
         Ok((Self { era, before: Vec::new(), place, timing }, gives))
     }
 
-    /// Makes what is to run in the place of what runs, and what then hands over.
+    /// Prepares a successor of the current era, and the source that reads its frames.
     pub(crate) fn successor(
         &self,
-        wanted: &Wanted<'_>,
-    ) -> Result<(Next, Box<dyn Source>), BuildError> {
+        wanted: &KernelInputs<'_>,
+    ) -> Result<(NextEra, Box<dyn Source>), BuildError> {
         let asked = wanted.asked();
         let stays = self.era.stays_in(&asked.tree(), wanted.ids);
-        let standing = Arc::clone(&self.era.standing);
-        let Successor { lent, switch } = standing.successor(&asked, &stays)?;
-        let before = self.eras().map(|era| Arc::clone(&era.standing)).collect();
-        let (standing, gives) = wanted.opened(lent, self.place.clone(), before);
-        Ok((Next { era: wanted.era(standing), switch }, gives))
+        let handle = Arc::clone(&self.era.handle);
+        let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
+        let before = self.eras().map(|era| Arc::clone(&era.handle)).collect();
+        let (handle, gives) = wanted.opened(lent, self.place.clone(), before);
+        Ok((NextEra { era: wanted.era(handle), switch }, gives))
     }
 
-    /// Goes on with what was put in the place of what ran, of which so much had been taken.
-    pub(crate) fn goes_on(&mut self, era: Era, taken: Seen) {
+    /// Records the switch to a new era. `taken` holds the totals received from the old one.
+    pub(crate) fn begin_era(&mut self, era: Era, taken: SourceCounters) {
         let mut old = std::mem::replace(&mut self.era, era);
         old.taken = Some(taken);
         self.before.push(old);
@@ -184,18 +188,13 @@ impl Kernel {
 }
 
 impl Era {
-    /// The number of the source that it stands for.
+    /// Returns the node number of the source that represents the program.
     pub(crate) fn first(&self) -> usize {
         self.ids.nodes[self.source.0]
     }
 
-    /// The number of that source among those of the path.
-    pub(crate) const fn origin(&self) -> u16 {
-        self.origin
-    }
-
-    /// The steps that are the same filters in another tree: the numbers here and there.
-    fn stays_in(&self, tree: &Tree, ids: &Ids) -> Vec<(usize, usize)> {
+    /// Returns the step indices, `(own, other)`, of the steps present in both trees.
+    fn stays_in(&self, tree: &RequestTree, ids: &Ids) -> Vec<(usize, usize)> {
         let number = |ids: &Ids, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
         let theirs = |step: &Step| {
             let own = number(&self.ids, step);
@@ -206,32 +205,37 @@ impl Era {
     }
 }
 
-impl<'p> Wanted<'p> {
-    fn asked(&self) -> Asked<'p> {
-        let Wanted { graph, planned, hardened, refuses, .. } = *self;
+impl<'p> KernelInputs<'p> {
+    fn asked(&self) -> KernelRequest<'p> {
+        let KernelInputs { graph, planned, hardened, refuses, .. } = *self;
         let source = self.sources().first().copied().unwrap_or(NodeId(0));
         let (nodes, steps) = (self.nodes, self.opening.steps);
-        Asked { graph, planned, nodes, source, hardened, refuses, steps }
+        KernelRequest { graph, planned, nodes, source, hardened, refuses, steps }
     }
 
-    /// The sources of this part.
+    /// Returns the sources of this part that the program implements.
     fn sources(&self) -> Vec<NodeId> {
         let ours = |id: &NodeId| self.nodes.contains(id);
         self.planned.sources.iter().copied().filter(ours).collect()
     }
 
-    /// Opens the source that reads a request's frames in this process; it succeeds those in
-    /// `before`.
-    fn opened(&self, lent: Lent, place: Place, before: Vec<Arc<dyn Held>>) -> Opened {
-        let Lent { rings, bell, behind_tag, held } = lent;
+    /// Opens the source that reads a request's frames in this process. `before` lists the
+    /// attachments that it succeeds.
+    fn opened(
+        &self,
+        lent: KernelAttachment,
+        place: AttachPoint,
+        before: Vec<Arc<dyn AttachmentHandle>>,
+    ) -> Opened {
+        let KernelAttachment { rings, bell, behind_tag, held } = lent;
         let tree = self.asked().tree();
         let ways = behind_tag.iter().zip(&tree.hands);
         let edges =
             ways.map(|(behind_tag, hand)| Edge { behind_tag: *behind_tag, sink: hand.sink });
         let gives = KernelSource::new(Parts {
             rings,
-            bell,
-            standing: Arc::new(Line { held: Arc::clone(&held), before }),
+            doorbell: bell,
+            attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
             place,
             edges: edges.collect(),
             origin: self.origin,
@@ -241,36 +245,36 @@ impl<'p> Wanted<'p> {
         (held, Box::new(gives))
     }
 
-    fn era(&self, standing: Arc<dyn Held>) -> Era {
+    fn era(&self, handle: Arc<dyn AttachmentHandle>) -> Era {
         let (sources, origin) = (self.sources(), self.origin);
         let asked = self.asked();
         let (graph, ids) = (Arc::new(self.graph.clone()), self.ids.clone());
         let (source, tree) = (asked.source, asked.tree());
-        Era { graph, ids, source, tree, sources, standing, origin, taken: None }
+        Era { graph, ids, source, tree, sources, handle, origin, taken: None }
     }
 }
 
-impl Asked<'_> {
-    /// Returns a fingerprint of the tree, equal in every process that understands the request
-    /// alike.
+impl KernelRequest<'_> {
+    /// Returns a fingerprint of the tree, equal in every process that plans the request alike.
     #[must_use]
     pub fn print(&self) -> u64 {
         self.tree().print(self.graph)
     }
 
     /// Returns the tree of its filters.
-    fn tree(&self) -> Tree {
-        Tree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
+    fn tree(&self) -> RequestTree {
+        RequestTree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
     }
 
-    /// The line with the interfaces by which it sends frames out.
-    fn sending(&self, place: &Place, new: New) -> Result<New, BuildError> {
+    /// Adds the egress interfaces of a request that sends frames.
+    fn sending(&self, place: &AttachPoint, new: NewRequest) -> Result<NewRequest, BuildError> {
         let leads = leads(self.graph, &new.tree, place)?;
-        Ok(New { leads, ..new })
+        Ok(NewRequest { leads, ..new })
     }
 
-    /// The line as a point takes it, for this owner; it sends nothing out.
-    fn new_line(&self, owner: u32) -> Result<New, BuildError> {
+    /// Returns the request in the form that a point accepts, for this owner and without egress
+    /// interfaces. Fails if it exceeds the limits of a program.
+    fn new_line(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
         if !assemble::fits(&tree) {
@@ -287,24 +291,24 @@ impl Asked<'_> {
                     tap::DELIVERIES_MAX
                 ),
             };
-            // What stands before it stays.
+            // Filters before this node stay in the kernel.
             let node = tree.beyond(assemble::fits).unwrap_or(source);
-            return Err(BuildError::Refused(Refusal { node, why }));
+            return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = shape(planned, tree.sinks(), asked)?;
-        let share = Share::asked(graph);
+        let share = Share::of_request(graph);
         if share != Share::User && planned.attach.own {
             let why = format!(
                 "what your own sockets exchange is for you alone: leave `--share={share}` out"
             );
-            return Err(BuildError::Refused(Refusal { node: source, why }));
+            return Err(BuildError::Refused(KernelRefusal { node: source, why }));
         }
         if let Some(refusal) = refuses.loading(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
-        Ok(New {
+        Ok(NewRequest {
             owner,
             share,
             graph,
@@ -321,30 +325,39 @@ impl Asked<'_> {
 }
 
 impl Host for Points {
-    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.add_for(asked, sys::process::identity().0)
     }
 }
 
 impl Points {
-    /// Adds a line for a user.
-    fn add_for(&self, asked: &Asked<'_>, owner: u32) -> Result<Lent, BuildError> {
+    /// Attaches a request for a user.
+    fn add_for(
+        &self,
+        asked: &KernelRequest<'_>,
+        owner: u32,
+    ) -> Result<KernelAttachment, BuildError> {
         let attach = &asked.planned.attach;
-        let place = Place::find(attach).map_err(|why| closed(why, asked.source))?;
+        let place = AttachPoint::find(attach).map_err(|why| closed(why, asked.source))?;
         let new = asked.sending(&place, asked.new_line(owner)?)?;
         self.put((attach, asked.hardened), &new)
     }
 }
 
-/// The steps that send frames out, and the numbers of the interfaces by which they do.
-fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>, BuildError> {
+/// Returns the steps that send frames, each with the index of its egress interface. Fails without
+/// CAP_NET_RAW.
+fn leads(
+    graph: &Graph,
+    tree: &RequestTree,
+    place: &AttachPoint,
+) -> Result<Vec<(usize, u32)>, BuildError> {
     let mut found = Vec::new();
     for (number, step) in tree.steps.iter().enumerate() {
         let Some(node) = step.nodes.first().copied() else { continue };
         let Some(outlet) = graph.node(node).filter().and_then(Use::outlet) else { continue };
         if !Privilege::detect().effective.has(Capabilities::NET_RAW) {
             let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
-            return Err(BuildError::Refused(Refusal { node, why }));
+            return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let index = place.outlet(&outlet.interface).map_err(|why| closed(why, node))?;
         found.push((number, index));
@@ -355,28 +368,29 @@ fn leads(graph: &Graph, tree: &Tree, place: &Place) -> Result<Vec<(usize, u32)>,
 /// The refusal that a test injects.
 const TESTED: &str = "the kernel refuses it, because a test says so";
 
-impl Refuses {
-    fn loading(self, tree: &Tree, graph: &Graph, source: NodeId) -> Option<Refusal> {
+impl InjectedRefusal {
+    fn loading(self, tree: &RequestTree, graph: &Graph, source: NodeId) -> Option<KernelRefusal> {
         let why = TESTED.to_owned();
         match self {
             Self::Nothing => None,
-            Self::Loading | Self::Attaching => Some(Refusal { node: source, why }),
+            Self::Loading | Self::Attaching => Some(KernelRefusal { node: source, why }),
             Self::Filter(name) => {
                 let mut nodes = tree.steps.iter().filter_map(|step| step.nodes.first());
                 let node = nodes.find(|id| graph.node(**id).name() == name)?;
-                Some(Refusal { node: *node, why })
+                Some(KernelRefusal { node: *node, why })
             }
         }
     }
 }
 
-/// The most pointers that a way out has on one processor, and the most bytes of records.
+/// Limits per processor: pointers per exit, and bytes of records.
 const POINTERS_MAX: u32 = 1 << 16;
 const BYTES_MAX: u64 = 1 << 27;
 
-/// The memory for what leaves to so many sinks: what the plan or the request says, and as many
-/// pointers as frames of 256 bytes fit beside each other. Before sockets a processor has several
-/// seats, of which all but the first two are hardly ever taken.
+/// Returns the shape of the rings for `sinks` sinks. Their size is that of the plan, or `asked`
+/// bytes over all processors; there are as many pointers as frames of 256 bytes fit in. With a
+/// program at sockets, a processor has several regions, of which only the first two are used
+/// regularly.
 fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
@@ -400,8 +414,8 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLay
     })
 }
 
-/// Returns the doorbell policy for rings of this shape. It wakes the source, which drains
-/// notifications before it looks for frames.
+/// Returns the doorbell policy for rings of this shape. The doorbell wakes the source, which drains
+/// notifications before it checks for frames.
 #[must_use]
 pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
@@ -415,7 +429,7 @@ pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     }
 }
 
-// The two sides of the memory agree.
+// The layouts of the program and of its reader agree.
 const _: () = {
     use tap::{POINTER, READERS_MAX, offset, record};
     assert!(

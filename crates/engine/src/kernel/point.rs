@@ -1,47 +1,51 @@
-//! An attach point, and the one program that runs there for all lines. [SL §7.1, prefix sharing,
+//! An attach point, and the program that runs there for all its requests. [SL §7.1, prefix sharing,
 //! allocation; CONTRACT 21; RELIABILITY, rollback]
 //!
-//! Lines ([`line`]) come and go while frames pass: a program ([`version`]) for those that are to be
-//! there is assembled, verified and loaded beside the one that runs, and put in its place between
-//! two frames by the link. What belongs to a line (its pointers, its bell, what its filters keep)
-//! and to an owner (the frames) is used by both programs, so who reads there notices nothing. Until
-//! the new program is in its place nothing has changed, and what was made goes away again if a step
-//! fails.
+//! Requests ([`request`]) are added and removed while frames pass. A program ([`version`]) for the
+//! new set of requests is assembled, verified and loaded beside the running one, and the link
+//! replaces the program between two frames. The resources of a request (pointers, doorbell, filter
+//! state) and of an owner (frames) serve both programs, so their readers notice nothing. Nothing
+//! changes before the replacement; a failed step releases the new resources.
 //!
-//! Tallies belong to a program. When it has run for the last time ([`GracePeriod`]), they are added
-//! to the counts of each of its lines.
+//! Counters belong to a program. After its last run ([`GracePeriod`]), they are added to the totals
+//! of each of its requests.
 //!
-//! Each owner has a ring of frames of its own, in which lines of the same owner that ask for the
-//! same memory meet; each line has its own pointers. Nobody else's bytes ever lie there: memory is
-//! zeroed when a map is made of it, and no map passes from one owner to another.
+//! Each owner has a ring of frames, shared by the owner's requests for rings of the same shape;
+//! each request has its own pointers. Frames of different owners never share memory: a new map is
+//! zeroed, and no map passes from one owner to another.
 //!
-//! A program is as large as the kernel takes it: so many maps, so much to verify. For a line that
-//! finds no room in it another point is opened at the same place, which stands before it in the
-//! chain and shares nothing with it.
+//! The kernel limits a program's maps and its verification effort. A request that does not fit into
+//! the program goes to another point at the same place, which precedes the first in the chain and
+//! shares nothing with it.
 
-mod kept;
-mod line;
-mod shown;
+mod handle;
+mod keeper;
+mod note;
+mod persistence;
+mod request;
+mod site;
 mod sockets;
-mod standing;
+mod status;
 mod successor;
 mod version;
 
-pub use self::kept::{Adopted, KEPT, Keeper, Read, Still};
-pub(crate) use self::line::New;
-pub use self::line::Whose;
-pub use self::shown::{Shown, ShownLine, ShownRing};
-pub(crate) use self::standing::Standing;
+pub(crate) use self::handle::RequestHandle;
+pub use self::keeper::{Keeper, PERSISTED_PREFIX};
+pub use self::persistence::{AdoptedRequest, AdoptedStatus, PersistedRequest};
+pub(crate) use self::request::NewRequest;
+pub use self::request::SharingDomain;
+pub use self::status::{FrameRingStatus, PointStatus, RequestStatus};
 
-use self::kept::{Next, Stored};
-use self::line::Line;
+use self::keeper::StoredNames;
+use self::request::AttachedRequest;
+use self::site::Site;
 use self::sockets::Sockets;
-use self::version::Version;
-use super::ended::Ended;
-use super::host::{Lent, Refusal, closed};
-use super::joint::Counted;
+use self::version::{NextProgram, Version};
+use super::final_counters::FinalCounters;
+use super::fused::KernelCounters;
+use super::host::{KernelAttachment, KernelRefusal, closed};
 use crate::error::BuildError;
-use endpoint::source::kernel::place::{Closed, Place};
+use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
 use filter::Attach;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,88 +57,85 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests ever added at any of them, which is the number of the next.
+    /// Number of requests ever attached at any of them; also the number of the next one.
     numbers: Arc<AtomicU32>,
-    /// Is told each step of adding lines for others.
+    /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
     /// The keeper of descriptors across restarts of this process.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
-/// An attach point at which lines are.
+/// An attach point with requests.
 #[derive(Debug)]
 pub(crate) struct Point {
-    attach: Attach,
-    place: Place,
-    hardened: bool,
-    /// The user's sockets that it covers, if it is no interface.
-    sockets: Option<Sockets>,
-    /// See [`Points`].
+    site: Site,
+    /// The counter of [`Points`].
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
-    state: Mutex<State>,
+    state: Mutex<PointState>,
 }
 
-/// The reason a request was not added.
+/// The reason that a request was not attached.
 #[derive(Debug)]
 pub(crate) enum NotAdded {
-    /// Beside those that are there it is too much for one program.
+    /// One program cannot hold the request in addition to the existing ones.
     Full,
-    /// The line cannot be there.
-    Refused(Refusal),
+    /// The request cannot run at this point.
+    Refused(KernelRefusal),
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// True if no request has fitted since one left.
+struct PointState {
+    /// True if a request did not fit since the last removal of one.
     full: bool,
     /// Number of replacements of its program.
     replaced: u64,
-    /// Frames that programs were given which run no more.
+    /// Number of frames processed by programs that no longer run.
     frames: u64,
-    lines: Vec<Line>,
-    running: Option<Running>,
-    /// Programs that were replaced, whose tallies are not yet their lines'.
+    lines: Vec<AttachedRequest>,
+    running: Option<RunningProgram>,
+    /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if programs may still be running a while after they were unlinked.
+    /// True if programs may still run for a moment after they were unlinked.
     lingers: bool,
-    /// The last words about lines that have left, the newest last: who died before they were told
-    /// leaves them to the next.
-    left: VecDeque<(String, Ended)>,
-    /// The descriptors held by the keeper.
-    stored: Stored,
+    /// Final counters of removed requests, with their notes, newest last. A process that dies
+    /// before it delivered them leaves them to its successor.
+    left: VecDeque<(String, FinalCounters)>,
+    /// The descriptors that the keeper holds.
+    stored: StoredNames,
 }
 
-/// Number of final reports kept: a process that lives to add another has delivered those before.
+/// Maximum number of remembered final counters. A process that adds another has delivered the
+/// earlier ones.
 const LEFT_MAX: usize = 8;
 
 #[derive(Debug)]
-struct Running {
+struct RunningProgram {
     links: Vec<Link>,
     version: Version,
 }
 
 impl Points {
-    /// Points that tell this log each step of adding a line for others.
+    /// Creates a set of points that logs each step for requests of other processes.
     #[must_use]
     pub fn telling(steps: Steps) -> Self {
         Self { steps, ..Self::default() }
     }
 
-    /// The same; and somebody keeps their links, programs and memory while this process is started
-    /// again.
+    /// Like [`Self::telling`], with a keeper that holds links, programs and memory across restarts
+    /// of this process.
     #[must_use]
-    pub fn kept_by(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
+    pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
         Self { keeper: Some(keeper), ..Self::telling(steps) }
     }
 
-    /// Adds a line to the first program at its place that has room for it, or to a new one.
+    /// Attaches a request to the first program at its place with room for it, or to a new one.
     pub(crate) fn put(
         &self,
         (attach, hardened): (&Attach, bool),
-        new: &New,
-    ) -> Result<Lent, BuildError> {
+        new: &NewRequest,
+    ) -> Result<KernelAttachment, BuildError> {
         for nth in 0.. {
             let point = self.at(attach, hardened, new.owner, nth);
             let point = point.map_err(|why| closed(why, new.source))?;
@@ -147,42 +148,42 @@ impl Points {
         Err(BuildError::Unexpected("there is no end of points".to_owned()))
     }
 
-    /// One of the points at which programs for this stand; of this user, where it is about sockets.
-    /// There is one more for whoever has no room at all others.
+    /// Returns the `nth` point for this attachment, with the user's sockets if it covers sockets.
+    /// Creates a point without requests if there are fewer.
     fn at(
         &self,
         attach: &Attach,
         hardened: bool,
         owner: u32,
         nth: usize,
-    ) -> Result<Arc<Point>, Closed> {
-        let place = Place::find(attach)?;
+    ) -> Result<Arc<Point>, AttachError> {
+        let place = AttachPoint::find(attach)?;
         let sockets = if attach.own { Some(Sockets::of(&place, owner, None)?) } else { None };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|point| point.strong_count() > 0);
         let here = |point: &Arc<Point>| {
-            let same =
-                point.sockets.as_ref().map(Sockets::whose) == sockets.as_ref().map(Sockets::whose);
-            same && point.attach == *attach && point.place.is(&place)
+            let same = point.site.sockets.as_ref().map(Sockets::whose)
+                == sockets.as_ref().map(Sockets::whose);
+            same && point.site.attach == *attach && point.site.place.is(&place)
         };
         if let Some(point) = known.iter().filter_map(Weak::upgrade).filter(here).nth(nth) {
             return Ok(point);
         }
         drop(known);
-        Ok(self.another((attach, hardened), place, sockets))
+        Ok(self.create_point((attach, hardened), place, sockets))
     }
 
-    /// A further point, at which nothing runs yet.
-    fn another(
+    /// Creates a point without requests.
+    fn create_point(
         &self,
         (attach, hardened): (&Attach, bool),
-        place: Place,
+        place: AttachPoint,
         sockets: Option<Sockets>,
     ) -> Arc<Point> {
-        let state = State { lingers: sockets.is_some(), ..State::default() };
-        let (attach, state) = (attach.clone(), Mutex::new(state));
+        let state = PointState { lingers: sockets.is_some(), ..PointState::default() };
+        let site = Site { attach: attach.clone(), place, hardened, sockets };
         let (numbers, keeper) = (Arc::clone(&self.numbers), self.keeper.clone());
-        let point = Arc::new(Point { attach, place, hardened, sockets, numbers, keeper, state });
+        let point = Arc::new(Point { site, numbers, keeper, state: Mutex::new(state) });
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.push(Arc::downgrade(&point));
         point
@@ -190,10 +191,10 @@ impl Points {
 }
 
 impl Point {
-    /// Adds a line. If that fails, everything is as before.
-    fn add(self: &Arc<Self>, new: New) -> Result<Lent, NotAdded> {
+    /// Attaches a request. If this fails, nothing has changed.
+    fn add(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, NotAdded> {
         let source = new.source;
-        let refused = |why: String| NotAdded::Refused(Refusal { node: source, why });
+        let refused = |why: String| NotAdded::Refused(KernelRefusal { node: source, why });
         let steps = new.steps.clone();
         let step =
             |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
@@ -201,20 +202,21 @@ impl Point {
         if state.full {
             return Err(NotAdded::Full);
         }
-        let waits = !state.lines.is_empty() || self.sockets.is_some();
+        let waits = !state.lines.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
             step(Resource::Memory, "what waits for programs")?;
-            state.begin_to_wait().map_err(refused)?;
+            state.enable_waiting().map_err(refused)?;
         }
         let number = self.next_number();
-        let made = Line::make(number, &state.lines, new);
+        let made = AttachedRequest::make(number, &state.lines, new);
         let (mut line, bell) = made.map_err(refused)?;
         line.busy_before = self.busy();
         let rings = Arc::clone(&line.pointers);
-        let mut lines: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
+        let mut lines: Vec<&AttachedRequest> =
+            state.lines.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
         let among = lines.len() > 1;
-        let made = Version::make(self, &lines, &steps);
+        let made = Version::make(&self.site, &lines, &steps);
         let (version, states) = match made {
             Ok(made) => made,
             Err(failure) if failure.full && among => {
@@ -223,12 +225,12 @@ impl Point {
             }
             Err(failure) => {
                 let node = failure.node_of(number).unwrap_or(source);
-                return Err(NotAdded::Refused(Refusal { node, why: failure.why }));
+                return Err(NotAdded::Refused(KernelRefusal { node, why: failure.why }));
             }
         };
         step(Resource::Program, "a place at an interface")?;
         let behind_tag = version.behind_tag(number);
-        let next = Next { version: &version, line: Some(&line), states: &states };
+        let next = NextProgram { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
         let put = self.put(&mut state, version, &steps);
         if put.is_err() {
@@ -240,15 +242,15 @@ impl Point {
         state.keep(states);
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
-        let standing = Standing { point: Arc::clone(self), number, ended: OnceLock::new() };
-        Ok(Lent { held: Arc::new(standing), rings, bell, behind_tag })
+        let handle = RequestHandle { point: Arc::clone(self), number, ended: OnceLock::new() };
+        Ok(KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag })
     }
 
-    /// Puts a program in the place of the one that runs.
-    fn put(&self, state: &mut State, version: Version, steps: &Steps) -> Result<(), String> {
+    /// Replaces the running program, or attaches the first one.
+    fn put(&self, state: &mut PointState, version: Version, steps: &Steps) -> Result<(), String> {
         match &mut state.running {
             Some(running) => {
-                let (new, old) = (version.program(), running.version.program());
+                let (new, old) = (&version.program, &running.version.program);
                 update(&running.links, (new, old), steps).map_err(|error| error.to_string())?;
                 let old = std::mem::replace(&mut running.version, version);
                 state.retired.push(old);
@@ -256,57 +258,58 @@ impl Point {
             }
             None => {
                 let links =
-                    self.place.attach(version.program()).map_err(|closed| match closed {
-                        Closed::Nobody(failure) => failure.to_string(),
-                        Closed::Program(why) => why,
+                    self.site.place.attach(&version.program).map_err(|closed| match closed {
+                        AttachError::Unobservable(failure) => failure.to_string(),
+                        AttachError::Unsupported(why) => why,
                     })?;
-                state.running = Some(Running { links, version });
+                state.running = Some(RunningProgram { links, version });
             }
         }
         Ok(())
     }
 
-    /// Takes a line away; answers what it leaves behind. Where no smaller program can be put in the
-    /// place of the one that runs, the line goes with the next change.
-    fn remove(&self, number: u32) -> Ended {
+    /// Removes a request and returns its final counters. If no smaller program can replace the
+    /// running one, the request leaves with the next change.
+    fn remove(&self, number: u32) -> FinalCounters {
         let mut state = self.state();
         match state.lines.iter_mut().find(|line| line.number == number) {
             Some(line) => line.leaving = true,
-            // It was never put there.
-            None => return Ended::default(),
+            // Never attached.
+            None => return FinalCounters::default(),
         }
-        let stay: Vec<&Line> = state.lines.iter().filter(|line| !line.leaving).collect();
+        let stay: Vec<&AttachedRequest> = state.lines.iter().filter(|line| !line.leaving).collect();
         let gone = if stay.is_empty() {
             true
         } else {
-            let made = Version::make(self, &stay, &UNLOGGED);
+            let made = Version::make(&self.site, &stay, &UNLOGGED);
             let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
-                let next = Next { version: &version, line: None, states: &states };
+                let next = NextProgram { version: &version, line: None, states: &states };
                 self.store(&mut state, Some(next));
                 self.put(&mut state, version, &UNLOGGED)
             });
-            // Of an interface that is gone so are its programs.
-            put.is_err() && self.place.is_gone()
+            // A removed interface takes its programs with it.
+            put.is_err() && self.site.place.is_gone()
         };
         if gone && let Some(running) = state.running.take() {
             drop(running.links);
             state.retired.push(running.version);
         }
         state.settle();
-        let mut ended = Ended::default();
-        let State { lines, running, .. } = &mut *state;
+        let mut ended = FinalCounters::default();
+        let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
             let running = running.as_ref().filter(|running| running.version.runs(number));
-            running.iter().for_each(|running| line.measure(running.version.program()));
+            running.iter().for_each(|running| line.measure(&running.version.program));
             ended = self.ended(line);
             if let Some(running) = running {
                 ended.counted.add(&running.version.counted(line));
             }
             let about = line.about.clone();
-            state.has_left(about, &ended);
+            state.remember_final(about, &ended);
         }
         let running = state.running.as_ref().map(|running| &running.version);
-        let runs = |line: &Line| running.is_some_and(|version| version.runs(line.number));
+        let runs =
+            |line: &AttachedRequest| running.is_some_and(|version| version.runs(line.number));
         let stays: Vec<bool> = state.lines.iter().map(|line| !line.leaving || runs(line)).collect();
         let mut stays = stays.into_iter();
         state.lines.retain(|_| stays.next().unwrap_or(true));
@@ -315,43 +318,43 @@ impl Point {
         ended
     }
 
-    /// The number of a new line.
+    /// Returns the number of a new request.
     fn next_number(&self) -> u32 {
-        // It guards no other memory.
+        // Relaxed: the counter guards no other memory.
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the counters of a request so far.
-    fn counted(&self, number: u32) -> Option<Counted> {
+    fn counted(&self, number: u32) -> Option<KernelCounters> {
         let state = self.state();
         let line = state.lines.iter().find(|line| line.number == number)?;
         Some(state.counted(line, &state.running.as_ref()?.version))
     }
 
-    /// Returns the owner of a request.
+    /// Returns the owner's user id of a request.
     fn owner_of(&self, number: u32) -> Option<u32> {
         let state = self.state();
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the final record of a request that no program runs any more.
-    fn ended(&self, line: &Line) -> Ended {
-        Ended { busy: self.busy().saturating_sub(line.busy_before), ..line.ended() }
+    /// Returns the final counters of a request that no program runs any more.
+    fn ended(&self, line: &AttachedRequest) -> FinalCounters {
+        FinalCounters { busy: self.busy().saturating_sub(line.busy_before), ..line.ended() }
     }
 
-    /// Returns the number of packets that came while too many were in flight.
+    /// Returns the number of packets that found all regions of their processor in use.
     fn busy(&self) -> u64 {
-        self.sockets.as_ref().map_or(0, Sockets::busy)
+        self.site.sockets.as_ref().map_or(0, Sockets::busy)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PointState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// From now on it can be waited for programs that were replaced.
-    fn begin_to_wait(&mut self) -> Result<(), String> {
+impl PointState {
+    /// Enables waiting for replaced programs.
+    fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
         }
@@ -359,22 +362,22 @@ impl State {
     }
 
     /// Returns the counters of a request so far.
-    fn counted(&self, line: &Line, running: &Version) -> Counted {
+    fn counted(&self, line: &AttachedRequest, running: &Version) -> KernelCounters {
         let mut counted = line.counted.clone();
         let versions = self.retired.iter().chain([running]);
         versions.for_each(|version| counted.add(&version.counted(line)));
         counted
     }
 
-    /// A line has left.
-    fn has_left(&mut self, about: String, ended: &Ended) {
+    /// Remembers the final counters of a removed request.
+    fn remember_final(&mut self, about: String, ended: &FinalCounters) {
         if self.left.len() >= LEFT_MAX {
             self.left.pop_front();
         }
         self.left.push_back((about, ended.clone()));
     }
 
-    /// Gives the lines the maps in which their filters keep something from now on.
+    /// Stores the state maps that a new program created for its requests' filters.
     fn keep(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
@@ -383,15 +386,16 @@ impl State {
         }
     }
 
-    /// Adds what programs have counted that run no more to what their lines have counted.
+    /// Adds the counters of replaced programs to those of their requests. Blocks until those
+    /// programs have finished.
     fn settle(&mut self) {
         if self.retired.is_empty() {
             return;
         }
-        // At an interface nobody is under way without running ones: the link waited for that.
+        // At an interface without a program no frame is in flight: unlinking waited for that.
         let waits = self.lingers || self.running.is_some();
         if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
-            // The kernel refuses this to nobody who could make the maps.
+            // A process that may create the maps may also wait.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
@@ -400,16 +404,16 @@ impl State {
             for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
                 let counted = version.counted(line);
                 line.counted.add(&counted);
-                line.measure(version.program());
+                line.measure(&version.program);
             }
         }
     }
 }
 
-/// The step in front of the link that follows another one.
+/// The checkpoint before the second link is updated.
 const FOLLOWS: &str = "the second link follows the first";
 
-/// Puts a program in the place of another everywhere, or nowhere.
+/// Replaces a program at all links, or at none.
 fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
         if done > 0 {

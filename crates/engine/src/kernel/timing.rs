@@ -1,17 +1,17 @@
-//! Run time of programs as the kernel counts it, less the overhead of counting.
+//! Run time of programs as the kernel measures it, less the overhead of measuring.
 //!
-//! The kernel reads its clock before and after each run, and part of that cost lies between the two
-//! reads: for a program of few instructions it would dominate. A program that does nothing measures
-//! the overhead.
+//! The kernel reads its clock before and after each run, and part of that cost falls between the
+//! two reads; for a short program it would dominate. A program that does nothing measures the
+//! overhead.
 
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
 
-/// A frame for the program that does nothing, and how often it sees it.
+/// The frame of test runs; [`RUNS`] is their number.
 const FRAME: [u8; 64] = [0; 64];
 const RUNS: u32 = 10_000;
 
-/// As long as it is there, the kernel counts the runs of programs and their time.
+/// A guard that keeps the kernel's run-time statistics enabled.
 #[derive(Debug)]
 pub(super) struct Timing {
     _counts: RunStatistics,
@@ -20,13 +20,14 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Lets the kernel count, if it lets us. Costs each run of every program 70 ns.
+    /// Enables the statistics; `None` without permission. They cost each run of every program about
+    /// 70 ns.
     pub(super) fn begin() -> Option<Self> {
         let counts = RunStatistics::enable().ok()?;
         Some(Self { _counts: counts, nothing_ns: nothing().unwrap_or_default() })
     }
 
-    /// The time of so many runs, in ns, without what counting has added to it.
+    /// Returns the time of these runs in ns, less the overhead of measuring.
     pub(super) fn without_itself(&self, runs: u64, ns: u64) -> u64 {
         let added = (runs as f64 * self.nothing_ns) as u64;
         ns.saturating_sub(added)
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counting_adds_is_taken_out() {
+    fn overhead_of_run_statistics_is_subtracted() {
         let skip = || testkit::need::skip("needs a kernel that counts runs for us");
         let Some(timing) = Timing::begin().or_else(skip) else { return };
         let nothing = timing.nothing_ns;

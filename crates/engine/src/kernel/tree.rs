@@ -1,12 +1,12 @@
 //! The part of a plan that one request runs at an attach point, as a tree.
 //!
-//! In: a program of the plan, and which nodes are ours. Out: the filters, each behind the one from
-//! which its blocks come, and the ways out. A block leaves a step by the classes that its edges
-//! want, and over several edges if several want it. One that a piece is unsure of goes to the user
-//! implementation of that filter, as it came to it, and nowhere else from there on in the kernel.
+//! In: a program of the plan, and the nodes that belong to the request. Out: the filters, each with
+//! its predecessor, and the exits. A block leaves a step over all edges that select its class. A
+//! block that a twin is unsure of goes unchanged to the user implementation of that filter, and no
+//! further in the kernel.
 //!
-//! So most ways out exclude each other: a frame takes at most one of all those of a chain. Ways
-//! that do so share a sink of the rings, and a line has as many sinks as a frame has ways at most.
+//! So most exits exclude each other: in a chain, a frame takes at most one. Such exits share a sink
+//! of the rings; a request needs as many sinks as one frame can take exits.
 
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId};
@@ -15,50 +15,51 @@ use std::fmt::Write as _;
 
 /// The work of a program on a frame for one part of the graph.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
-    /// The filters.
+pub(crate) struct RequestTree {
+    /// The filters; a filter follows its predecessor.
     pub(crate) steps: Vec<Step>,
     /// The exits.
-    pub(crate) hands: Vec<Handed>,
+    pub(crate) hands: Vec<TreeExit>,
 }
 
 /// A filter in the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// The nodes that it is.
+    /// The nodes that it implements.
     pub(crate) nodes: Vec<NodeId>,
-    /// The step before, none: the source.
+    /// The preceding step; `None` for the source.
     pub(crate) from: Option<usize>,
     /// The classes that lead to it.
     pub(crate) classes: ClassSet,
 }
 
-/// A way out of the kernel.
+/// An exit from the kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Handed {
-    /// The step that it leaves, none: the source.
+pub(crate) struct TreeExit {
+    /// The step whose output leaves here; `None` for the source.
     pub(crate) from: Option<usize>,
     /// The blocks that leave: by class, or those that the step is unsure of.
-    pub(crate) which: Which,
-    /// Over which edge of the graph; of what a step is unsure of, the one that led to it.
+    pub(crate) which: ExitBlocks,
+    /// The edge of the graph: the one that leaves the kernel, or for unsure blocks the one to the
+    /// step.
     pub(crate) edge: usize,
-    /// To which node.
+    /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// To which sink of the rings: of the ways that share one, a frame takes at most one.
+    /// The sink of the rings. A frame takes at most one of the exits that share a sink.
     pub(crate) sink: u32,
 }
 
-/// Selects the blocks that take an exit.
+/// The blocks that take an exit.
 #[derive(Clone, Debug)]
-pub(crate) enum Which {
-    /// These classes.
+pub(crate) enum ExitBlocks {
+    /// Blocks of these classes.
     Classes(ClassSet),
     /// Blocks that the step is unsure of.
     Unsure,
 }
 
-impl Tree {
-    /// The tree of what belongs to some nodes.
+impl RequestTree {
+    /// Builds the tree of the nodes for which `ours` returns true.
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
         let mut tree = Self::default();
@@ -70,28 +71,28 @@ impl Tree {
                 tree.steps.push(Step { nodes, from, classes: step.classes.clone() });
             }
         }
-        for leave in &planned.leaves {
+        for leave in &planned.exits {
             let edge = &graph.edges[leave.edge.0];
             if ours(edge.from) {
                 let from = leave.from.and_then(|from| kept[from]);
-                let which = Which::Classes(leave.classes.clone());
+                let which = ExitBlocks::Classes(leave.classes.clone());
                 let (edge, to) = (leave.edge.0, edge.to);
-                tree.hands.push(Handed { from, which, edge, to, sink: 0 });
+                tree.hands.push(TreeExit { from, which, edge, to, sink: 0 });
             }
         }
         for (number, step) in tree.steps.iter().enumerate() {
             for node in &step.nodes {
                 let into = graph.edges.iter().position(|edge| edge.to == *node);
                 let (from, to) = (Some(number), *node);
-                let (which, edge) = (Which::Unsure, into.unwrap_or(0));
-                tree.hands.push(Handed { from, which, edge, to, sink: 0 });
+                let (which, edge) = (ExitBlocks::Unsure, into.unwrap_or(0));
+                tree.hands.push(TreeExit { from, which, edge, to, sink: 0 });
             }
         }
         tree.share();
         tree
     }
 
-    /// Finds the sinks: each way shares the first one of which it excludes all others.
+    /// Assigns sinks: an exit shares the first sink whose exits all exclude it.
     fn share(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.hands.len() {
@@ -112,12 +113,12 @@ impl Tree {
     fn exclude(&self, one: usize, other: usize) -> bool {
         let [mut one, mut other] = [&self.hands[one], &self.hands[other]].map(|hand| {
             let classes = match &hand.which {
-                Which::Classes(classes) => Some(classes),
-                Which::Unsure => None,
+                ExitBlocks::Classes(classes) => Some(classes),
+                ExitBlocks::Unsure => None,
             };
             (hand.from, classes)
         });
-        // Filters come behind those that they follow.
+        // A step has a higher number than its predecessor.
         while one.0 != other.0 {
             let later = if one.0 > other.0 { &mut one } else { &mut other };
             let Some(step) = later.0.and_then(|step| self.steps.get(step)) else { return false };
@@ -137,19 +138,19 @@ impl Tree {
 
     /// Returns true if the exit shares its sink.
     pub(crate) fn shares(&self, way: usize) -> bool {
-        let here = |hand: &&Handed| hand.sink == self.hands[way].sink;
+        let here = |hand: &&TreeExit| hand.sink == self.hands[way].sink;
         self.hands.iter().filter(here).nth(1).is_some()
     }
 
-    /// The first filter that must not be here for `fits` to say yes; none if it does not say so
-    /// even of the source alone. Filters come behind those that they follow.
+    /// Returns the first filter that must leave the kernel for `fits` to hold; `None` if it does
+    /// not even hold for the source without filters.
     pub(crate) fn beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.beginning(*kept)))?;
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns the tree of the first `kept` filters only: their exits, and exits to the filters
-    /// that follow.
+    /// Returns the tree of the first `kept` filters: their exits, and exits to the filters that
+    /// follow.
     fn beginning(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);
@@ -157,8 +158,8 @@ impl Tree {
         let follow = rest.iter().filter(|step| here(&step.from));
         let follow = follow.flat_map(|Step { nodes, from, classes }| {
             nodes.iter().map(|to| {
-                let which = Which::Classes(classes.clone());
-                Handed { from: *from, which, edge: 0, to: *to, sink: 0 }
+                let which = ExitBlocks::Classes(classes.clone());
+                TreeExit { from: *from, which, edge: 0, to: *to, sink: 0 }
             })
         });
         let mut tree = Self { steps: steps.to_vec(), hands: hands.chain(follow).collect() };
@@ -166,7 +167,7 @@ impl Tree {
         tree
     }
 
-    /// A number that two trees share which do the same, whoever has made them.
+    /// Returns a fingerprint: equal for trees that do the same, in any process.
     pub(crate) fn print(&self, graph: &Graph) -> u64 {
         let mut text = String::new();
         // Writing to a text does not fail.
@@ -174,20 +175,20 @@ impl Tree {
             let name = nodes.first().map_or("", |id| graph.node(*id).name());
             let _ = write!(text, "{name} {} {from:?} {classes};", nodes.len());
         }
-        for Handed { from, which, sink, .. } in &self.hands {
+        for TreeExit { from, which, sink, .. } in &self.hands {
             let _ = match which {
-                Which::Classes(classes) => write!(text, "{from:?} {classes} {sink};"),
-                Which::Unsure => write!(text, "{from:?} ? {sink};"),
+                ExitBlocks::Classes(classes) => write!(text, "{from:?} {classes} {sink};"),
+                ExitBlocks::Unsure => write!(text, "{from:?} ? {sink};"),
             };
         }
-        // FNV-1a: no secret is kept by it.
+        // FNV-1a; collisions need not be hard to construct.
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
     }
 }
 
-/// The words of the request that a node stands for.
+/// Returns the text span of a node.
 pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::FilterSpan {
     let node = graph.node(id);
     ebpf::FilterSpan::new(node.name(), node.span.start, node.span.end - node.span.start)
@@ -201,17 +202,17 @@ mod tests {
         (0..count).map(NodeId).collect()
     }
 
-    fn tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> Tree {
+    fn tree(from: &[Option<usize>], leaves: &[Option<usize>]) -> RequestTree {
         let nodes = nodes(from.len());
         let step = |(node, from): (&NodeId, &Option<usize>)| Step {
             nodes: vec![*node],
             from: *from,
             classes: ClassSet::all(),
         };
-        let hand = |from, which| Handed { from, which, edge: 0, to: NodeId(0), sink: 0 };
-        let unsure = (0..from.len()).map(|step| hand(Some(step), Which::Unsure));
-        let out = leaves.iter().map(|from| hand(*from, Which::Classes(ClassSet::all())));
-        let mut tree = Tree {
+        let hand = |from, which| TreeExit { from, which, edge: 0, to: NodeId(0), sink: 0 };
+        let unsure = (0..from.len()).map(|step| hand(Some(step), ExitBlocks::Unsure));
+        let out = leaves.iter().map(|from| hand(*from, ExitBlocks::Classes(ClassSet::all())));
+        let mut tree = RequestTree {
             steps: nodes.iter().zip(from).map(step).collect(),
             hands: unsure.chain(out).collect(),
         };
@@ -219,46 +220,46 @@ mod tests {
         tree
     }
 
-    fn sinks(tree: &Tree) -> Vec<u32> {
+    fn sinks(tree: &RequestTree) -> Vec<u32> {
         tree.hands.iter().map(|hand| hand.sink).collect()
     }
 
     #[test]
-    fn ways_of_which_a_frame_takes_one_share_a_sink() {
+    fn exclusive_exits_share_a_sink() {
         let chain: Vec<_> = (0..200_usize).map(|step| step.checked_sub(1)).collect();
         let line = tree(&chain, &[Some(199)]);
         assert_eq!((line.hands.len(), line.sinks()), (201, 1));
         assert!(line.shares(0) && line.shares(200));
-        // An edge on the way goes beside whatever comes of the frame behind it, and takes part with
-        // what the filters up to there are unsure of.
+        // The edge after the first filter excludes no later exit, but shares with the unsure exit
+        // before it.
         let line = tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
         assert_eq!(sinks(&line), [0, 0, 0, 1, 0]);
         assert!(line.shares(0) && !line.shares(3));
-        // Two branches: each may be unsure of the same frame.
+        // Two branches: both may be unsure of the same frame.
         let fork = tree(&[None, Some(0), Some(0)], &[Some(1), Some(2)]);
         assert_eq!(sinks(&fork), [0, 0, 1, 0, 1]);
         assert_eq!(sinks(&tree(&[None, None], &[None])), [0, 1, 2]);
     }
 
     #[test]
-    fn branches_of_other_classes_share_sinks_too() {
+    fn branches_of_disjoint_classes_share_sinks() {
         let mut fork = tree(&[None, Some(0), Some(0), Some(0)], &[Some(1), Some(2), Some(3)]);
         for (step, (low, high)) in [(1, (53, 53)), (2, (80, 443)), (3, (100, 100))] {
             fork.steps[step].classes = ClassSet::range(low, high);
         }
         fork.share();
         assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1]);
-        // One filter that stands for two nodes is unsure for both.
+        // A filter that implements two nodes is unsure for both.
         fork.steps[0].nodes.push(NodeId(9));
-        fork.hands.push(Handed { to: NodeId(9), ..fork.hands[0].clone() });
+        fork.hands.push(TreeExit { to: NodeId(9), ..fork.hands[0].clone() });
         fork.share();
         assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1, 1]);
     }
 
     #[test]
-    fn of_a_line_with_too_many_ways_out_the_beginning_stays() {
+    fn tree_with_too_many_exits_is_cut_behind_its_beginning() {
         let most = |ways: usize, sinks: usize| {
-            move |tree: &Tree| tree.hands.len() <= ways && tree.sinks() <= sinks
+            move |tree: &RequestTree| tree.hands.len() <= ways && tree.sinks() <= sinks
         };
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
         // Each filter may be unsure, and one edge leaves.
@@ -268,7 +269,7 @@ mod tests {
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
         assert_eq!(line.beyond(most(1, 1)), Some(NodeId(0)));
         assert_eq!(line.beyond(most(0, 1)), None);
-        // Two filters behind the first, and an edge of its own.
+        // Two filters behind the first, and an edge from the first.
         let fork = tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
         assert_eq!((fork.hands.len(), fork.sinks()), (6, 3));
         assert_eq!(fork.beyond(most(5, 3)), Some(NodeId(2)));

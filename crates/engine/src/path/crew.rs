@@ -1,4 +1,4 @@
-//! Threads for the spaces of a path, at its start and while it runs.
+//! Threads for the spaces of a path, started with it or while it runs.
 
 use runtime::control::Control;
 use runtime::space::{Remains, Space};
@@ -8,22 +8,22 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// A space that has ended: its path, its place there, and what it left unless it panicked.
-pub(crate) type Ended = (usize, usize, Option<Remains>);
+/// An ended space: its path, its place there, and its remains; `None` if it panicked.
+pub(crate) type EndedSpace = (usize, usize, Option<Remains>);
 
-/// A handle that starts the threads of a path, also while it runs.
+/// A handle that starts threads for the spaces of a path, also while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Crew {
     pub(crate) number: usize,
     /// The place of the next space.
     pub(crate) next: Arc<AtomicUsize>,
     pub(crate) control: Arc<Control>,
-    pub(crate) ended: mpsc::Sender<Ended>,
+    pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
 }
 
-/// A thread that waits for its space. It has ended when this is dropped and none came.
+/// A thread that waits for its space. Dropped without one, it ends and is joined.
 #[derive(Debug)]
 pub(crate) struct Thread {
     give: Option<mpsc::Sender<Space>>,
@@ -32,13 +32,13 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Runs this space.
+    /// Hands the thread its space and detaches it.
     pub(crate) fn go(mut self, space: Space) {
-        // Counted before it can end: who waits for all does not miss it.
+        // Incremented before the space can end, so a waiter for all spaces does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
         space.moves();
-        // It waits for this.
+        // The thread waits for this message, so the send succeeds.
         if let Some(give) = self.give.take() {
             let _ = give.send(space);
         }
@@ -48,14 +48,14 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         self.give = None;
-        // A thread that has no space does nothing that could fail.
+        // A thread without a space does nothing that could fail.
         let _ = self.handle.take().map(JoinHandle::join);
     }
 }
 
 impl Crew {
-    /// Starts a thread for a space that comes later, behind those that there are.
-    pub(crate) fn further(&self, name: String) -> sys::Result<Thread> {
+    /// Starts a thread for a space that a change adds; its place follows the existing ones.
+    pub(crate) fn start_further(&self, name: String) -> sys::Result<Thread> {
         self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -69,7 +69,7 @@ impl Crew {
             if remains.is_err() {
                 control.stop();
             }
-            // Nobody listens any more only when the process is ending.
+            // The receiver is gone only if the process is ending.
             let _ = ended.send((number, place, remains.ok()));
             done.notify();
         };
@@ -83,11 +83,11 @@ impl Crew {
 }
 
 thread_local! {
-    /// True in a thread of a path.
+    /// True in a thread that runs a space.
     static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true in a thread that runs a space, whose panics its path reports.
+/// Returns true in a thread that runs a space; the path reports its panics.
 #[must_use]
 pub fn runs_space() -> bool {
     RUNS_SPACE.get()

@@ -1,9 +1,9 @@
-//! A path that was built, as those that build, change and run it share it.
+//! The types of a built path, shared by the modules that build, change and run it.
 //!
-//! - this file: how it is to run, and what it is built with beside its plan;
+//! - this file: run settings and observation facilities;
 //! - [`origins`]: the sources of its blocks;
 //! - [`crew`]: the threads of its spaces;
-//! - [`running`]: what it is at the moment.
+//! - [`running`]: its current state.
 
 pub(crate) mod crew;
 pub(crate) mod origins;
@@ -12,11 +12,11 @@ pub(crate) mod running;
 pub use crew::runs_space;
 pub use running::GONE;
 
-use crate::kernel::Refuses;
-use crate::record::Tape;
-use crate::why::Why;
+use crate::kernel::InjectedRefusal;
+use crate::record::RecordMode;
+use crate::why::FlowQuery;
 use endpoint::{SinkEntry, SourceEntry};
-use pipeline::plan::{Adapts, Machine, Plan};
+use pipeline::plan::{Machine, Plan, RuntimeChanges};
 use runtime::latency::Budget;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,84 +25,84 @@ use sys::steps::Steps;
 /// Run settings of a path, beyond its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// Sources beside those of the catalogue: what an embedding program or a test brings along.
+    /// Additional sources, provided by an embedding program or a test.
     pub sources: &'static [SourceEntry],
-    /// Sinks beside those of the catalogue.
+    /// Additional sinks.
     pub sinks: &'static [SinkEntry],
-    /// End when the sinks have taken this many blocks (`-c`).
+    /// Stop once the sinks have received this many blocks (`-c`).
     pub count: Option<u64>,
     /// Measure the time in each filter (`--stats`).
     pub timed: bool,
-    /// Have the kernel measure the time of programs, too (`--analyze`).
+    /// Have the kernel measure the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index, from 0 on, and number of the processes that run the line: they number sessions
-    /// differently.
+    /// Index (from 0) of this worker process, and number of worker processes that run the request.
+    /// Each numbers sessions differently.
     pub one_of: Option<(u32, u32)>,
-    /// Edit nothing in place: every edit writes a copy.
+    /// Copy on every edit instead of editing in place.
     pub copies: bool,
-    /// Kernel features that are treated as refused, in addition to those that are: for tests.
-    pub refuses: Refuses,
+    /// Kernel features to treat as refused, in addition to those that are: for tests.
+    pub refuses: InjectedRefusal,
 }
 
-/// Facilities for observing a path, now or later.
+/// Recording, observation and adaptation of a path.
 #[derive(Clone, Default, Debug)]
 pub struct Extras {
-    /// Record or replay, if either.
-    pub tape: Tape,
-    /// Sinks write their files into this folder, whatever they are called in the request.
+    /// A recorder or a recording to replay, if any.
+    pub tape: RecordMode,
+    /// Directory for all files that sinks write, whatever directory the request names.
     pub into: Option<PathBuf>,
-    /// Sinks write nothing at all.
+    /// True if sinks discard their output.
     pub silent: bool,
-    /// Bytes of output that each source of a live path remembers for taps.
+    /// Bytes of output that each source of a live path retains for taps; `None` for no retention.
     pub history: Option<usize>,
-    /// The observer of a flow; with one, a pass has one block.
-    pub why: Option<Arc<Why>>,
-    /// Permitted automatic changes; none: the path stays as it is.
+    /// A query about a flow. A path with a query forms batches of one block.
+    pub why: Option<Arc<FlowQuery>>,
+    /// Permitted automatic changes; `None` for no changes.
     pub adapt: Option<Arc<Adapt>>,
-    /// The program that runs untrusted filters; none: this one, if it serves as such.
+    /// The program that runs untrusted filters; `None` for the running program, if it can.
     pub helper: Option<PathBuf>,
-    /// The log of this allocation. What it notes is kept when the paths are activated.
+    /// The log of this allocation, committed when the paths are activated.
     pub steps: Steps,
-    /// Measured latency of blocks against the request's budget, for one path.
+    /// Latency of blocks against the request's bound, for one path.
     pub budget: Arc<Budget>,
 }
 
 /// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
 pub struct Adapt {
-    /// The machine, with what is known of costs before anything was seen.
+    /// The machine, with cost estimates from before the run.
     pub machine: Machine,
-    /// Replicate filters to share their work.
+    /// Replicate filters over several spaces.
     pub copies: bool,
     /// Move filters between the kernel and threads.
     pub moves: bool,
-    /// Rate and certainty of the observations.
-    pub pace: Pace,
+    /// Rate and certainty of observations.
+    pub rate_policy: RatePolicy,
 }
 
 impl Adapt {
-    /// Returns the automatic changes that a plan's request permits; none: the path stays as it is.
+    /// Returns the automatic changes that a plan's request permits; `None` for no changes.
     #[must_use]
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let Adapts { copies, moves } = plan.adapts();
-        let (machine, pace) = (machine.clone(), Pace::default());
-        (copies || moves).then(|| Arc::new(Self { machine, copies, moves, pace }))
+        let RuntimeChanges { copies, moves } = plan.runtime_changes();
+        let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
+        (copies || moves).then(|| Arc::new(Self { machine, copies, moves, rate_policy }))
     }
 }
 
-/// The rate of observations, and the certainty required for a change.
+/// The rate of observations, and the certainty that a change requires.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pace {
-    /// Length of an observation, in ns.
-    pub look_ns: u64,
+pub struct RatePolicy {
+    /// Length of an observation in ns.
+    pub observation_ns: u64,
     /// Number of consecutive observations that must agree.
     pub looks: u32,
-    /// Initial wait after a change, in ns.
-    pub rest_ns: u64,
+    /// Initial pause after a change in ns.
+    pub pause_ns: u64,
 }
 
-impl Default for Pace {
+impl Default for RatePolicy {
     fn default() -> Self {
-        Self { look_ns: 25_000_000, looks: 2, rest_ns: 500_000_000 }
+        Self { observation_ns: 25_000_000, looks: 2, pause_ns: 500_000_000 }
     }
 }

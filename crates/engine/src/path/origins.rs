@@ -1,41 +1,44 @@
-//! The origin of blocks, as a number that travels with each of them.
+//! The origins of blocks: numbers that travel with each block and name its source.
 //!
-//! A source keeps its number for as long as the path lives, under any plan and at any place in it:
-//! later readers of a record depend on it. A source added by a change takes the next number.
+//! A source keeps its number for as long as the path lives, under any plan and at any place in it,
+//! because later readers of a recording depend on it. A source that a change adds gets the next
+//! number.
 
-use filter::Kind;
+use filter::FilterKind;
 use pipeline::Graph;
 use pipeline::graph::{NodeId, Use};
 
-/// Nodes that give blocks of their own.
+/// Returns the nodes that create blocks: sources and programs.
 pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     graph
         .ids()
         .filter_map(|(id, node)| Some((id, node.filter()?)))
-        .filter(|(_, used)| used.description.kind == Kind::Source || used.endpoint.process)
+        .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.process)
 }
 
 /// The origins of a path, and the sources that have them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// Their names, by origin.
-    names: Vec<String>,
-    /// The numbers of their nodes, by origin.
+    /// Titles of the sources, by origin.
+    pub(crate) names: Vec<String>,
+    /// Node numbers of the sources, by origin.
     nodes: Vec<usize>,
-    /// The names as published to sinks, updated only by [`Origins::tell`].
-    told: endpoint::Origins,
+    /// The names as published to sinks; only [`Origins::publish`] updates them.
+    pub(crate) told: endpoint::Origins,
 }
 
 impl Origins {
-    /// Creates the origins of a graph whose nodes have these numbers.
+    /// Creates and publishes the origins of a graph; `numbers` holds the number of each of its
+    /// nodes.
     pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
         all.follow(graph, numbers);
-        all.tell();
+        all.publish();
         all
     }
 
-    /// Adds the origins of this graph, unpublished until [`Origins::tell`].
+    /// Adds the sources of this graph that have no origin yet. Call [`Origins::publish`] to publish
+    /// them.
     pub(crate) fn follow(&mut self, graph: &Graph, numbers: &[usize]) {
         for (id, used) in sources(graph) {
             let number = numbers[id.0];
@@ -46,22 +49,12 @@ impl Origins {
         }
     }
 
-    /// The names of all sources that there have been, by origin.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
-    }
-
-    /// Publishes the names to all readers of [`Origins::told`], earlier ones too.
-    pub(crate) fn tell(&self) {
+    /// Publishes the names to all readers of [`Origins::told`], earlier ones included.
+    pub(crate) fn publish(&self) {
         self.told.grow(&self.names);
     }
 
-    /// Returns the published names.
-    pub(crate) const fn told(&self) -> &endpoint::Origins {
-        &self.told
-    }
-
-    /// The origin of the source of this number.
+    /// Returns the origin of the source with this node number, or 0 if it has none.
     pub(crate) fn at(&self, number: usize) -> u16 {
         let at = self.nodes.iter().position(|node| *node == number).unwrap_or(0);
         u16::try_from(at).unwrap_or(u16::MAX)
@@ -71,11 +64,11 @@ impl Origins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::House;
+    use crate::registry::MachineRegistry;
 
     #[test]
-    fn v10_a_source_keeps_its_origin_wherever_it_stands() {
-        let graph = |text: &str| pipeline::read(text, &House).0;
+    fn v10_source_keeps_its_origin_in_every_plan() {
+        let graph = |text: &str| pipeline::read(text, &MachineRegistry::Local).0;
         let one = graph("replay one.pcap | count");
         let both = graph("(replay two.pcap + replay one.pcap) | count");
         let numbers = |graph: &Graph, of: &[(&str, usize)]| -> Vec<usize> {
@@ -87,13 +80,13 @@ mod tests {
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
         let mut origins = Origins::of(&one, &numbers(&one, &[first]));
-        assert_eq!((origins.told().count(), origins.at(0)), (1, 0));
+        assert_eq!((origins.told.count(), origins.at(0)), (1, 0));
         origins.follow(&both, &numbers(&both, &[first, second]));
-        let sink = origins.told().clone();
+        let sink = origins.told.clone();
         assert_eq!((sink.count(), origins.at(0), origins.at(5)), (1, 0, 1));
-        origins.tell();
-        assert_eq!(sink.told_apart(1), Some(origins.names()[1].as_str()));
-        // One that is no more keeps it, too: what came from it is still on its way.
+        origins.publish();
+        assert_eq!(sink.distinguishing_name(1), Some(origins.names[1].as_str()));
+        // A removed source keeps its origin, because blocks from it are still in flight.
         let two = graph("replay two.pcap | count");
         origins.follow(&two, &numbers(&two, &[second]));
         assert_eq!((sink.count(), origins.at(5)), (2, 1));

@@ -1,9 +1,9 @@
-//! The state of a running path, kept so that another request can replace it.
+//! The current state of a running path, which a change of the request modifies.
 //!
-//! Nodes and edges have **numbers** that they keep for as long as the path lives, whatever plan it
-//! follows at the moment: counters, rings and programs are known by them inside. Outside, in the
-//! ledger and in reports, they have the places of the plan ([`State::place_of`]); what is in no
-//! plan any more has the place [`GONE`].
+//! Nodes and edges have **numbers** that stay the same for as long as the path lives, under any
+//! plan; counters, rings and programs refer to them internally. Ledgers and reports refer to places
+//! in the plan instead ([`PathState::place_of`]); an element of no current plan has the place
+//! [`GONE`].
 
 use super::crew::Crew;
 use super::origins::Origins;
@@ -15,35 +15,35 @@ use filter::Time;
 use pipeline::plan::Plan;
 use runtime::commands::CommandQueue;
 use runtime::control::Control;
-use runtime::process::Demand;
+use runtime::demand::Demand;
 use runtime::space::Clock;
-use runtime::space::turn::Left;
+use runtime::space::count_limit::CountLimit;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use sys::memory::Lender;
 
-/// The place, in the ledger, of what was in the path once and is in its plan no more.
+/// The place, in a ledger, of an element that the current plan no longer contains.
 pub const GONE: usize = usize::MAX;
 
-/// All connected parts of a request that runs.
+/// All connected parts of a running request.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: Extras,
-    state: Mutex<State>,
-    /// Notified when a part gains or loses its runner.
-    manned: Condvar,
+    state: Mutex<PathState>,
+    /// Notified when a part gains or loses its crew.
+    crew_changed: Condvar,
 }
 
 /// The current state of a path.
 #[derive(Debug)]
-pub(crate) struct State {
-    /// The request, if anybody has said it.
+pub(crate) struct PathState {
+    /// The text of the request; `None` if it was never set.
     pub(crate) text: Option<String>,
     /// Number of changes so far.
     pub(crate) changes: u64,
-    /// Number of spaces in all its plans.
+    /// Number of spaces in all plans so far.
     pub(crate) spaces: usize,
     /// Number of observations made for automatic changes.
     pub(crate) looks: u64,
@@ -53,49 +53,49 @@ pub(crate) struct State {
     pub(crate) ids: Ids,
     /// All sources so far.
     pub(crate) origins: Origins,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<RunningPart>,
 }
 
-/// A connected part.
+/// A connected part of the graph.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct RunningPart {
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
-    pub(crate) left: Option<Arc<Left>>,
+    pub(crate) left: Option<Arc<CountLimit>>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) spaces: Vec<RunningSpace>,
     pub(crate) rings: Vec<RunningRing>,
-    /// The spaces that have left it.
+    /// Command queues of spaces that have left the part.
     pub(crate) gone: Vec<Arc<CommandQueue>>,
-    /// The spaces as [`Live`](crate::live::Live) knows them.
+    /// The list of spaces that [`Live`](crate::live::Live) reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges out of the kernel.
-    pub(crate) rising: Vec<Rising>,
-    /// Kernel programs of this part, alive as long as the path is run.
+    pub(crate) rising: Vec<KernelExit>,
+    /// Kernel programs of this part; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
-    /// The handle that starts its threads.
-    pub(crate) crew: Manned,
+    /// The crew that starts its threads.
+    pub(crate) crew: CrewState,
 }
 
-/// The state of a part's runner, which starts threads for it.
+/// The state of a part's crew, which starts threads for it.
 #[derive(Debug)]
-pub(crate) enum Manned {
-    /// Not yet: the part has been built.
-    NotYet,
-    By(Crew),
-    /// The part has ended, or its runner has no threads.
-    NoMore,
+pub(crate) enum CrewState {
+    /// The part has been built but does not run yet.
+    Pending,
+    Running(Crew),
+    /// The part has ended, or runs without threads.
+    Ended,
 }
 
-/// Kernel programs of a part, owned by its runner.
+/// Kernel programs of a part, owned by the runner of the path.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
-/// The edges over which a kernel program hands over to a thread, in the order of its outputs.
+/// The edges over which a kernel program hands blocks to a thread, in the order of its outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Rising {
-    /// The number of the source that stands for the program.
+pub(crate) struct KernelExit {
+    /// The number of the source that represents the program.
     pub(crate) first: usize,
     /// The numbers of the edges.
     pub(crate) ways: Vec<usize>,
@@ -112,39 +112,39 @@ pub(crate) struct RunningSpace {
 /// A ring of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
-    /// The number of the edge for which it was made.
+    /// The number of the edge for which it was created.
     pub(crate) number: usize,
     pub(crate) near: String,
     pub(crate) far: String,
-    /// The number of the node to which it leads.
+    /// The number of the node that it leads to.
     pub(crate) to: usize,
     pub(crate) stride: usize,
     /// True if it carries frame metadata, whatever the stride.
     pub(crate) marks: bool,
 }
 
-impl Part {
+impl RunningPart {
     /// Returns true if all its spaces have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.spaces.iter().all(|space| space.orders.inbox().ended)
     }
 
-    /// Publishes the current list of spaces.
-    pub(crate) fn tell(&self) {
+    /// Publishes the current list of spaces to [`Live`](crate::live::Live).
+    pub(crate) fn publish(&self) {
         let spaces = self.spaces.iter().map(|space| Arc::clone(&space.orders)).collect();
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
     }
 }
 
 impl RunningRing {
-    /// Returns true if the two are interchangeable.
+    /// Returns true if the two rings differ in at most their numbers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Self { number: 0, ..self.clone() } == Self { number: 0, ..other.clone() }
     }
 }
 
-impl State {
-    pub(crate) fn new(plan: Plan, ids: Ids, origins: Origins, parts: Vec<Part>) -> Self {
+impl PathState {
+    pub(crate) fn new(plan: Plan, ids: Ids, origins: Origins, parts: Vec<RunningPart>) -> Self {
         Self {
             text: None,
             changes: 0,
@@ -159,46 +159,47 @@ impl State {
     }
 
     /// Returns the maps from numbers of nodes and edges to places in the plan.
-    pub(crate) fn place_of(&self) -> (Places, Places) {
-        (Places(self.ids.nodes.clone()), Places(self.ids.edges.clone()))
+    pub(crate) fn place_of(&self) -> (PlaceMap, PlaceMap) {
+        (PlaceMap(self.ids.nodes.clone()), PlaceMap(self.ids.edges.clone()))
     }
 }
 
-/// Numbers by place.
-pub(crate) struct Places(Vec<usize>);
+/// A map from numbers to places.
+pub(crate) struct PlaceMap(Vec<usize>);
 
-impl Places {
+impl PlaceMap {
     /// Returns the place of this number, or [`GONE`].
     pub(crate) fn of(&self, number: usize) -> usize {
         self.0.iter().position(|other| *other == number).unwrap_or(GONE)
     }
 }
 
-impl Whole {
-    pub(crate) fn new(settings: Settings, extras: Extras, state: State) -> Arc<Self> {
-        let (state, manned) = (Mutex::new(state), Condvar::new());
-        Arc::new(Self { settings, extras, state, manned })
+impl RunningPath {
+    pub(crate) fn new(settings: Settings, extras: Extras, state: PathState) -> Arc<Self> {
+        let (state, crew_changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { settings, extras, state, crew_changed })
     }
 
-    /// Sets or clears the runner of this part.
+    /// Sets or clears the crew of this part.
     pub(crate) fn is_run_by(&self, part: usize, crew: Option<Crew>) {
         if let Some(part) = self.state().parts.get_mut(part) {
-            part.crew = crew.map_or(Manned::NoMore, Manned::By);
+            part.crew = crew.map_or(CrewState::Ended, CrewState::Running);
         }
-        self.manned.notify_all();
+        self.crew_changed.notify_all();
     }
 
-    /// Waits until every part has, or had, a runner; returns false if `limit` passes first.
+    /// Waits until every part has, or had, a crew. Returns false if `limit` passes first.
     pub(crate) fn is_run_within(&self, limit: Duration) -> bool {
-        let awaited =
-            |state: &mut State| state.parts.iter().any(|part| matches!(part.crew, Manned::NotYet));
-        let waited = self.manned.wait_timeout_while(self.state(), limit, awaited);
+        let awaited = |state: &mut PathState| {
+            state.parts.iter().any(|part| matches!(part.crew, CrewState::Pending))
+        };
+        let waited = self.crew_changed.wait_timeout_while(self.state(), limit, awaited);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !awaited(&mut state)
     }
 
-    /// Locks the state; no change happens while the guard lives.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the state. No change happens while the guard lives.
+    pub(crate) fn state(&self) -> MutexGuard<'_, PathState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

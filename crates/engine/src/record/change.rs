@@ -1,44 +1,43 @@
-//! Changes that a path was put through while it was recorded.
+//! Changes of a path while it was recorded.
 //!
-//! In the record a change is what was asked for, in the words of the user, with the line that came
-//! of it and what ran where then. Nothing of what filters knew is in it: an upgrade is computed
-//! again, from what the old filter was given by the same turns. Each space that stood still for the
-//! change says so among its turns. [`crate::change`] makes them again.
+//! A recorded change consists of the user's edit, the resulting request and the resulting layout.
+//! It has no filter state: a replay computes the state transfer again, from the same input. Each
+//! space that was stopped for the change notes that among its events. [`crate::change`] repeats
+//! them.
 
-use super::form::{Local, Put, Take, local};
+use super::form::{LocalKind, ValueReader, WriteValues, local, word};
 use pipeline::edit::Edit;
 
-/// A change of a path that was recorded.
+/// A recorded change of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Number of changes before it.
     pub number: u64,
     /// The requested edit.
     pub edit: Edit,
-    /// The line behind it.
+    /// The text of the request after the change.
     pub text: String,
     /// The layout after the change, in the form of [`super::layout`].
     pub layout: String,
 }
 
-/// Tag of an edit's encoding: words of a command line, or a whole request.
+/// Tags of an edit's encoding: words of a command line, or a whole request.
 const WORDS: u32 = 0;
 const WHOLE: u32 = 1;
 
 /// Appends a change.
 pub(super) fn put(out: &mut Vec<u8>, change: &Change) {
     let Change { number, edit, text, layout } = change;
-    local(out, Local::Change, |out| {
-        out.long(*number);
+    local(out, LocalKind::Change, |out| {
+        out.longs(&[*number]);
         match edit {
             Edit::Whole(line) => {
-                out.word(WHOLE);
+                out.words(&[WHOLE]);
                 out.text(line);
             }
             edit => {
                 let words = edit.words();
-                out.word(WORDS);
-                out.word(u32::try_from(words.len()).unwrap_or(0));
+                out.words(&[WORDS, word(words.len())]);
                 words.iter().for_each(|word| out.text(word));
             }
         }
@@ -47,8 +46,8 @@ pub(super) fn put(out: &mut Vec<u8>, change: &Change) {
     });
 }
 
-/// The change that this is.
-pub(super) fn take(mut take: Take<'_>) -> Option<Change> {
+/// Decodes a change; `None` if it is malformed.
+pub(super) fn take(mut take: ValueReader<'_>) -> Option<Change> {
     let number = take.long()?;
     let edit = match take.word()? {
         WORDS => {

@@ -1,86 +1,71 @@
-//! The events of a space as bytes of a record, and out of them.
+//! Encoding of a space's events.
 
-use super::form::{Found, Local, Put, Take, local};
+use super::form::{FileBlock, LocalKind, ValueReader, WriteValues, local, word};
 use runtime::space::events::SpaceEvent;
 
-/// Appends an event; the blocks that came in it follow.
+/// Appends an event. The blocks that came with it must follow.
 pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
-    let word = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    local(out, Local::Event, |out| match event {
+    local(out, LocalKind::Event, |out| match event {
         SpaceEvent::Pull { node, now, count, edge, failure } => {
-            out.word(1);
-            out.word(word(*node));
-            out.long(*now);
-            out.word(word(*count));
-            out.word(edge.map_or(u32::MAX, word));
+            out.words(&[1, word(*node)]);
+            out.longs(&[*now]);
+            out.words(&[word(*count), edge.map_or(u32::MAX, word)]);
             told(out, failure.as_deref());
         }
         SpaceEvent::Import { node, now, count } => {
-            out.word(2);
-            out.word(word(*node));
-            out.long(*now);
-            out.word(word(*count));
+            out.words(&[2, word(*node)]);
+            out.longs(&[*now]);
+            out.words(&[word(*count)]);
         }
-        SpaceEvent::Tick { now } => {
-            out.word(3);
-            out.long(*now);
-        }
-        SpaceEvent::Claim { count } => {
-            out.word(4);
-            out.word(*count);
-        }
+        SpaceEvent::Tick { now } => numbered(out, 3, *now),
+        SpaceEvent::Claim { count } => out.words(&[4, *count]),
         SpaceEvent::Finish { now, failure } => {
-            out.word(5);
-            out.long(*now);
+            numbered(out, 5, *now);
             told(out, failure.as_deref());
         }
-        SpaceEvent::Change { number } => {
-            out.word(8);
-            out.long(*number);
-        }
+        SpaceEvent::Change { number } => numbered(out, 8, *number),
         SpaceEvent::Retire { now, failure } => {
-            out.word(9);
-            out.long(*now);
+            numbered(out, 9, *now);
             told(out, failure.as_deref());
         }
-        SpaceEvent::Changed => out.word(10),
+        SpaceEvent::Changed => out.words(&[10]),
         SpaceEvent::Seen { planned, seen, dropped } => {
-            out.word(6);
-            out.word(word(*planned));
+            out.words(&[6, word(*planned)]);
             let (blocks, bytes) = seen.unwrap_or((u64::MAX, u64::MAX));
-            out.long(blocks);
-            out.long(bytes);
-            out.word(word(dropped.len()));
+            out.longs(&[blocks, bytes]);
+            out.words(&[word(dropped.len())]);
             for (place, count) in dropped {
                 out.text(place);
-                out.long(count.unwrap_or(u64::MAX));
+                out.longs(&[count.unwrap_or(u64::MAX)]);
             }
         }
         SpaceEvent::Heard { planned, written, dropped } => {
-            out.word(7);
-            out.word(word(*planned));
-            out.long(written.0);
-            out.long(written.1);
-            out.word(word(dropped.len()));
+            out.words(&[7, word(*planned)]);
+            out.longs(&[written.0, written.1]);
+            out.words(&[word(dropped.len())]);
             for (why, blocks, bytes) in dropped {
                 out.text(why);
-                out.long(*blocks);
-                out.long(*bytes);
+                out.longs(&[*blocks, *bytes]);
             }
         }
     });
 }
 
+fn numbered(out: &mut Vec<u8>, kind: u32, number: u64) {
+    out.words(&[kind]);
+    out.longs(&[number]);
+}
+
 fn told(out: &mut Vec<u8>, text: Option<&str>) {
-    out.word(u32::from(text.is_some()));
+    out.words(&[u32::from(text.is_some())]);
     out.text(text.unwrap_or_default());
 }
 
-impl Found<'_> {
-    /// The event that it is.
+impl FileBlock<'_> {
+    /// Decodes an event; `None` if the bytes are no valid event.
     pub(super) fn event(&self) -> Option<SpaceEvent> {
-        let (Local::Event, mut take) = self.local()? else { return None };
-        let said = |take: &mut Take<'_>| -> Option<Option<String>> {
+        let (LocalKind::Event, mut take) = self.local()? else { return None };
+        let said = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
             let there = take.word()? != 0;
             let text = take.text()?;
             Some(there.then(|| text.to_owned()))

@@ -1,8 +1,8 @@
-//! The bytes of a record: blocks of pcapng (draft-ietf-opsawg-pcapng), little-endian.
+//! The file format of a recording: blocks of pcapng (draft-ietf-opsawg-pcapng), little-endian.
 //!
-//! Frames are enhanced packet blocks, so that tcpdump and Wireshark open a record as a capture.
-//! What only we understand stands in blocks of one type from the range that the format leaves to
-//! local use, which other readers skip, and beside frames in an option of that kind:
+//! Frames are enhanced packet blocks, so that tcpdump and Wireshark open a recording as a capture.
+//! Everything else is in blocks of one type from the range for local use, which other readers skip,
+//! and in a local option of the packet blocks:
 //!
 //! ```text
 //! section header, HEAD
@@ -10,92 +10,86 @@
 //! END
 //! ```
 //!
-//! A chunk is what one space wrote at once, with its length, so that who plays another space passes
-//! over it. An event is one turn of a space ([`super::event`]); behind it stand the blocks that
-//! came in it. A change ([`super::change`]) stands behind all turns that the spaces which it
-//! differs in had taken until then, so a file that has it can make it again.
+//! A chunk holds events of one space and starts with its length, so that the replay of another
+//! space can skip it. An event ([`super::event`]) is one step of a space, followed by the blocks
+//! that came with it. A change ([`super::change`]) follows all events that the affected spaces had
+//! written until then, so a file that contains the change contains everything needed to repeat it.
 
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
 
-/// The type of blocks that are only for us: the highest bit says local use.
+/// The type of local blocks; the highest bit marks local use.
 pub(super) const LOCAL: u32 = 0x8000_4c53;
-/// The option beside a frame that is only for us, likewise.
+/// The code of our packet option; the highest bit marks local use.
 const OPTION: u16 = 0x8053;
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// if_name, if_tsresol, shb_userappl.
+/// Option codes: if_name, if_tsresol, shb_userappl.
 const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const PROGRAM: u16 = 4;
-/// The least block: type, length, length.
-const LEAST: usize = 12;
-/// No block is longer: a block of data, and what stands around it.
-const MOST: usize = BLOCK_MAX + (1 << 20);
+/// Minimum length of a block: type, length, length.
+const BLOCK_MIN: usize = 12;
+/// Maximum length of a block: a block of data with its metadata.
+const BLOCK_LIMIT: usize = BLOCK_MAX + (1 << 20);
 
-/// The type of a local block.
+/// The kind of a local block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Local {
-    Head,
+pub(super) enum LocalKind {
+    Head = 1,
     Chunk,
     Event,
     Bytes,
     End,
-    /// A change of the path, when the old graph had settled its accounts.
+    /// A change of the path, written once the old graph was finished.
     Change,
 }
 
-impl Local {
+impl LocalKind {
     const ALL: [Self; 6] =
         [Self::Head, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
-
-    fn word(self) -> u32 {
-        match self {
-            Self::Head => 1,
-            Self::Chunk => 2,
-            Self::Event => 3,
-            Self::Bytes => 4,
-            Self::End => 5,
-            Self::Change => 6,
-        }
-    }
 }
 
-/// Puts values one behind the other.
-pub(super) trait Put {
-    fn word(&mut self, value: u32);
-    fn long(&mut self, value: u64);
-    fn short(&mut self, value: u16);
+/// Extension methods that append values to a buffer.
+pub(super) trait WriteValues {
+    fn words(&mut self, values: &[u32]);
+    fn longs(&mut self, values: &[u64]);
+    fn shorts(&mut self, values: &[u16]);
     fn text(&mut self, text: &str);
 }
 
-impl Put for Vec<u8> {
-    fn word(&mut self, value: u32) {
-        self.extend_from_slice(&value.to_le_bytes());
+impl WriteValues for Vec<u8> {
+    fn words(&mut self, values: &[u32]) {
+        self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn long(&mut self, value: u64) {
-        self.extend_from_slice(&value.to_le_bytes());
+    fn longs(&mut self, values: &[u64]) {
+        self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn short(&mut self, value: u16) {
-        self.extend_from_slice(&value.to_le_bytes());
+    fn shorts(&mut self, values: &[u16]) {
+        self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
     fn text(&mut self, text: &str) {
-        self.word(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.words(&[word(text.len())]);
         self.extend_from_slice(text.as_bytes());
     }
 }
 
-/// Takes values one behind the other; nothing once something is missing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Take<'b>(pub(super) &'b [u8]);
+/// Returns a count or a number as a word.
+pub(super) fn word(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
 
-impl<'b> Take<'b> {
+/// A reader of values from a buffer. Each method returns `None` once the buffer is exhausted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueReader<'b>(pub(super) &'b [u8]);
+
+impl<'b> ValueReader<'b> {
     pub(super) fn bytes(&mut self, count: usize) -> Option<&'b [u8]> {
         let (first, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -131,12 +125,11 @@ impl<'b> Take<'b> {
 /// Appends a block whose body `fill` writes.
 fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
-    out.word(kind);
-    out.word(0);
+    out.words(&[kind, 0]);
     fill(out);
     pad(out, at);
-    let length = u32::try_from(out.len() - at + 4).unwrap_or(u32::MAX);
-    out.word(length);
+    let length = word(out.len() - at + 4);
+    out.words(&[length]);
     if let Some(place) = out.get_mut(at + 4..at + 8) {
         place.copy_from_slice(&length.to_le_bytes());
     }
@@ -149,41 +142,38 @@ fn pad(out: &mut Vec<u8>, from: usize) {
 
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let at = out.len();
-    out.short(code);
-    out.short(u16::try_from(value.len()).unwrap_or(0));
+    out.shorts(&[code, u16::try_from(value.len()).unwrap_or(0)]);
     out.extend_from_slice(value);
     pad(out, at);
 }
 
-/// Appends a block of our own.
-pub(super) fn local(out: &mut Vec<u8>, what: Local, fill: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a local block.
+pub(super) fn local(out: &mut Vec<u8>, what: LocalKind, fill: impl FnOnce(&mut Vec<u8>)) {
     block(out, LOCAL, |out| {
-        out.word(what.word());
+        out.words(&[what as u32]);
         fill(out);
     });
 }
 
-/// Appends the header of the file.
+/// Appends the file header.
 pub(super) fn section(out: &mut Vec<u8>) {
     block(out, SECTION, |out| {
-        out.word(BYTE_ORDER);
-        out.short(1);
-        out.short(0);
-        // The length of the section is not known yet.
-        out.long(u64::MAX);
+        out.words(&[BYTE_ORDER]);
+        out.shorts(&[1, 0]);
+        // The length of the section is unknown.
+        out.longs(&[u64::MAX]);
         let program = concat!("streamline ", env!("CARGO_PKG_VERSION"));
         option(out, PROGRAM, program.as_bytes());
         option(out, 0, &[]);
     });
 }
 
-/// Appends the description of an interface: frames of a link type that one source gives.
+/// Appends the description of an interface: frames of a link type from one source.
 pub(super) fn interface(out: &mut Vec<u8>, link: u16, name: &str) {
     block(out, INTERFACE, |out| {
-        out.short(link);
-        out.short(0);
-        // No frame is cut.
-        out.word(0);
+        out.shorts(&[link, 0]);
+        // Snap length: unlimited.
+        out.words(&[0]);
         option(out, NAME, name.as_bytes());
         // Nanoseconds.
         option(out, RESOLUTION, &[9]);
@@ -191,103 +181,92 @@ pub(super) fn interface(out: &mut Vec<u8>, link: u16, name: &str) {
     });
 }
 
-/// Appends a block that came, with its bytes: as a frame of this interface if it lies in one.
+/// Appends a received block with its bytes: as a frame of this interface, or as raw bytes.
 pub(super) fn entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
-    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    let time = entry.context.time;
+    let (length, time) = (word(bytes.len()), entry.context.time);
     match interface {
         Some(interface) => block(out, PACKET, |out| {
-            out.word(interface);
-            out.word((time >> 32) as u32);
-            out.word((time & u64::from(u32::MAX)) as u32);
-            out.word(length);
-            out.word(entry.marks.wire_length.max(length));
+            out.words(&[interface, (time >> 32) as u32, time as u32]);
+            out.words(&[length, entry.marks.wire_length.max(length)]);
             let at = out.len();
             out.extend_from_slice(bytes);
             pad(out, at);
             option(out, OPTION, &lanes(entry));
             option(out, 0, &[]);
         }),
-        None => local(out, Local::Bytes, |out| {
-            out.long(time);
-            out.word(length);
+        None => local(out, LocalKind::Bytes, |out| {
+            out.longs(&[time]);
+            out.words(&[length]);
             out.extend_from_slice(&lanes(entry));
             out.extend_from_slice(bytes);
         }),
     }
 }
 
-/// Placeholder in the pointer of a block until it lies in memory again. Distinct from a hole, which
-/// stands for no memory.
+/// The memory id in the pointer of a block that has not been placed in memory yet. Distinct from a
+/// hole, which has no memory at all.
 pub(super) const NOWHERE: DbufId = DbufId::MAX;
 
 const LANES: usize = 40;
 
-/// Encodes the metadata of a block besides its bytes and its time.
+/// Encodes the metadata of a block, except its bytes and its time.
 fn lanes(entry: &Entry) -> [u8; LANES] {
     let Entry { pointer, context, marks } = entry;
     let mut out = Vec::with_capacity(LANES);
-    out.word(pointer.class.0);
-    out.word(pointer.length());
-    out.word(marks.view);
-    out.word(marks.captured);
-    out.word(marks.wire_length);
-    out.word(context.session);
-    out.short(context.origin);
-    out.short(context.flags.0);
-    out.short(marks.link);
-    out.short(marks.network);
-    out.short(marks.transport);
-    out.short(marks.payload);
-    out.word(u32::from(pointer.is_hole()));
+    let (class, length) = (pointer.class.0, pointer.length());
+    let Marks { view, captured, wire_length, .. } = *marks;
+    out.words(&[class, length, view, captured, wire_length, context.session]);
+    out.shorts(&[context.origin, context.flags.0]);
+    out.shorts(&[marks.link, marks.network, marks.transport, marks.payload]);
+    out.words(&[u32::from(pointer.is_hole())]);
     out.try_into().unwrap_or([0; LANES])
 }
 
-/// A block of the file: its type, and its body with what fills it up.
+/// A block of the file: its type, and its body with padding.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found<'b> {
+pub(super) struct FileBlock<'b> {
     pub(super) kind: u32,
     pub(super) body: &'b [u8],
-    /// Bytes from type to the last length.
+    /// Total length in bytes, from the type to the final length.
     pub(super) length: usize,
 }
 
 /// Returns the type and length of the block that begins here; `None` if these bytes begin none.
 pub(super) fn length(bytes: &[u8]) -> Option<(u32, usize)> {
-    let mut take = Take(bytes);
+    let mut take = ValueReader(bytes);
     let (kind, length) = (take.word()?, take.size()?);
-    ((LEAST..=MOST).contains(&length) && length % 4 == 0).then_some((kind, length))
+    ((BLOCK_MIN..=BLOCK_LIMIT).contains(&length) && length % 4 == 0).then_some((kind, length))
 }
 
-/// The block that begins here.
-pub(super) fn found(bytes: &[u8]) -> Option<Found<'_>> {
+/// Returns the block that begins here; `None` if it is truncated or malformed.
+pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
     let (kind, length) = length(bytes)?;
     let whole = bytes.get(..length)?;
     let body = whole.get(8..length - 4)?;
-    let last = Take(whole.get(length - 4..)?).size()?;
-    (last == length).then_some(Found { kind, body, length })
+    let last = ValueReader(whole.get(length - 4..)?).size()?;
+    (last == length).then_some(FileBlock { kind, body, length })
 }
 
-impl<'b> Found<'b> {
-    /// Returns the block's type and the rest of its body, if it is one of ours.
-    pub(super) fn local(&self) -> Option<(Local, Take<'b>)> {
+impl<'b> FileBlock<'b> {
+    /// Returns the kind and the rest of the body of a local block; `None` for other blocks.
+    pub(super) fn local(&self) -> Option<(LocalKind, ValueReader<'b>)> {
         if self.kind != LOCAL {
             return None;
         }
-        let mut take = Take(self.body);
+        let mut take = ValueReader(self.body);
         let word = take.word()?;
-        let what = Local::ALL.into_iter().find(|local| local.word() == word)?;
+        let what = LocalKind::ALL.into_iter().find(|local| *local as u32 == word)?;
         Some((what, take))
     }
 
-    /// Returns true if it begins a file of this format in this byte order.
+    /// Returns true if it is the header of a file of this format and byte order.
     pub(super) fn is_section(&self) -> bool {
-        self.kind == SECTION && Take(self.body).word() == Some(BYTE_ORDER)
+        self.kind == SECTION && ValueReader(self.body).word() == Some(BYTE_ORDER)
     }
 
-    /// The block of data that it is, with its bytes. The pointer names no memory yet.
+    /// Decodes a block of data with its bytes. Its pointer refers to [`NOWHERE`].
     pub(super) fn entry(&self) -> Option<(Entry, &'b [u8])> {
-        let mut take = Take(self.body);
+        let mut take = ValueReader(self.body);
         let (time, bytes, lanes) = if self.kind == PACKET {
             take.word()?;
             let time = u64::from(take.word()?) << 32 | u64::from(take.word()?);
@@ -297,17 +276,17 @@ impl<'b> Found<'b> {
             take.bytes(length.next_multiple_of(4) - length)?;
             (time, bytes, option_of(take)?)
         } else {
-            let (Local::Bytes, mut take) = self.local()? else { return None };
+            let (LocalKind::Bytes, mut take) = self.local()? else { return None };
             let (time, length) = (take.long()?, take.size()?);
             let lanes = take.bytes(LANES)?;
             (time, take.bytes(length)?, lanes)
         };
-        Some((entry_of(time, Take(lanes), bytes.len())?, bytes))
+        Some((entry_of(time, ValueReader(lanes), bytes.len())?, bytes))
     }
 }
 
-/// The value of our option among those of a packet.
-fn option_of(mut take: Take<'_>) -> Option<&[u8]> {
+/// Returns the value of our option among those of a packet.
+fn option_of(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
         let (code, length) = (take.short()?, usize::from(take.short()?));
         let value = take.bytes(length)?;
@@ -320,8 +299,9 @@ fn option_of(mut take: Take<'_>) -> Option<&[u8]> {
     }
 }
 
-/// A block with these lanes, whose frame has so many bytes. What lies about its length is none.
-fn entry_of(time: Time, mut take: Take<'_>, bytes: usize) -> Option<Entry> {
+/// Decodes the metadata of a block with this number of bytes; `None` if the lengths contradict each
+/// other.
+fn entry_of(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
     let (class, length, view) = (take.word()?, take.word()?, take.word()?);
     let (captured, wire_length, session) = (take.word()?, take.word()?, take.word()?);
     let (origin, flags, link) = (take.short()?, take.short()?, take.short()?);

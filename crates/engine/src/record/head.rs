@@ -1,37 +1,37 @@
-//! The head of a record: enough to build the same path again.
+//! The head of a recording: the input for building the same path again.
 
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
 
-/// The version of the file's form. A later one cannot be read.
+/// The version of the file format. Later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The first version: it knew of no changes, and is read as well.
+/// The first version, without changes; it can still be read.
 pub(super) const FIRST: u32 = 1;
-/// The first version of runs in which no two filters give sessions the same number; in those before
-/// each counted for itself.
+/// The first version whose session numbers are unique in the request. Before it, each filter
+/// numbered sessions by itself.
 pub(super) const NUMBERS: u32 = 3;
 
-/// The head of a record: enough to build the same path again.
+/// The head of a recording: the input for building the same path again.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Head {
     /// The version of the program that wrote it.
     pub program: String,
-    /// The line.
+    /// The text of the request.
     pub request: String,
     /// The planner's view of the machine.
     pub machine: Machine,
     /// Placement of the nodes, in the form of [`layout`].
     pub layout: String,
-    /// Seed that filters take in place of randomness.
+    /// Seed that replaces randomness in filters.
     pub seed: u64,
-    /// After how many blocks the run was to end (`-c`).
+    /// The block limit of the run (`-c`), if any.
     pub count: Option<u64>,
-    /// The zone of the clock on the wall ([`zone`]).
+    /// The time zone of the local clock ([`zone`]).
     pub zone: String,
 }
 
 impl Head {
-    /// The head of a record of this plan, which is about to run here.
+    /// Returns the head of a recording of this plan.
     #[must_use]
     pub fn new(request: &str, plan: &Plan, machine: &Machine, count: Option<u64>) -> Self {
         Self {
@@ -45,15 +45,15 @@ impl Head {
         }
     }
 
-    /// The machine of a path that is to be recorded: this one, with nothing run in its
-    /// kernel, and one processor.
+    /// Returns the machine for the plan of a recorded path: without a kernel that accepts programs,
+    /// and with one processor.
     #[must_use]
     pub fn outside_kernel(machine: Machine) -> Machine {
         let release = match &machine.kernel {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
         };
         let why = "a record is to hold what a program there would refuse".to_owned();
-        // One processor: copies that share work are not recorded.
+        // One processor, because replicas are not recorded.
         Machine { kernel: Kernel::Closed { release, why }, processors: 1, ..machine }
     }
 
@@ -80,11 +80,11 @@ impl Head {
         pairs
     }
 
-    /// The head that these words tell; what is missing, if anything is.
+    /// Decodes the head. Fails with the name of the first missing item.
     pub(super) fn of(pairs: &[(String, String)]) -> Result<Self, &'static str> {
         let text = |name: &'static str| {
-            let found = pairs.iter().find(|(known, _)| known == name);
-            found.map(|(_, value)| value.clone()).ok_or(name)
+            let block_at = pairs.iter().find(|(known, _)| known == name);
+            block_at.map(|(_, value)| value.clone()).ok_or(name)
         };
         let number = |name| text(name)?.parse::<u64>().map_err(|_| name);
         let size = |name| text(name)?.parse::<usize>().map_err(|_| name);
@@ -111,7 +111,7 @@ impl Head {
     }
 }
 
-/// The zone of the clock on the wall: what `TZ` says, or what the machine is set to.
+/// Returns the time zone of the local clock: `TZ`, else the setting of the machine, else "UTC".
 #[must_use]
 pub fn zone() -> String {
     if let Ok(zone) = std::env::var("TZ") {
@@ -122,13 +122,13 @@ pub fn zone() -> String {
     name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
-/// Describes the placement of a plan as text: plans with equal text are built alike.
+/// Formats the placement of a plan. Plans with equal text are built alike.
 #[must_use]
 pub fn layout(plan: &Plan) -> String {
     let mut text = String::new();
     for (id, node) in plan.graph.ids() {
-        let placed = &plan.placed[id.0];
-        let (space, enters, leaves) = (placed.space, placed.enters, placed.leaves);
+        let placed = &plan.placements[id.0];
+        let (space, enters, leaves) = (placed.space, placed.input_space, placed.output_space);
         // Writing into a text cannot fail.
         let _ = writeln!(text, "{} {} in {space} {enters} {leaves}", id.0, node.name());
     }

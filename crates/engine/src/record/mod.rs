@@ -1,24 +1,23 @@
-//! Records: all that a path was given, in one file, so that it can be run again and give the same
-//! output bit for bit.
+//! Recordings: the complete input of a path in one file, for replays with bit-identical output.
 //!
-//! A filter sees blocks, their order and the time it is told, and nothing else (no clock, no I/O),
-//! and a space is one thread. So what a space does is decided by the sequence of its turns: which
-//! input gave how many blocks, at which time, with which bytes. That is what is written: of sources
-//! all bytes, of rings only how many blocks were taken, since the space before gives them again.
-//! Beside it stand the request, what the machine is for the planner, and the seed of what filters
-//! would take from chance.
+//! A filter reads blocks, their order and the time that it is passed, and nothing else (no clock,
+//! no I/O); a space is one thread. So the sequence of its passes determines what a space does:
+//! which input delivered how many blocks, at which time, with which bytes. A recording contains
+//! that: all bytes of sources, but of rings only the number of blocks taken, since the writing
+//! space reproduces them. It also contains the request, the machine as the planner saw it, and the
+//! seed that replaces randomness in filters.
 //!
-//! - [`form`]: the bytes of the file, a pcapng capture that any reader of captures opens;
+//! - [`form`]: the file format, a pcapng capture that any capture reader opens;
 //! - `head`: the request, the machine and the plan;
-//! - `event`: the events of a space as bytes;
+//! - `event`: the encoding of a space's events;
 //! - [`change`]: changes of the path;
-//! - [`write`]: writing it beside a running path, in bounds;
-//! - [`read`]: opening it, whole, cut or damaged;
-//! - [`play`]: the turns of a space, taken from it;
+//! - [`write`]: bounded writing beside a running path;
+//! - [`read`]: opening of a complete, truncated or damaged file;
+//! - [`play`]: the events of a space, read back.
 //!
-//! While a path is recorded nothing of it runs in the kernel: what a program refuses there never
-//! comes to the process, and a record without it could not tell why something is missing. Why all
-//! this: docs/book/decisions/0023-record.md.
+//! A recorded path runs entirely in user space: frames that a kernel program drops never reach the
+//! process, so a recording could not explain their absence. Rationale:
+//! docs/book/decisions/0023-record.md.
 
 pub mod change;
 pub(crate) mod event;
@@ -31,32 +30,32 @@ pub mod write;
 pub use change::Change;
 pub use head::{Head, VERSION, layout, zone};
 pub use play::Replay;
-pub use read::{Broken, Record, Whole};
+pub use read::{Completeness, Record, RecordError};
 pub use write::{Recording, Summary};
 
 use runtime::space::events::EventPort;
 use std::sync::Arc;
 
-/// The mode in which a path is built, besides its plan: live, recorded or replayed.
+/// The mode in which a path is built: live, recorded or replayed.
 #[derive(Clone, Default, Debug)]
-pub enum Tape {
-    /// Nothing is kept.
+pub enum RecordMode {
+    /// A live path without a recording.
     #[default]
     Off,
-    /// Everything is written down.
+    /// A live path that is recorded.
     Record(Arc<Recording>),
-    /// Everything comes from a record.
+    /// A replay.
     Play(Arc<Replay>),
 }
 
-impl Tape {
-    /// Returns true if it repeats a run in which filters numbered sessions each for itself.
+impl RecordMode {
+    /// Returns true for a replay of a run in which each filter numbered sessions by itself.
     #[must_use]
     pub fn numbers_each_for_itself(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < head::NUMBERS)
     }
 
-    /// Opens the port for events of the space of this number.
+    /// Returns the event port of a space, given its number.
     pub(crate) fn port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,
@@ -69,14 +68,15 @@ impl Tape {
         }
     }
 
-    /// Returns the seed that replaces a filter's randomness, where runs must be repeatable.
+    /// Returns the seed that replaces a filter's randomness in recorded and replayed paths;
+    /// otherwise `None`.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {
             Self::Off => return None,
-            Self::Record(recording) => recording.seed(),
+            Self::Record(recording) => recording.seed,
             Self::Play(replay) => replay.record().head.seed,
         };
-        // Another one for every filter, as chance would have it: splitmix64.
+        // A different seed for each filter: splitmix64.
         let mut mixed = seed.wrapping_add((node as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,30 +1,32 @@
-//! The turns of a space, taken from a record.
+//! The events of a space, read from a recording.
 //!
-//! In: a record, which may be cut anywhere or lie. Out: one event after the other with its blocks;
-//! nothing where the record ends. Each space reads its own chunks and nothing else.
+//! In: a recording, which may be truncated anywhere, or malicious. Out: one event after the other
+//! with its blocks; none after the end. Each space reads its own chunks.
 
 use super::form;
-use super::read::{Record, Whole};
+use super::read::{Completeness, Record};
 use abi::Entry;
 use endpoint::process::Process;
-use endpoint::{DropReason, Failure, Given, Intake, Seen, Sink, Source, SourceProperties};
+use endpoint::{
+    DropReason, Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
+};
 use filter::{Amount, Batch, Report, Time};
-use runtime::space::events::{Script, ScriptedChange, SharedScript, SpaceEvent};
-use runtime::space::stall::StallDetector;
+use runtime::space::events::{Script, ScriptedChange, SpaceEvent};
+use runtime::space::stall::{SharedScript, StallDetector};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A record that is being played, once.
+/// A recording that is replayed, once.
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
     /// Totals of sources, by node of the plan.
-    seen: Mutex<HashMap<usize, Seen>>,
+    seen: Mutex<HashMap<usize, SourceCounters>>,
     /// Recorded input of programs, by node of the plan.
-    heard: Mutex<HashMap<usize, Heard>>,
-    /// True if a space reached an end of the record that is not the end of the run.
+    inputs: Mutex<HashMap<usize, RecordedCounts>>,
+    /// True if a space reached the end of the recording before the end of the run.
     short: AtomicBool,
     /// Progress of the recorded changes.
     changes: Mutex<Changes>,
@@ -32,53 +34,54 @@ pub struct Replay {
     pub(crate) stalls: Arc<StallDetector>,
 }
 
-/// Progress in repeating the changes of a record.
+/// Progress in repeating the recorded changes.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Number of the change in progress, or of the last one.
+    /// Number of the current or the last change.
     number: u64,
-    /// Set once no more changes are made; the reason, if that is a failure.
+    /// Set once no more changes follow; the inner value is the failure, if that is the reason.
     over: Option<Option<String>>,
 }
 
 impl Replay {
-    /// Plays this record.
+    /// Creates a replay of a recording.
     #[must_use]
     pub fn new(record: Record) -> Arc<Self> {
-        let (seen, heard) = (Mutex::default(), Mutex::default());
+        let (seen, inputs) = (Mutex::default(), Mutex::default());
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
         let stalls = Arc::<StallDetector>::default();
         if !record.changes.is_empty() {
             stalls.changes_come();
         }
-        Arc::new(Self { record, seen, heard, short, changes, stalls })
+        Arc::new(Self { record, seen, inputs, short, changes, stalls })
     }
 
-    /// Returns the record being replayed.
+    /// Returns the recording.
     #[must_use]
     pub const fn record(&self) -> &Record {
         &self.record
     }
 
-    /// Returns true if the record ended before the run that it records.
+    /// Returns true if the recording ended before the run.
     #[must_use]
     pub fn ended_short(&self) -> bool {
-        !matches!(self.record.whole, Whole::Whole { .. }) || self.short.load(Ordering::Relaxed)
+        !matches!(self.record.whole, Completeness::Whole { .. })
+            || self.short.load(Ordering::Relaxed)
     }
 
-    /// This change is made now.
+    /// Announces that this change is being made.
     pub(crate) fn makes(&self, number: u64) {
         self.changes().number = number;
     }
 
-    /// No change is made from now on, for this reason if it is a failure.
+    /// Announces that no more changes follow; `why` is the failure, if that is the reason.
     pub(crate) fn changes_no_more(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
         self.stalls.changes_are_over();
     }
 
-    /// Returns what becomes of a space that stands where this change was made, and is `wanted` for
-    /// one or not.
+    /// Decides how a space proceeds at a recorded change; `wanted` is true if the change in
+    /// progress needs this space.
     fn next(&self, number: u64, wanted: bool) -> ScriptedChange {
         let changes = self.changes();
         match &changes.over {
@@ -86,7 +89,7 @@ impl Replay {
             Some(Some(why)) => ScriptedChange::Failed(why.clone()),
             Some(None) => ScriptedChange::End,
             None if wanted && changes.number == number => ScriptedChange::Go,
-            // It was made without this space, or another one needs it.
+            // The change was made without this space, or another change needs it.
             None if wanted || changes.number > number => {
                 ScriptedChange::Failed("the record names another change here".to_owned())
             }
@@ -98,11 +101,11 @@ impl Replay {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<usize, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A source has given so much more.
+    /// Adds to the output of a source.
     fn gave(&self, planned: usize, amount: Amount) {
         let mut all = self.seen();
         let given = &mut all.entry(planned).or_default().given;
@@ -110,9 +113,9 @@ impl Replay {
         given.bytes += amount.bytes;
     }
 
-    /// A source had seen this when it ended. Answers whether that is what came of it and what it
-    /// lost; what is not is not believed.
-    fn had_seen(
+    /// Checks and stores the final input of a source. Returns false if it is not the sum of the
+    /// output and the losses; it is then ignored.
+    fn set_source_input(
         &self,
         planned: usize,
         seen: Option<(u64, u64)>,
@@ -128,13 +131,13 @@ impl Replay {
         if !adds_up {
             return false;
         }
-        known.seen = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
+        known.observed = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
         known.dropped = dropped.iter().map(|(place, count)| (named(place), *count)).collect();
         true
     }
 
-    /// A program had been given this when it ended.
-    fn had_heard(
+    /// Stores the final input of a program.
+    fn set_program_input(
         &self,
         planned: usize,
         (blocks, bytes): (u64, u64),
@@ -144,17 +147,17 @@ impl Replay {
         let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
             (named(reason), Amount { blocks: *blocks, bytes: *bytes })
         });
-        let heard = Heard { written, dropped: dropped.collect() };
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, heard);
+        let inputs = RecordedCounts { written, dropped: dropped.collect() };
+        self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
     }
 
-    /// A space has no more turns although it has not finished.
+    /// Records that a space ran out of events before it finished.
     fn note_short(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 }
 
-/// The places in which sources lose blocks, besides those that all parties know.
+/// Drop locations of sources that have no [`DropReason`] variant.
 const PLACES: &[&str] = &["socket", "queue", "lapped", "not copied"];
 
 fn named(place: &str) -> DropReason {
@@ -162,21 +165,22 @@ fn named(place: &str) -> DropReason {
     DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
-/// Replaces a source during replay; never polled for input.
+/// A stand-in for a source during a replay; its blocks come from the recording, so it is never
+/// polled.
 #[derive(Debug)]
-pub(crate) struct Played {
+pub(crate) struct RecordedSource {
     pub(crate) replay: Arc<Replay>,
     pub(crate) planned: usize,
-    /// The program whose output it was.
+    /// The program whose output this replaces, if it is one.
     pub(crate) process: Option<Arc<Process>>,
 }
 
-impl Source for Played {
-    fn give(&mut self, _: &mut Intake<'_>) -> Result<Given, Failure> {
-        Ok(Given::End)
+impl Source for RecordedSource {
+    fn give(&mut self, _: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        Ok(SourceStatus::End)
     }
 
-    fn seen(&self) -> Seen {
+    fn counters(&self) -> SourceCounters {
         self.replay.seen().get(&self.planned).cloned().unwrap_or_default()
     }
 
@@ -185,29 +189,29 @@ impl Source for Played {
     }
 }
 
-/// Recorded input of a program, and the blocks it did not take, by reason.
+/// Recorded input of a program, and the blocks that it did not accept, by reason.
 #[derive(Clone, Debug, Default)]
-struct Heard {
+struct RecordedCounts {
     written: Amount,
     dropped: Vec<(DropReason, Amount)>,
 }
 
-/// Replaces the sink of a program that replay does not run again.
+/// A stand-in for the input of a program during a replay, which does not run the program.
 #[derive(Debug)]
-pub(crate) struct Deaf {
+pub(crate) struct RecordedInput {
     pub(crate) replay: Arc<Replay>,
     pub(crate) planned: usize,
     pub(crate) process: Arc<Process>,
 }
 
-impl Deaf {
-    fn heard(&self) -> Option<Heard> {
-        let all = self.replay.heard.lock().unwrap_or_else(PoisonError::into_inner);
+impl RecordedInput {
+    fn inputs(&self) -> Option<RecordedCounts> {
+        let all = self.replay.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&self.planned).cloned()
     }
 }
 
-impl Sink for Deaf {
+impl Sink for RecordedInput {
     fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
         Ok(())
     }
@@ -217,11 +221,11 @@ impl Sink for Deaf {
     }
 
     fn written(&self) -> Option<Amount> {
-        self.heard().map(|heard| heard.written)
+        self.inputs().map(|inputs| inputs.written)
     }
 
     fn dropped(&self) -> Vec<(DropReason, Amount)> {
-        self.heard().unwrap_or_default().dropped
+        self.inputs().unwrap_or_default().dropped
     }
 
     fn process(&self) -> Option<&Arc<Process>> {
@@ -229,7 +233,7 @@ impl Sink for Deaf {
     }
 }
 
-/// The turns of one space.
+/// The events of one space.
 #[derive(Debug)]
 pub(crate) struct Player {
     replay: Arc<Replay>,
@@ -238,11 +242,11 @@ pub(crate) struct Player {
     next: usize,
     chunk: Vec<u8>,
     at: usize,
-    /// File offset of the chunk, in bytes.
+    /// File offset of the chunk in bytes.
     offset: u64,
-    /// File offset of the latest event, in bytes.
+    /// File offset of the latest event in bytes.
     byte: Arc<AtomicU64>,
-    /// Description of the first defect found in the record.
+    /// The first defect found in the recording.
     wrong: Option<String>,
 }
 
@@ -254,17 +258,17 @@ impl Player {
     }
 
     /// Returns the block at the current position.
-    fn found(&self) -> Option<form::Found<'_>> {
-        form::found(self.chunk.get(self.at..)?)
+    fn block_at(&self) -> Option<form::FileBlock<'_>> {
+        form::block_at(self.chunk.get(self.at..)?)
     }
 
-    /// Returns true if the record is truncated here.
+    /// Returns true if the recording is truncated at the current position.
     fn is_cut_here(&self) -> bool {
         let end = self.offset + self.chunk.len() as u64;
-        self.at >= self.chunk.len() && self.replay.record.whole == Whole::Cut { at: end }
+        self.at >= self.chunk.len() && self.replay.record.whole == Completeness::Cut { at: end }
     }
 
-    /// Reads the next chunk of this space when the last is used up.
+    /// Loads the next chunk of this space once the current one is used up; `None` at the end.
     fn fill(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;
@@ -281,7 +285,7 @@ impl Player {
         Some(())
     }
 
-    /// Nothing that follows means anything.
+    /// Notes a defect, and ends the sequence of events.
     fn broken<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
@@ -295,11 +299,11 @@ impl Player {
 impl Script for Player {
     fn event(&mut self) -> Option<SpaceEvent> {
         self.fill()?;
-        let found = self.found()?;
-        let (event, length) = (found.event(), found.length);
+        let block_at = self.block_at()?;
+        let (event, length) = (block_at.event(), block_at.length);
         match event {
             Some(event) => {
-                // It only says where; nothing else travels with it.
+                // Relaxed: a position for messages, which orders nothing.
                 self.byte.store(self.offset + self.at as u64, Ordering::Relaxed);
                 self.at += length;
                 Some(event)
@@ -310,11 +314,12 @@ impl Script for Player {
 
     fn peek(&mut self) -> Option<SpaceEvent> {
         self.fill()?;
-        self.found()?.event()
+        self.block_at()?.event()
     }
 
     fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
-        let Some(length) = self.found().filter(|found| found.entry().is_some()).map(|f| f.length)
+        let Some(length) =
+            self.block_at().filter(|block_at| block_at.entry().is_some()).map(|f| f.length)
         else {
             if !self.is_cut_here() {
                 let more = follow + 1;
@@ -324,15 +329,15 @@ impl Script for Player {
         };
         let at = self.at;
         self.at += length;
-        form::found(self.chunk.get(at..)?)?.entry()
+        form::block_at(self.chunk.get(at..)?)?.entry()
     }
 
     fn claims(&self, blocks: usize) -> u32 {
         let mut rest = self.chunk.get(self.at..).unwrap_or_default();
         let mut next = || {
-            let found = form::found(rest)?;
-            rest = rest.get(found.length..)?;
-            Some(found)
+            let block_at = form::block_at(rest)?;
+            rest = rest.get(block_at.length..)?;
+            Some(block_at)
         };
         for _ in 0..blocks {
             if next().is_none() {
@@ -340,7 +345,7 @@ impl Script for Player {
             }
         }
         let mut claimed: u32 = 0;
-        while let Some(SpaceEvent::Claim { count }) = next().and_then(|found| found.event()) {
+        while let Some(SpaceEvent::Claim { count }) = next().and_then(|block_at| block_at.event()) {
             claimed = claimed.saturating_add(count);
         }
         claimed
@@ -351,13 +356,13 @@ impl Script for Player {
         loop {
             match self.peek() {
                 Some(SpaceEvent::Seen { planned, seen, dropped }) => {
-                    if !self.replay.had_seen(planned, seen, &dropped) {
+                    if !self.replay.set_source_input(planned, seen, &dropped) {
                         contradiction =
                             Some("a source saw another number of blocks than came of it");
                     }
                 }
                 Some(SpaceEvent::Heard { planned, written, dropped }) => {
-                    self.replay.had_heard(planned, written, &dropped);
+                    self.replay.set_program_input(planned, written, &dropped);
                 }
                 Some(SpaceEvent::Claim { count }) => claimed = claimed.saturating_add(count),
                 _ => return (claimed, contradiction),
@@ -379,7 +384,7 @@ impl Script for Player {
     }
 
     fn shared(&self) -> SharedScript {
-        let whole = matches!(self.replay.record.whole, Whole::Whole { .. });
+        let whole = matches!(self.replay.record.whole, Completeness::Whole { .. });
         let (stalls, byte) = (Arc::clone(&self.replay.stalls), Arc::clone(&self.byte));
         SharedScript { stalls, byte, whole }
     }

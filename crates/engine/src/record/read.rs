@@ -1,31 +1,31 @@
-//! Opens a record.
+//! Opens recordings.
 //!
-//! In: a file that anybody may have made. Out: its head, where the chunks of each space lie, the
-//! changes that the path was put through, and whether it is whole. One pass over all bytes, which
-//! checks the digest too; nothing but the changes and the places of chunks is kept. What is cut off
-//! or damaged is told, and what comes before it can be played.
+//! In: an untrusted file. Out: its head, the positions of the chunks of each space, the changes of
+//! the path, and the completeness of the file. One pass over all bytes also checks the digest;
+//! memory use is bounded by the changes and chunk positions. Truncation and damage are reported,
+//! and the part before them can be replayed.
 
 use super::change::{self, Change};
-use super::form::{self, Found, LOCAL, Local, Take};
+use super::form::{self, FileBlock, LOCAL, LocalKind, ValueReader};
 use super::head::{FIRST, Head, VERSION};
-use super::write::Beyond;
+use super::write::MissingInput;
+use crate::error::reason;
 use sha2::{Digest, Sha256};
-use std::fmt;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 use sys::open::OpenRegular;
 
-/// A record that can be played.
+/// A recording that can be replayed.
 #[derive(Debug)]
 pub struct Record {
-    /// The head: enough to build the same path again.
+    /// The head.
     pub head: Head,
-    /// The version of the file's form.
+    /// The version of the file format.
     pub version: u32,
-    /// Completeness of the record.
-    pub whole: Whole,
-    /// The changes that it was put through while it ran, in their order.
+    /// Completeness of the recording.
+    pub whole: Completeness,
+    /// The changes of the path while it ran, in order.
     pub changes: Vec<Change>,
     pub(super) file: File,
     /// For each chunk: its space, the file offset of its events, and their length in bytes.
@@ -33,126 +33,98 @@ pub struct Record {
     target: String,
 }
 
-/// Completeness of a record.
+/// Completeness of a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Whole {
-    /// To the end of the run, of which this is told.
+pub enum Completeness {
+    /// Complete, to the end of the run.
     Whole {
-        /// See [`super::told`].
+        /// The digest of the run, as passed to [`super::Recording::finish`].
         told: String,
     },
-    /// It was full before the run ended.
+    /// Reached its size limit before the run ended.
     Full {
-        /// Input that the record lacks.
-        beyond: Beyond,
+        /// Input that the recording lacks.
+        beyond: MissingInput,
     },
-    /// It ends at this byte, before its end: its writer was killed, or the file was cut.
+    /// Truncated: its writer was killed, or the file was cut.
     Cut {
-        /// The byte.
+        /// The offset at which it ends, in bytes.
         at: u64,
     },
-    /// It has its end, and a digest that is not that of its bytes: it was changed or damaged.
+    /// Complete, but its digest does not match: it was changed or damaged.
     Changed,
 }
 
-/// The reason a file cannot be played at all.
-#[derive(Debug)]
-pub enum Broken {
-    /// It could not be opened or read.
+/// The reason that a file cannot be replayed at all.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file could not be opened or read.
+    #[error("cannot read {target}: {}", reason(.error))]
     Unread {
-        /// The file.
+        /// The name of the file.
         target: String,
         /// The error.
+        #[source]
         error: std::io::Error,
     },
-    /// It is no record.
+    /// The file is no recording.
+    #[error("{target} is no record: `run --record=FILE LINE` makes one")]
     Foreign {
-        /// The file.
+        /// The name of the file.
         target: String,
-        /// True if it is a capture, which other commands read.
-        capture: bool,
     },
-    /// It is a record of another version of this program.
-    Version {
-        /// The file.
+    /// The file is a capture, which other commands read.
+    #[error("{target} is a capture and no record: `replay {target} | …` runs a line over it")]
+    Capture {
+        /// The name of the file.
         target: String,
-        /// Version of its format.
+    },
+    /// A recording of an unsupported version.
+    #[error(
+        "{target} is a record of form {version}, and this program reads forms {FIRST} to \
+         {VERSION}: play it with the program that wrote it; its frames can be read as a capture"
+    )]
+    Version {
+        /// The name of the file.
+        target: String,
+        /// The version of its format.
         version: u32,
     },
-    /// Its head is not all there.
+    /// The head lacks an item.
+    #[error("{target} is a record without its head: `{missing}` is missing")]
     Headless {
-        /// The file.
+        /// The name of the file.
         target: String,
         /// The missing item.
         missing: &'static str,
     },
 }
 
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unread { target, error } => {
-                let text = error.to_string();
-                let why = text.split(" (os error").next().unwrap_or_default().to_lowercase();
-                write!(f, "cannot read {target}: {why}")
-            }
-            Self::Foreign { target, capture: true } => {
-                write!(
-                    f,
-                    "{target} is a capture and no record: `replay {target} | …` runs a line \
-                           over it"
-                )
-            }
-            Self::Foreign { target, capture: false } => {
-                write!(f, "{target} is no record: `run --record=FILE LINE` makes one")
-            }
-            Self::Version { target, version } => write!(
-                f,
-                "{target} is a record of form {version}, and this program reads forms {FIRST} to \
-                 {VERSION}: play it with the program that wrote it; its frames can be read as a \
-                 capture"
-            ),
-            Self::Headless { target, missing } => {
-                write!(f, "{target} is a record without its head: `{missing}` is missing")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Broken {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unread { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl Broken {
-    /// Returns true if there is no such file.
+impl RecordError {
+    /// Returns true if the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unread { error, .. } if error.kind() == ErrorKind::NotFound)
     }
 }
 
-/// Returns true if a file begins as a record does.
+/// Returns true if a file begins like a recording.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
     OpenRegular::read().open(path)?.take(BEGIN).read_to_end(&mut first)?;
-    let section = form::found(&first).filter(Found::is_section);
-    let second = section.and_then(|section| form::found(first.get(section.length..)?));
-    Ok(second.and_then(|second| second.local()).is_some_and(|(what, _)| what == Local::Head))
+    let section = form::block_at(&first).filter(FileBlock::is_section);
+    let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
+    Ok(second.and_then(|second| second.local()).is_some_and(|(what, _)| what == LocalKind::Head))
 }
 
-/// The section header and the head are within so many bytes: a request has 64 KB at most.
+/// Upper bound of the section header and the head in bytes; a request has at most 64 KB.
 const BEGIN: u64 = 1 << 20;
 
 impl Record {
-    /// Opens a file.
-    pub fn open(path: &Path) -> Result<Self, Broken> {
+    /// Opens a recording and scans all of it.
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
         let target = path.display().to_string();
-        let unread = |error| Broken::Unread { target: target.clone(), error };
+        let unread = |error| RecordError::Unread { target: target.clone(), error };
         let file = OpenRegular::read().open(path).map_err(unread)?;
         let mut scan = Scan::new(file.try_clone().map_err(unread)?);
         let (version, head) = scan.head(&target)?;
@@ -161,74 +133,60 @@ impl Record {
         Ok(Self { head, version, whole, changes, file, chunks, target })
     }
 
-    /// The file's name.
+    /// Returns the name of the file.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target
     }
 }
 
-/// One pass over a file.
+/// A scan of a file, block by block.
 struct Scan {
-    file: File,
+    file: BufReader<File>,
     digest: Sha256,
-    buffer: Vec<u8>,
-    /// Number of bytes of the buffer examined.
-    at: usize,
-    /// File offset of the buffer, in bytes.
-    offset: u64,
-    ended: bool,
+    /// The current block, as far as the file has it.
+    block: Vec<u8>,
+    /// Offset behind the blocks that were passed.
+    at: u64,
 }
 
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
 impl Scan {
     fn new(file: File) -> Self {
-        let (digest, buffer) = (Sha256::new(), Vec::new());
-        Self { file, digest, buffer, at: 0, offset: 0, ended: false }
+        let (file, digest) = (BufReader::with_capacity(PIECE, file), Sha256::new());
+        Self { file, digest, block: Vec::new(), at: 0 }
     }
 
-    /// Has at least so many bytes before it, if the file has.
-    fn need(&mut self, bytes: usize) -> std::io::Result<bool> {
-        while self.buffer.len() - self.at < bytes && !self.ended {
-            self.buffer.drain(..self.at);
-            self.offset += self.at as u64;
-            self.at = 0;
-            let before = self.buffer.len();
-            let piece = (&self.file).take(PIECE as u64).read_to_end(&mut self.buffer)?;
-            self.ended = piece == 0 || self.buffer.len() == before;
-        }
-        Ok(self.buffer.len() - self.at >= bytes)
+    /// Reads the next block; returns false if no whole block is there.
+    fn next(&mut self) -> std::io::Result<bool> {
+        self.block.clear();
+        (&mut self.file).take(8).read_to_end(&mut self.block)?;
+        let Some((_, length)) = form::length(&self.block) else { return Ok(false) };
+        (&mut self.file).take(length as u64 - 8).read_to_end(&mut self.block)?;
+        Ok(self.block.len() == length)
     }
 
-    /// The block that comes next, all of it in the buffer; its length in bytes.
-    fn next(&mut self) -> std::io::Result<Option<usize>> {
-        if !self.need(8)? {
-            return Ok(None);
-        }
-        let Some((_, length)) = form::length(&self.buffer[self.at..]) else { return Ok(None) };
-        Ok(self.need(length)?.then_some(length))
+    /// Returns the current block; `None` if it is malformed.
+    fn here(&self) -> Option<FileBlock<'_>> {
+        form::block_at(&self.block)
     }
 
-    fn here(&self, length: usize) -> Option<Found<'_>> {
-        form::found(self.buffer.get(self.at..self.at + length)?)
+    /// Adds the current block to the digest.
+    fn pass(&mut self) {
+        self.digest.update(&self.block);
+        self.at += self.block.len() as u64;
     }
 
-    /// Goes over so many bytes.
-    fn pass(&mut self, length: usize) {
-        self.digest.update(&self.buffer[self.at..self.at + length]);
-        self.at += length;
-    }
-
-    /// The version of the file's form, and its head.
-    fn head(&mut self, target: &str) -> Result<(u32, Head), Broken> {
+    /// Reads the version of the format, and the head.
+    fn head(&mut self, target: &str) -> Result<(u32, Head), RecordError> {
         let target = target.to_owned();
-        let unread = |error| Broken::Unread { target: target.clone(), error };
-        let foreign = |capture| Broken::Foreign { target: target.clone(), capture };
-        let length = self.next().map_err(unread)?;
-        let section = length.filter(|length| self.here(*length).is_some_and(|b| b.is_section()));
-        let Some(length) = section else {
-            let first = self.buffer.get(..4).unwrap_or_default();
+        let unread = |error| RecordError::Unread { target: target.clone(), error };
+        let capture = || RecordError::Capture { target: target.clone() };
+        let whole = self.next().map_err(unread)?;
+        if !whole || !self.here().is_some_and(|block| block.is_section()) {
+            let first = self.block.get(..4).unwrap_or_default();
             let known: [[u8; 4]; 5] = [
                 [0x0a, 0x0d, 0x0d, 0x0a],
                 [0xd4, 0xc3, 0xb2, 0xa1],
@@ -236,97 +194,97 @@ impl Scan {
                 [0x4d, 0x3c, 0xb2, 0xa1],
                 [0xa1, 0xb2, 0x3c, 0x4d],
             ];
-            return Err(foreign(known.iter().any(|magic| magic == first)));
-        };
-        self.pass(length);
-        let length = self.next().map_err(unread)?.ok_or_else(|| foreign(true))?;
-        let block = self.here(length);
-        let Some((Local::Head, mut take)) = block.and_then(|block| block.local()) else {
-            return Err(foreign(true));
-        };
+            return Err(match known.iter().any(|magic| magic == first) {
+                true => capture(),
+                false => RecordError::Foreign { target },
+            });
+        }
+        self.pass();
+        let whole = self.next().map_err(unread)?;
+        let block = self.here().filter(|_| whole).and_then(|block| block.local());
+        let Some((LocalKind::Head, mut take)) = block else { return Err(capture()) };
         let version = take.word().unwrap_or_default();
         if !(FIRST..=VERSION).contains(&version) {
-            return Err(Broken::Version { target, version });
+            return Err(RecordError::Version { target, version });
         }
         let mut pairs = Vec::new();
         for _ in 0..take.word().unwrap_or_default() {
             let (Some(name), Some(value)) = (take.text(), take.text()) else { break };
             pairs.push((name.to_owned(), value.to_owned()));
         }
-        self.pass(length);
-        let head = Head::of(&pairs).map_err(|missing| Broken::Headless { target, missing })?;
+        self.pass();
+        let head = Head::of(&pairs).map_err(|missing| RecordError::Headless { target, missing })?;
         Ok((version, head))
     }
 
-    /// The places of all chunks, all changes, and whether that is all.
+    /// Collects the positions of all chunks, and all changes; returns the completeness.
     fn chunks(
         &mut self,
         chunks: &mut Vec<(u32, u64, usize)>,
         changes: &mut Vec<Change>,
-    ) -> std::io::Result<Whole> {
+    ) -> std::io::Result<Completeness> {
         loop {
-            let at = self.offset + self.at as u64;
-            let cut = Whole::Cut { at };
-            let Some(length) = self.next()? else { return Ok(cut) };
-            let Some(block) = self.here(length) else { return Ok(cut) };
+            let cut = Completeness::Cut { at: self.at };
+            let whole = self.next()?;
+            let Some(block) = self.here().filter(|_| whole) else { return Ok(cut) };
             if block.kind != LOCAL {
-                self.pass(length);
+                self.pass();
                 continue;
             }
             match block.local() {
-                Some((Local::End, take)) => return Ok(self.end(take).unwrap_or(cut)),
-                Some((Local::Chunk, mut take)) => {
+                Some((LocalKind::End, take)) => return Ok(self.end(take).unwrap_or(cut)),
+                Some((LocalKind::Chunk, mut take)) => {
                     let (Some(space), Some(events)) = (take.word(), take.word()) else {
                         return Ok(cut);
                     };
-                    self.pass(length);
-                    let begin = self.offset + self.at as u64;
+                    self.pass();
+                    let begin = self.at;
                     let there = self.events(events as usize)?;
                     chunks.push((space, begin, there));
                     if there < events as usize {
-                        return Ok(Whole::Cut { at: begin + there as u64 });
+                        return Ok(Completeness::Cut { at: begin + there as u64 });
                     }
                 }
-                Some((Local::Change, take)) => {
-                    // One that cannot be read, or is not the next, is not that of a whole file.
+                Some((LocalKind::Change, take)) => {
+                    // A complete file has well-formed changes, numbered without gaps.
                     let next = changes.len() as u64;
                     let Some(change) = change::take(take).filter(|one| one.number == next) else {
                         return Ok(cut);
                     };
                     changes.push(change);
-                    self.pass(length);
+                    self.pass();
                 }
                 _ => return Ok(cut),
             }
         }
     }
 
-    /// Goes over the events of a chunk; answers how many bytes of whole blocks are there.
+    /// Skips the events of a chunk; returns the number of bytes in complete blocks.
     fn events(&mut self, bytes: usize) -> std::io::Result<usize> {
         let mut there = 0;
         while there < bytes {
-            let Some(length) = self.next()? else { break };
-            if there + length > bytes || self.here(length).is_none() {
+            let whole = self.next()?;
+            if !whole || there + self.block.len() > bytes || self.here().is_none() {
                 break;
             }
-            self.pass(length);
-            there += length;
+            self.pass();
+            there += self.block.len();
         }
         Ok(there)
     }
 
-    /// Returns the completeness that the last block states.
-    fn end(&self, mut take: Take<'_>) -> Option<Whole> {
+    /// Decodes the completeness from the last block.
+    fn end(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
         let digest = take.bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();
         if *digest != *sum {
-            return Some(Whole::Changed);
+            return Some(Completeness::Changed);
         }
         let full = take.word()? != 0;
         let (blocks, bytes, since) = (take.long()?, take.long()?, take.long()?);
         let told = take.text()?.to_owned();
         let since = (since != u64::MAX).then_some(since);
-        let beyond = Beyond { blocks, bytes, since };
-        Some(if full { Whole::Full { beyond } } else { Whole::Whole { told } })
+        let beyond = MissingInput { blocks, bytes, since };
+        Some(if full { Completeness::Full { beyond } } else { Completeness::Whole { told } })
     }
 }

@@ -1,8 +1,8 @@
-//! The bytes of a record, and files that are none, cut or damaged.
+//! Tests of the file format, and of foreign, truncated and damaged files.
 
 use super::form;
 use super::read::is_record;
-use super::write::Beyond;
+use super::write::MissingInput;
 use super::*;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use pipeline::plan::Machine;
@@ -47,11 +47,11 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
 
-/// Turns, with the blocks that came in them.
-type Turns = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
+/// Events, with their blocks.
+type EventBlocks = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 
-/// Events of two spaces with blocks, written in turns; answers what was written.
-fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
+/// Writes alternating events of two spaces; returns the events of the first one.
+fn write(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
     let mut random = Random::replayable();
     let recording = Recording::create(path, &head(), most, &UNLOGGED).unwrap();
     recording.name(&["rx eth0".to_owned()]);
@@ -76,7 +76,7 @@ fn write(path: &std::path::Path, most: u64) -> (Turns, Summary) {
     (all, recording.finish("the ledger\n"))
 }
 
-fn played(path: &std::path::Path, space: usize) -> Turns {
+fn played(path: &std::path::Path, space: usize) -> EventBlocks {
     let replay = Replay::new(Record::open(path).unwrap());
     let mut player = play::Player::new(replay, space);
     let mut all = Vec::new();
@@ -89,14 +89,14 @@ fn played(path: &std::path::Path, space: usize) -> Turns {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn recording_is_read_back() {
     let path = scratch("whole");
     let (written, summary) = write(&path, 1 << 20);
-    assert_eq!((summary.failure.as_ref(), summary.beyond), (None, Beyond::default()));
+    assert_eq!((summary.failure.as_ref(), summary.beyond), (None, MissingInput::default()));
     assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
     let record = Record::open(&path).unwrap();
     assert_eq!(record.head, head());
-    assert_eq!(record.whole, Whole::Whole { told: "the ledger\n".to_owned() });
+    assert_eq!(record.whole, Completeness::Whole { told: "the ledger\n".to_owned() });
     let mut here = played(&path, 0);
     assert_eq!(
         here.pop().map(|(event, _)| event),
@@ -109,7 +109,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_record_is_a_capture() {
+fn recording_opens_as_a_capture() {
     let path = scratch("capture");
     let (written, _) = write(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
@@ -128,27 +128,16 @@ fn a_record_is_a_capture() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// The packets of a capture as `replay` gives them.
+/// Returns the packets of a capture as `replay` reads them.
 fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     let path = scratch("packets");
     std::fs::write(&path, bytes).unwrap();
     let text = format!("replay {} | print", path.display());
-    let (graph, _) = pipeline::read(&text, &crate::catalogue::House);
+    let (graph, _) = pipeline::read(&text, &crate::registry::MachineRegistry::Local);
     let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
     let entry = endpoint::catalog::source("replay").unwrap();
-    let opening = endpoint::Opening {
-        arguments: &used.arguments,
-        form: filter::Form::Bytes,
-        classes: filter::Classes::Same,
-        origin: 0,
-        origins: endpoint::Origins::default(),
-        ahead: None,
-        latency: None,
-        force: false,
-        lent: &[],
-        readers: &endpoint::readers::EVERYBODY,
-        steps: &UNLOGGED,
-    };
+    let form = filter::Form::Bytes;
+    let opening = endpoint::Opening { form, ..endpoint::Opening::new(&used.arguments) };
     let mut source = (entry.open)(&opening).unwrap();
     let mut pool = buffer::pool::Pool::new(DbufId::new(3).unwrap(), Default::default()).unwrap();
     let mut all = Vec::new();
@@ -160,8 +149,8 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
             let bytes = pool.bytes(entry.frame().place).unwrap().to_vec();
             all.push((entry.context.time, entry.marks.link, bytes));
         }
-        pool.turn();
-        if given == endpoint::Given::End {
+        pool.end_pass();
+        if given == endpoint::SourceStatus::End {
             std::fs::remove_file(path).unwrap();
             return all;
         }
@@ -169,7 +158,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_cut_is_read_up_to_there() {
+fn truncated_recording_is_read_to_its_end() {
     let path = scratch("cut");
     let (written, _) = write(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
@@ -180,10 +169,12 @@ fn what_is_cut_is_read_up_to_there() {
         std::fs::write(&path, &bytes[..at]).unwrap();
         let record = match Record::open(&path) {
             Ok(record) => record,
-            Err(Broken::Headless { .. } | Broken::Foreign { .. }) => continue,
+            Err(RecordError::Headless { .. } | RecordError::Foreign { .. }) => continue,
             Err(other) => panic!("cut at {at}: {other}"),
         };
-        let Whole::Cut { at: told } = record.whole else { panic!("cut at {at}: {record:?}") };
+        let Completeness::Cut { at: told } = record.whole else {
+            panic!("cut at {at}: {record:?}")
+        };
         assert!(told <= at as u64);
         let here = played(&path, 0);
         for ((event, blocks), (before, whole)) in here.iter().zip(&written) {
@@ -197,7 +188,7 @@ fn what_is_cut_is_read_up_to_there() {
 }
 
 #[test]
-fn damage_is_told_and_never_panics() {
+fn damaged_recording_is_reported_without_panic() {
     let path = scratch("damage");
     let (_, summary) = write(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
@@ -210,7 +201,7 @@ fn damage_is_told_and_never_panics() {
         other[at] ^= 1 << random.below(8);
         std::fs::write(&path, &other).unwrap();
         let record = Record::open(&path).unwrap();
-        told += usize::from(!matches!(record.whole, Whole::Whole { .. }));
+        told += usize::from(!matches!(record.whole, Completeness::Whole { .. }));
         assert!(played(&path, 0).len() <= 301);
     }
     assert_eq!(told, 30, "{summary:?}");
@@ -218,12 +209,12 @@ fn damage_is_told_and_never_panics() {
 }
 
 #[test]
-fn what_is_beyond_the_bound_is_told() {
+fn full_recording_counts_the_missing_input() {
     let path = scratch("full");
     let (written, summary) = write(&path, 0);
     assert!(summary.bytes < write::BYTES_MIN + 4096, "{summary:?}");
     let record = Record::open(&path).unwrap();
-    assert_eq!(record.whole, Whole::Full { beyond: summary.beyond });
+    assert_eq!(record.whole, Completeness::Full { beyond: summary.beyond });
     let here = played(&path, 0);
     assert_eq!(here[..], written[..here.len()]);
     let all: usize = written.iter().map(|(_, blocks)| blocks.len()).sum();
@@ -234,7 +225,7 @@ fn what_is_beyond_the_bound_is_told() {
 }
 
 #[test]
-fn foreign_files_are_refused_by_what_they_are() {
+fn foreign_files_are_refused_by_type() {
     let path = scratch("foreign");
     let told = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
@@ -247,10 +238,12 @@ fn foreign_files_are_refused_by_what_they_are() {
     form::section(&mut section);
     assert!(told(&section).contains("is a capture"));
     let mut other = section.clone();
-    form::local(&mut other, form::Local::Head, |out| out.extend_from_slice(&9_u32.to_le_bytes()));
+    form::local(&mut other, form::LocalKind::Head, |out| {
+        out.extend_from_slice(&9_u32.to_le_bytes())
+    });
     assert!(told(&other).contains("a record of form 9"), "{}", told(&other));
     let mut empty = section;
-    form::local(&mut empty, form::Local::Head, |out| {
+    form::local(&mut empty, form::LocalKind::Head, |out| {
         out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
     });
     assert!(told(&empty).contains("`release` is missing"), "{}", told(&empty));
@@ -259,7 +252,7 @@ fn foreign_files_are_refused_by_what_they_are() {
 }
 
 #[test]
-fn a_record_replaces_nothing_and_nobody_else_reads_it() {
+fn recording_is_private_and_replaces_no_file() {
     use std::os::unix::fs::PermissionsExt;
     let path = scratch("own");
     let (_, _) = write(&path, 1 << 20);

@@ -1,16 +1,17 @@
-//! Writes a record beside a running path.
+//! Writes a recording beside a running path.
 //!
-//! In: the turns of every space, from the threads that take them. Out: a file that only its owner
-//! can read, since it holds what others sent, with a digest over all of it at its end. A space puts
-//! its turns into memory of its own and hands over a chunk when that is full or when it would sleep
-//! anyway; one thread writes. Where the disk is slower than the path, the path waits: a record with
-//! gaps could not be played. When as much was written as may be, the record ends, the path goes on,
-//! and what came after that is counted.
+//! In: the events of every space, from its thread. Out: a file that its owner alone can read,
+//! because it may hold private traffic, with a digest over all of it at its end. A space collects
+//! events in its own memory and hands over a chunk when that is full, or before it sleeps; one
+//! thread writes. If the disk is slower than the path, the path waits, because a recording with
+//! gaps could not be replayed. At its size limit the recording ends, the path continues, and
+//! further input is counted.
 
 use super::change::{self, Change};
 use super::event;
-use super::form::{self, Local, Put};
+use super::form::{self, LocalKind, WriteValues};
 use super::head::{Head, VERSION};
+use crate::error::reason;
 use abi::{Entry, Marks};
 use endpoint::Failure;
 use filter::Time;
@@ -27,68 +28,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use sys::steps::{Resource, Steps};
 
-/// Default limit of a record, in bytes.
+/// Default size limit of a recording in bytes.
 pub const BYTES: u64 = 1 << 30;
-/// The least that makes sense: the head, and some blocks.
+/// Minimum size limit in bytes: the head, and some blocks.
 pub const BYTES_MIN: u64 = 64 << 10;
 /// Bytes that a space collects before it hands them over.
 const CHUNK: usize = 256 << 10;
 /// Maximum number of chunks that wait for the disk.
-const WAITING: usize = 32;
-/// Maximum number of source link types stored as interfaces of their own; frames of others are kept
-/// as bytes.
+const QUEUE_MAX: usize = 32;
+/// Maximum number of interface descriptions, one per source and link type. Frames beyond them are
+/// stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
 
-/// A record that is being written.
+/// A recording in progress.
 #[derive(Debug)]
 pub struct Recording {
     target: String,
-    seed: u64,
-    machine: Machine,
+    pub(super) seed: u64,
+    pub(crate) machine: Machine,
     bytes_max: u64,
     bytes: AtomicU64,
     ended: AtomicBool,
-    beyond: Mutex<Beyond>,
+    beyond: Mutex<MissingInput>,
     interfaces: Mutex<Vec<(u16, u16)>>,
     origins: Mutex<Vec<String>>,
     to: Mutex<Option<SyncSender<Message>>>,
     thread: Mutex<Option<JoinHandle<Result<u64, std::io::Error>>>>,
 }
 
-/// Input that came when the record was full.
+/// Input that arrived after the recording was full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Beyond {
+pub struct MissingInput {
     /// Blocks of sources.
     pub blocks: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// The path's time of the first turn that is not in it.
+    /// The path's time of the first missing event, in ns; `None` if nothing is missing.
     pub since: Option<Time>,
 }
 
-/// The result of writing a record.
+/// The result of a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// The file.
+    /// The name of the file.
     pub target: String,
-    /// Its length, in bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Its limit, in bytes.
+    /// Its size limit in bytes.
     pub bytes_max: u64,
-    /// Input that the record lacks.
-    pub beyond: Beyond,
-    /// The reason it could not be written to its end.
+    /// Input that the recording lacks.
+    pub beyond: MissingInput,
+    /// The reason that it could not be written to its end, if any.
     pub failure: Option<String>,
 }
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The last block, to be closed with the digest of all before.
+    /// The last block, to be completed with the digest of everything before it.
     End(Vec<u8>),
 }
 
 impl Recording {
-    /// Begins a record in a new file.
+    /// Starts a recording in a new file, with a thread that writes it. Fails if the file exists, or
+    /// if the kernel refuses the file or the thread.
     pub fn create(
         path: &Path,
         head: &Head,
@@ -102,24 +104,23 @@ impl Recording {
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| refused(&target, &error))?;
         let made = path.to_owned();
-        // It is empty, and nobody was told of it.
+        // The file is empty and its name not yet published, so a rollback may remove it.
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
         form::section(&mut first);
-        form::local(&mut first, Local::Head, |out| {
-            out.word(VERSION);
+        form::local(&mut first, LocalKind::Head, |out| {
             let pairs = head.pairs();
-            out.word(u32::try_from(pairs.len()).unwrap_or(0));
+            out.words(&[VERSION, form::word(pairs.len())]);
             for (name, value) in pairs {
                 out.text(name);
                 out.text(&value);
             }
         });
         let bytes = AtomicU64::new(first.len() as u64);
-        let (to, from) = sync_channel(WAITING);
+        let (to, from) = sync_channel(QUEUE_MAX);
         step(Resource::Thread)?;
         let thread = std::thread::Builder::new().name("record".to_owned());
-        let thread = thread.spawn(move || written(file, first, &from));
+        let thread = thread.spawn(move || write_messages(file, first, &from));
         let thread = thread.map_err(|error| Failure::new("start", "the writer of a record", error));
         Ok(Arc::new(Self {
             target,
@@ -136,22 +137,13 @@ impl Recording {
         }))
     }
 
-    /// Names the sources of the path, by origin.
+    /// Sets the names of the sources of the path, by origin.
     pub(crate) fn name(&self, origins: &[String]) {
         *locked(&self.origins) = origins.to_vec();
     }
 
-    pub(super) const fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Returns the planner's view of the machine: another could not be repeated.
-    pub(crate) const fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    /// Writes a change down, unless the record is full. The spaces that it differs in stand still,
-    /// and have handed over all turns that they took.
+    /// Writes a change, unless the recording is full. The affected spaces must be stopped and have
+    /// flushed their events.
     pub(crate) fn change(&self, change: &Change) {
         let mut bytes = Vec::new();
         change::put(&mut bytes, change);
@@ -165,9 +157,9 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Resource room for so many bytes; answers whether there is.
+    /// Reserves space in the file. Returns false, and ends the recording, if there is not enough.
     fn claim(&self, bytes: usize) -> bool {
-        // A count, which guards no other memory.
+        // Relaxed: a counter, which guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = before + bytes as u64 <= self.bytes_max;
         if !fits {
@@ -176,7 +168,8 @@ impl Recording {
         fits
     }
 
-    /// The number of the interface of frames of this source and link type.
+    /// Returns the number of the interface for frames of this source and link type; `None` if there
+    /// are too many.
     fn interface(&self, origin: u16, link: u16) -> Option<u32> {
         let mut known = locked(&self.interfaces);
         if let Some(at) = known.iter().position(|other| *other == (origin, link)) {
@@ -188,7 +181,7 @@ impl Recording {
         let name = locked(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
         form::interface(&mut bytes, link, &name);
-        // Before any chunk in which a frame names it: those who know it wait for this lock.
+        // Sent under the lock, so that it precedes any chunk with a frame of this interface.
         self.send(Message::Bytes(bytes));
         known.push((origin, link));
         u32::try_from(known.len() - 1).ok()
@@ -197,25 +190,24 @@ impl Recording {
     fn send(&self, message: Message) {
         let to = locked(&self.to).clone();
         if to.is_none_or(|to| to.send(message).is_err()) {
-            // The disk refused; the thread says why when it is asked.
+            // The write failed; `finish` reports the cause.
             self.ended.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Ends the record with what the run did. All spaces of the path must have ended.
+    /// Ends the recording with the digest of the run. All spaces of the path must have ended.
+    /// Blocks until the file is written.
     pub fn finish(&self, told: &str) -> Summary {
         let beyond = *locked(&self.beyond);
         let mut last = Vec::new();
-        last.word(u32::from(self.is_over()));
-        last.long(beyond.blocks);
-        last.long(beyond.bytes);
-        last.long(beyond.since.unwrap_or(Time::MAX));
+        last.words(&[u32::from(self.is_over())]);
+        last.longs(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
         last.text(told);
         self.send(Message::End(last));
         *locked(&self.to) = None;
         let thread = locked(&self.thread).take();
-        let written = thread.map(JoinHandle::join);
-        let (bytes, failure) = match written {
+        let write_messages = thread.map(JoinHandle::join);
+        let (bytes, failure) = match write_messages {
             Some(Ok(Ok(bytes))) => (bytes, None),
             Some(Ok(Err(error))) => (0, Some(reason(&error))),
             Some(Err(_)) | None => (0, Some("its writer has ended".to_owned())),
@@ -225,8 +217,12 @@ impl Recording {
     }
 }
 
-/// Writes what comes until the end, and answers how much that was.
-fn written(mut file: File, first: Vec<u8>, from: &Receiver<Message>) -> std::io::Result<u64> {
+/// Writes messages until the end; returns the number of bytes.
+fn write_messages(
+    mut file: File,
+    first: Vec<u8>,
+    from: &Receiver<Message>,
+) -> std::io::Result<u64> {
     let mut digest = Sha256::new();
     let mut all = 0;
     let mut write = |bytes: &[u8], digest: &mut Sha256| {
@@ -239,11 +235,11 @@ fn written(mut file: File, first: Vec<u8>, from: &Receiver<Message>) -> std::io:
         match message {
             Message::Bytes(bytes) => write(&bytes, &mut digest)?,
             Message::End(mut rest) => {
-                // Nothing fills up the block behind what the digest is over.
+                // Pad first, so that the block needs no padding outside of the digest.
                 rest.resize(rest.len().next_multiple_of(4), 0);
                 let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();
-                form::local(&mut last, Local::End, |out| {
+                form::local(&mut last, LocalKind::End, |out| {
                     out.extend_from_slice(&sum);
                     out.extend_from_slice(&rest);
                 });
@@ -264,32 +260,27 @@ fn refused(target: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes one space's part of a record.
+/// The writer of one space's events.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     recording: Arc<Recording>,
     space: u32,
     chunk: Vec<u8>,
-    /// Blocks that came when the record was full.
-    beyond: Beyond,
+    /// Blocks that arrived after the recording was full.
+    beyond: MissingInput,
 }
 
 impl Recorder {
     pub(crate) fn new(recording: Arc<Recording>, space: usize) -> Self {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
-        Self { recording, space, chunk: Vec::new(), beyond: Beyond::default() }
+        Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps what was put into the chunk from here on, if the record has room for it.
+    /// Keeps the bytes of the chunk from `begin` on, if the file has space for them.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.claim(self.chunk.len() - begin) {
             self.chunk.truncate(begin);
@@ -317,7 +308,7 @@ impl Journal for Recorder {
         if !over {
             event::put(&mut self.chunk, event);
         }
-        let mut all = Beyond::default();
+        let mut all = MissingInput::default();
         for (entry, bytes) in blocks {
             all.blocks += 1;
             all.bytes += u64::from(entry.pointer.length());
@@ -335,16 +326,15 @@ impl Journal for Recorder {
         }
     }
 
-    /// Hands over what there is: before the space sleeps, and when it ends.
+    /// Hands over the chunk. Called before the space sleeps, and at its end.
     fn flush(&mut self) {
         if self.chunk.is_empty() {
             return;
         }
         let chunk = std::mem::take(&mut self.chunk);
         let mut bytes = Vec::with_capacity(chunk.len() + 32);
-        form::local(&mut bytes, Local::Chunk, |out| {
-            out.word(self.space);
-            out.word(u32::try_from(chunk.len()).unwrap_or(0));
+        form::local(&mut bytes, LocalKind::Chunk, |out| {
+            out.words(&[self.space, form::word(chunk.len())]);
         });
         bytes.extend_from_slice(&chunk);
         self.recording.send(Message::Bytes(bytes));

@@ -1,27 +1,27 @@
-//! The process of a filter: this very program, started again for it.
+//! The process of an untrusted filter: this very program, started again.
 //!
-//! It makes the filter and a space of its own around it, gives up all that it may do, says that it
-//! is ready, and walks blocks until its stream ends. From then on it has two sockets and two rings,
-//! and what a space needs to wait; the rest of the machine is not there. What goes wrong before is
-//! told over the socket that started it, and so are a panic and a call that is not allowed.
+//! It creates the filter and a space around it, gives up all privileges, reports that it is ready,
+//! and processes blocks until its stream ends. From then on it has two sockets, two rings, and the
+//! system calls that a space needs to wait; everything else is out of reach. Errors before that are
+//! reported over the socket that started it, and so are panics and forbidden system calls.
 
 use super::limits::{MEMORY, ring};
-use super::message::{self, LONGEST, Lie, Wanted};
-use super::state::{self, Account, Gathering, Record};
-use crate::catalogue::House;
+use super::message::{self, FilterSpec, LONGEST, MessageDefect};
+use super::state::{self, Account, StateCollector, StateRecord};
 use crate::described::{counts, describe};
 use crate::pools::{intake_for, pool_unasked};
+use crate::registry::MachineRegistry;
 use buffer::Fault;
-use buffer::pool::Config as PoolConfig;
+use buffer::pool::PoolConfig;
 use buffer::signal::Doorbell;
-use buffer::stream::{self, Input, Offer, Output, Piece};
-use endpoint::{Failure, Given, Intake, Seen, Sink, Source};
+use buffer::stream::{self, BlockRead, Input, Offer, Output};
+use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceStatus};
 use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
-use pipeline::Catalogue as _;
+use pipeline::Registry as _;
 use runtime::control::Control;
 use runtime::failure::{Cause, PathFailure};
 use runtime::space::assemble::Assembly;
-use runtime::space::node::{Node, Part, SinkPart, SourcePart};
+use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 use runtime::space::select::Wanted as Classes;
 use runtime::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space, SpaceOptions};
 use std::os::fd::OwnedFd;
@@ -30,14 +30,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::{confine, descriptor};
 
-/// The word with which this program is started for a filter.
+/// The argument with which this program is started for a filter.
 pub(super) const WORD: &str = "serve-untrusted-filter";
-/// The message that reports the filter ready; sent once the process is confined.
+/// The message that reports the filter ready, sent once the process is confined.
 pub(super) const READY: &[u8] = b"ready";
 
-/// The number of the filter in its space.
+/// The number of the filter's node in its space.
 const FILTER: usize = 1;
-/// The status of a process whose filter could not go on: it has said why.
+/// The exit status after a failure that the process has reported.
 const GONE_WRONG: u8 = 101;
 
 /// True if this program can be started to run a filter.
@@ -48,9 +48,9 @@ pub(super) fn serves() -> bool {
     SERVES.load(Ordering::Relaxed)
 }
 
-/// Runs a filter that nobody vouches for, if that is what this process was started for; answers
-/// then the status with which it is to end. Every program that runs paths calls this first of all:
-/// it is what makes `untrusted=yes` possible.
+/// Runs an untrusted filter if this process was started for that, and returns its exit status;
+/// otherwise returns `None`. Every program that runs paths must call this first, to make
+/// `untrusted=yes` possible.
 #[must_use]
 pub fn serve_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
@@ -77,45 +77,45 @@ fn serve() -> Result<(), String> {
     let mut message = vec![0; 1 << 20];
     let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(told)?;
     confine::set_report_socket(socket);
-    let wanted = Wanted::read(message.get(..length).unwrap_or_default());
-    let wanted = wanted.ok_or("what is wanted cannot be read")?;
+    let wanted = serde_json::from_slice(message.get(..length).unwrap_or_default());
+    let wanted: FilterSpec = wanted.map_err(|_| "what is wanted cannot be read")?;
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
-    let offer = Offer::arrived(from).map_err(|error| error.to_string())?;
+    let offer = Offer::receive(from).map_err(|error| error.to_string())?;
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
     let (output, sent) = stream::send_to(&ring(2), vec![to]).map_err(told)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(told)?;
     let reader = Reader { input, message: vec![0; LONGEST], pending: None, gave: false };
     let output = Arc::new(Mutex::new(Some(output)));
-    let ends = Ends { reader: Arc::new(Mutex::new(reader)), output };
-    let (space, held_max) = space(&wanted, &ends)?;
-    stream::know_processors();
+    let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
+    let (space, held_max) = space(&wanted, &streams)?;
+    stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
     confine::confine(MEMORY).map_err(told)?;
     confine::report_ready(READY);
-    walk(space, &ends, held_max)
+    walk(space, &streams, held_max)
 }
 
-/// The two ends, which the space and who walks it both use.
+/// The two streams, shared by the space and the loop that drives it.
 #[derive(Clone, Debug)]
-struct Ends {
-    /// From which blocks come, which is also where one waits.
+struct Streams {
+    /// The stream of input blocks, on which the process sleeps.
     reader: Arc<Mutex<Reader>>,
-    /// To which blocks go, until nothing more does.
+    /// The stream of output blocks; `None` once the output has ended.
     output: Arc<Mutex<Option<Output>>>,
 }
 
-/// Reads the messages of the input ring.
+/// The reader of the input stream.
 #[derive(Debug)]
 struct Reader {
     input: Input,
-    /// The message that was read last, until it is done with.
+    /// The latest message, until it is consumed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if any message was read since the last check.
+    /// True if a message was read since the last check.
     gave: bool,
 }
 
-impl Ends {
+impl Streams {
     fn reader(&self) -> MutexGuard<'_, Reader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,13 +124,13 @@ impl Ends {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a message; waits for room. None: nobody takes it.
+    /// Writes a message; blocks until there is room. Returns `None` if the path is gone.
     fn give(&self, message: &[u8]) -> Option<()> {
         let mut output = self.output();
         output.as_mut()?.write(message).ok().filter(|put| *put).map(drop)
     }
 
-    /// Shows all that was given.
+    /// Publishes all messages written so far.
     fn flush(&self) {
         if let Some(output) = self.output().as_mut() {
             output.flush();
@@ -139,52 +139,53 @@ impl Ends {
 }
 
 impl Reader {
-    fn next(&mut self) -> Result<Piece, Fault> {
+    fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
-            return Ok(Piece::Block(length));
+            return Ok(BlockRead::Block(length));
         }
         let piece = self.input.read_block(&mut self.message)?;
-        if let Piece::Block(length) = piece {
+        if let BlockRead::Block(length) = piece {
             self.pending = Some(length);
             self.gave = true;
         }
         Ok(piece)
     }
 
-    /// The next message; waits for it. None: the path is gone, or wants nothing more.
+    /// Returns the next message; blocks until there is one. Returns `None` if the path is gone or
+    /// has ended the stream.
     fn wait(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {
-                Piece::Block(length) => return self.message.get(..length),
-                Piece::Nothing => drop(self.input.wait(None).ok()?),
-                Piece::End => return None,
+                BlockRead::Block(length) => return self.message.get(..length),
+                BlockRead::Nothing => drop(self.input.wait(None).ok()?),
+                BlockRead::End => return None,
             }
         }
     }
 
-    /// The message that was read last, if it is no block.
-    fn record(&self) -> Option<Result<Record<'_>, Lie>> {
-        Record::read(self.message.get(..self.pending?).unwrap_or_default())
+    /// Decodes the latest message; `None` if it is a block.
+    fn record(&self) -> Option<Result<StateRecord<'_>, MessageDefect>> {
+        StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
 
-    /// The message that was read last is done with, and the room that it took is given back.
+    /// Consumes the latest message, and frees its room in the ring.
     fn done(&mut self) {
         self.pending = None;
-        self.input.give_back();
+        self.input.release();
     }
 }
 
-/// A space with one filter between the two streams.
-fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
+/// Builds a space with one filter between the two streams.
+fn space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
-    let description = House.find(&wanted.name).ok_or_else(missing)?;
+    let description = MachineRegistry::Local.find(&wanted.name).ok_or_else(missing)?;
     let make = description.user.ok_or_else(missing)?;
-    let arguments = wanted.arguments(description).served_by(House.compiler());
-    let arguments = arguments.trusted_with(House.keys());
+    let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
+    let arguments = arguments.with_keys(MachineRegistry::Local.keys());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
-    let (nodes, shape) = assembled(wanted, description, filter, ends);
+    let (nodes, shape) = assembled(wanted, description, filter, streams);
     let told = |error: &dyn std::fmt::Display| error.to_string();
-    let clock = if wanted.about.tells_time { Clock::Blocks(0) } else { Clock::Live };
+    let clock = if wanted.about.drives_clock { Clock::Blocks(0) } else { Clock::Live };
     let space = Space::new(Parts {
         name: "sandbox".to_owned(),
         nodes,
@@ -195,7 +196,7 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         bell: Arc::new(Doorbell::new()),
         clock,
-        // What it knows of times is of the clock of the path, wherever it is.
+        // The filter's state refers to the clock of the path.
         epoch: wanted.about.epoch,
         options: SpaceOptions::default(),
     });
@@ -203,43 +204,43 @@ fn space(wanted: &Wanted, ends: &Ends) -> Result<(Space, u32), String> {
 }
 
 fn assembled(
-    wanted: &Wanted,
+    wanted: &FilterSpec,
     description: &'static Description,
     filter: Filter,
-    ends: &Ends,
-) -> (Vec<Node>, runtime::space::walk::Shape) {
+    streams: &Streams,
+) -> (Vec<Node>, runtime::space::shape::Shape) {
     let mut assembly = Assembly::default();
-    let inlet = Inlet { ends: ends.clone(), given: Amount::default() };
-    let source = Part::Source(SourcePart::new(Box::new(inlet)));
-    let outlet = Outlet { ends: ends.clone(), written: Amount::default() };
-    let sink = Part::Sink(SinkPart::new(Box::new(outlet)));
+    let inlet = Inlet { streams: streams.clone(), given: Amount::default() };
+    let source = Operator::Source(SourceOperator::new(Box::new(inlet)));
+    let outlet = Outlet { streams: streams.clone(), written: Amount::default() };
+    let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
     let from = assembly.node(Node::new("inlet", 0, source, Counts::default()));
-    let made = Node::new(description.name, FILTER, Part::Filter(filter), counts(description));
+    let made = Node::new(description.name, FILTER, Operator::Filter(filter), counts(description));
     let mut made = describe(made, description);
     made.fragments = wanted.about.fragments;
     let at = assembly.node(made);
     let to = assembly.node(Node::new("outlet", 2, sink, Counts::default()));
     assembly.arc(from, at, Classes::All, false, 0);
-    // Where it goes on, arcs choose.
+    // The path's arcs select classes.
     assembly.arc(at, to, Classes::All, false, 1);
     assembly.done()
 }
 
-/// Walks blocks until there are no more, and lets go what is held.
-fn walk(mut space: Space, ends: &Ends, held_max: u32) -> Result<(), String> {
+/// Processes blocks until the stream ends, then releases held blocks.
+fn walk(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     while space.step() {
-        if ends.reader().record().is_some() {
-            // All that came before it has been walked, and what was made of that given.
-            let answered = catch_unwind(AssertUnwindSafe(|| answer(&mut space, ends, held_max)));
+        if streams.reader().record().is_some() {
+            // All earlier blocks have been processed, and their output has been written.
+            let answered = catch_unwind(AssertUnwindSafe(|| answer(&mut space, streams, held_max)));
             answered.unwrap_or_else(|panic| {
-                Err(said(PathFailure::panicked(String::new(), &*panic, None)))
+                Err(failure_message(PathFailure::panicked(String::new(), &*panic, None)))
             })?;
             continue;
         }
-        let mut reader = ends.reader();
+        let mut reader = streams.reader();
         if std::mem::take(&mut reader.gave) {
-            // So that it is seen that they were taken.
-            reader.input.give_back();
+            // Frees their room, so that the path sees its blocks consumed.
+            reader.input.release();
             continue;
         }
         let waited = reader.input.wait(space.wakes_in());
@@ -250,53 +251,54 @@ fn walk(mut space: Space, ends: &Ends, held_max: u32) -> Result<(), String> {
     let remains = space.end();
     match remains.failure {
         None => {
-            // Whether it is heard is nothing to wait for.
+            // A final report; nobody may be left to read it.
             let account = remains.nodes.iter().find(|node| node.planned == FILTER);
-            let _ = account.map(|node| ends.give(&Record::Account(Account::of(node)).written()));
-            *ends.output() = None;
+            let _ = account
+                .map(|node| streams.give(&StateRecord::Account(Account::of(node)).written()));
+            *streams.output() = None;
             Ok(())
         }
-        Some(failure) => Err(said(failure)),
+        Some(failure) => Err(failure_message(failure)),
     }
 }
 
 /// Formats the failure as the child's final message.
-fn said(failure: PathFailure) -> String {
+fn failure_message(failure: PathFailure) -> String {
     match failure {
         PathFailure { cause: Cause::Panic { message, .. }, .. } => format!("a panic, {message}"),
         failure => failure.to_string(),
     }
 }
 
-/// Does what the path asks for beside walking blocks.
-fn answer(space: &mut Space, ends: &Ends, held_max: u32) -> Result<(), String> {
+/// Handles a request of the path: sends the filter's state, or restores one.
+fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     let gone = || "the path is gone".to_owned();
-    let asked = match ends.reader().record() {
-        Some(Ok(Record::Save)) => true,
-        Some(Ok(Record::Session(..) | Record::Known(_))) => false,
+    let asked = match streams.reader().record() {
+        Some(Ok(StateRecord::Save)) => true,
+        Some(Ok(StateRecord::Session(..) | StateRecord::Known(_))) => false,
         _ => return Err("what is asked cannot be read".to_owned()),
     };
     if asked {
         let account = space.node(FILTER).map(Account::of).unwrap_or_default();
-        ends.give(&Record::Account(account).written()).ok_or_else(gone)?;
-        let mut give = |message: &[u8]| ends.give(message);
-        let wake = space.save_each(FILTER, &mut |session| state::tell_session(&session, &mut give));
+        streams.give(&StateRecord::Account(account).written()).ok_or_else(gone)?;
+        let mut give = |message: &[u8]| streams.give(message);
+        let wake = space.save_each(FILTER, &mut |session| state::send_session(&session, &mut give));
         let wake = wake.ok_or_else(|| "what it knows is longer than a ring takes".to_owned())?;
-        ends.give(&Record::Known(wake).written()).ok_or_else(gone)?;
-        ends.flush();
-        // What it knows runs elsewhere from now on, unless it is told otherwise: until then not
-        // even time goes on here.
-        let mut reader = ends.reader();
+        streams.give(&StateRecord::Known(wake).written()).ok_or_else(gone)?;
+        streams.flush();
+        // The state may continue elsewhere, so this filter stops, timers included, until the path
+        // resumes it.
+        let mut reader = streams.reader();
         reader.done();
-        let goes_on = reader.wait().map(Record::read);
-        if goes_on == Some(Some(Ok(Record::GoOn))) {
+        let resume = reader.wait().map(StateRecord::read);
+        if resume == Some(Some(Ok(StateRecord::Resume))) {
             reader.done();
         }
         return Ok(());
     }
-    let mut gathering = Gathering::new(held_max, u16::MAX);
+    let mut gathering = StateCollector::new(held_max, u16::MAX);
     loop {
-        let mut reader = ends.reader();
+        let mut reader = streams.reader();
         let taken = reader.wait().map(|message| gathering.take(message)).ok_or_else(gone)?;
         reader.done();
         if taken.map_err(|lie| format!("what it is to know: {lie}"))? {
@@ -305,12 +307,13 @@ fn answer(space: &mut Space, ends: &Ends, held_max: u32) -> Result<(), String> {
     }
     let saved = gathering.done().unwrap_or_default();
     space.learn_all(FILTER, &saved).map_err(|why| format!("what it is to know: {why}"))?;
-    ends.give(&Record::Taught.written()).ok_or_else(gone)?;
-    ends.flush();
+    streams.give(&StateRecord::Restored.written()).ok_or_else(gone)?;
+    streams.flush();
     Ok(())
 }
 
-/// A path that is gone is noticed when it is asked for blocks.
+/// Returns `Ok` for the fault of a lost path, which the next read reports, and the error for
+/// others.
 const fn only_gone(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -318,28 +321,28 @@ const fn only_gone(fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// The source of that space: what the path hands over.
+/// The source of that space: blocks from the path.
 #[derive(Debug)]
 struct Inlet {
-    ends: Ends,
+    streams: Streams,
     given: Amount,
 }
 
 impl Source for Inlet {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
-        let mut reader = self.ends.reader();
+        let mut reader = self.streams.reader();
         let cannot = |fault| Failure::new("read", "what the path hands over", fault);
         while intake.room() > 0 {
             let length = match reader.next().map_err(cannot)? {
-                // What is no block is for who walks this space.
-                Piece::Block(_) if reader.record().is_some() => break,
-                Piece::Block(length) => length,
-                Piece::Nothing => break,
-                Piece::End => return Ok(Given::End),
+                // A message that is no block is for the loop that drives this space.
+                BlockRead::Block(_) if reader.record().is_some() => break,
+                BlockRead::Block(length) => length,
+                BlockRead::Nothing => break,
+                BlockRead::End => return Ok(SourceStatus::End),
             };
             let message = reader.message.get(..length).unwrap_or_default();
-            // Which sources there are the path knows.
+            // The path checks origins.
             let put = message::put(message, u16::MAX, intake)
                 .map_err(|lie| Failure::new("take", "a block of the path", lie))?;
             let Some(length) = put else { break };
@@ -347,26 +350,26 @@ impl Source for Inlet {
             reader.pending = None;
             gave = true;
         }
-        // One waits elsewhere.
-        let wait = Given::Wait { until: None, readable: false };
-        Ok(if gave { Given::Blocks } else { wait })
+        // The loop that drives this space waits.
+        let wait = SourceStatus::Wait { until: None, readable: false };
+        Ok(if gave { SourceStatus::Blocks } else { wait })
     }
 
-    fn seen(&self) -> Seen {
-        Seen::all(self.given)
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::all(self.given)
     }
 }
 
-/// The sink of that space: what the filter gives.
+/// The sink of that space: the output of the filter.
 #[derive(Debug)]
 struct Outlet {
-    ends: Ends,
+    streams: Streams,
     written: Amount,
 }
 
 impl Sink for Outlet {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let mut output = self.ends.output();
+        let mut output = self.streams.output();
         let Some(output) = output.as_mut() else { return Ok(()) };
         for (_, block) in batch.blocks() {
             let length = message::length_of(&block);

@@ -1,19 +1,19 @@
-//! The half of a filter apart to which blocks go: a sink over a stream that its process reads.
+//! The half of a sandboxed filter that receives its input: a sink over a stream to its process.
 //!
 //! In: blocks. Out: whole blocks in a ring that the process can only read. A full ring makes the
-//! space wait, as any ring does, for as long as the process gets on. What it has not taken when it
-//! ends, and what comes later, is dropped.
+//! space wait, like any ring, as long as the process makes progress. Blocks that it has not
+//! consumed at its end, and later ones, are dropped.
 
 use super::limits::{FILTER_ENDED, TOO_LONG};
 use super::message::{self, LONGEST};
-use super::state::{self, Record};
-use super::watch::Watch;
+use super::state::{self, StateRecord};
+use super::supervisor::Supervisor;
 use buffer::Fault;
 use buffer::stream::Output;
 use endpoint::process::Process;
 use endpoint::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
-use runtime::space::saved::Saved;
+use runtime::space::saved::SavedState;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,25 +21,26 @@ use std::sync::Arc;
 /// The node through which blocks go to the process.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// Until nothing more is written.
+    /// The stream to the process; `None` once it has ended.
     output: Option<Output>,
-    watch: Arc<Watch>,
+    supervisor: Arc<Supervisor>,
     process: Arc<Process>,
     written: Amount,
     ended: Amount,
     long: Amount,
-    /// Messages it has not taken, oldest first: their numbers, and the lengths in view.
-    under_way: VecDeque<(u64, u32)>,
+    /// Messages that the process has not consumed, oldest first: their numbers, and the lengths in
+    /// view.
+    in_flight: VecDeque<(u64, u32)>,
 }
 
 impl Entrance {
-    pub(super) fn new(output: Output, watch: Arc<Watch>, process: Arc<Process>) -> Self {
+    pub(super) fn new(output: Output, supervisor: Arc<Supervisor>, process: Arc<Process>) -> Self {
         let (written, ended, long) = Default::default();
-        let under_way = VecDeque::new();
-        Self { output: Some(output), watch, process, written, ended, long, under_way }
+        let in_flight = VecDeque::new();
+        Self { output: Some(output), supervisor, process, written, ended, long, in_flight }
     }
 
-    /// Hands one block over.
+    /// Hands over one block, or counts it as dropped.
     fn give(&mut self, block: &Block<'_>) {
         let length = message::length_of(block);
         if length > LONGEST {
@@ -47,18 +48,19 @@ impl Entrance {
         } else if self.output.is_some() && self.put(block, length) {
             self.written.add(block.length());
             let number = self.output.as_ref().map_or(0, |output| output.count().blocks);
-            self.under_way.push_back((number, block.length()));
+            self.in_flight.push_back((number, block.length()));
         } else {
             self.ended.add(block.length());
         }
     }
 
-    /// Waits for room; answers whether the block is in the ring.
+    /// Writes a block; blocks until there is room. Returns false if the process has ended.
     fn put(&mut self, block: &Block<'_>, length: usize) -> bool {
         self.put_with(length, false, &mut |room| message::write(block, room))
     }
 
-    /// Waits for room; `has_room`: the process has some for what it gives.
+    /// Writes a message; blocks until there is room. `has_room`: the process has room for its own
+    /// output, so it must make progress. Returns false if the process has ended.
     fn put_with(
         &mut self,
         length: usize,
@@ -66,7 +68,7 @@ impl Entrance {
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
         loop {
-            if self.watch.is_over() {
+            if self.supervisor.is_over() {
                 self.is_over();
                 return false;
             }
@@ -79,31 +81,31 @@ impl Entrance {
             match put {
                 Ok(true) => return true,
                 Ok(false) => {
-                    self.tell();
-                    self.watch.look(has_room);
+                    self.report_progress();
+                    self.supervisor.look(has_room);
                 }
-                Err(fault) => self.is_cut_off(fault),
+                Err(fault) => self.handle_fault(fault),
             }
         }
     }
 
-    /// Asks the process for what its filter knows, behind all blocks so far. Answers false while
-    /// there is no room for the question.
+    /// Requests the filter's state, as of all blocks so far. Returns false while there is no room
+    /// for the request. Fails with the reason if the process has ended.
     pub(crate) fn ask(&mut self) -> Result<bool, String> {
-        self.say(&Record::Save)
+        self.request_record(&StateRecord::Save)
     }
 
-    /// Cancels a request for its state: the filter goes on unchanged.
-    pub(crate) fn go_on(&mut self) {
-        // Without room it has something to do, and goes on by itself.
-        let _ = self.say(&Record::GoOn);
+    /// Cancels the request for the filter's state; the filter continues unchanged.
+    pub(crate) fn resume(&mut self) {
+        // A full ring means pending input, which makes the filter continue anyway.
+        let _ = self.request_record(&StateRecord::Resume);
     }
 
-    fn say(&mut self, record: &Record<'_>) -> Result<bool, String> {
+    fn request_record(&mut self, record: &StateRecord<'_>) -> Result<bool, String> {
         let message = record.written();
-        let Some(output) = self.output.as_mut().filter(|_| !self.watch.is_over()) else {
+        let Some(output) = self.output.as_mut().filter(|_| !self.supervisor.is_over()) else {
             self.is_over();
-            return Err(self.watch.why());
+            return Err(self.supervisor.why());
         };
         let put = match output.is_ready(message.len()) {
             Ok(true) => output.write(&message),
@@ -112,33 +114,34 @@ impl Entrance {
         output.flush();
         match put {
             Ok(put) => {
-                self.tell();
+                self.report_progress();
                 Ok(put)
             }
             Err(fault) => {
-                self.is_cut_off(fault);
-                Err(self.watch.why())
+                self.handle_fault(fault);
+                Err(self.supervisor.why())
             }
         }
     }
 
-    /// Hands over what another filter knows, as the first thing that comes.
-    pub(crate) fn teach(&mut self, saved: &Saved) -> Result<(), String> {
-        self.watch.asks(true);
-        let told = state::tell(saved, &mut |message| self.put_whole(message).then_some(()));
+    /// Sends the state of another filter, as the first messages. Fails with the reason if the
+    /// process has ended or a message is too long.
+    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+        self.supervisor.asks(true);
+        let told = state::send_state(saved, &mut |message| self.put_whole(message).then_some(()));
         match told {
             Some(()) => {
                 self.flush();
                 Ok(())
             }
-            None if self.watch.is_over() => Err(self.watch.why()),
+            None if self.supervisor.is_over() => Err(self.supervisor.why()),
             None => Err("has a session, or holds a block, that is longer than a ring takes".into()),
         }
     }
 
-    /// Writes a message; waits for room.
+    /// Writes a message; blocks until there is room. Returns false if the process has ended.
     fn put_whole(&mut self, message: &[u8]) -> bool {
-        // It gives nothing until it knows everything: nothing keeps it from getting on.
+        // The process writes nothing until it has the whole state, so it has room.
         self.put_with(message.len(), true, &mut |room| {
             room.copy_from_slice(message);
             message.len()
@@ -149,55 +152,57 @@ impl Entrance {
         if let Some(output) = &mut self.output {
             output.flush();
         }
-        self.tell();
+        self.report_progress();
     }
 
-    /// Returns the number of blocks handed over, less those that were never taken.
+    /// Returns the number of blocks handed over, less those that were never consumed.
     pub(crate) const fn handed_over(&self) -> u64 {
         self.written.blocks
     }
 
-    /// Nothing more goes to the process, which has said what its filter knows: it runs elsewhere.
+    /// Ends the stream to a process whose filter continues elsewhere.
     pub(crate) fn leave(&mut self) {
-        // What it said stands behind everything that it was given.
-        self.under_way.clear();
-        self.watch.release();
+        // Its state is as of all its input, so nothing is left unconsumed.
+        self.in_flight.clear();
+        self.supervisor.release();
         self.is_over();
     }
 
-    /// The ring cannot go on.
-    fn is_cut_off(&mut self, fault: Fault) {
+    /// Ends the stream after a fault.
+    fn handle_fault(&mut self, fault: Fault) {
         match fault {
-            // Its process ended, and says itself how.
-            Fault::Abandoned => self.watch.rest(),
-            fault => {
-                self.watch.end(format!("was ended because it lied about what it read: {fault}"))
-            }
+            // The process has ended; its exit status has the reason.
+            Fault::Abandoned => self.supervisor.rest(),
+            fault => self
+                .supervisor
+                .end(format!("was ended because it lied about what it read: {fault}")),
         }
         self.is_over();
     }
 
-    /// Says how far the process is.
-    fn tell(&mut self) {
+    /// Reports the progress of the process to the supervisor. Ends a process that claims to have
+    /// consumed more than it was sent.
+    fn report_progress(&mut self) {
         let Some(output) = &self.output else { return };
         let put = output.count().blocks;
         let taken = output.taken(0).map_or(0, |taken| taken.blocks);
         if taken > put {
-            // Who lies has taken nothing that counts.
-            self.watch.end("was ended because it lied about what it read: more than there was");
+            // An impossible position counts no progress.
+            self.supervisor
+                .end("was ended because it lied about what it read: more than there was");
             return;
         }
-        while self.under_way.front().is_some_and(|(number, _)| *number <= taken) {
-            self.under_way.pop_front();
+        while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {
+            self.in_flight.pop_front();
         }
-        self.watch.feeds(put, taken);
+        self.supervisor.feeds(put, taken);
     }
 
-    /// Ends the output, and counts the blocks not yet taken as dropped.
+    /// Ends the output, and counts the blocks not yet consumed as dropped.
     fn is_over(&mut self) {
-        self.tell();
+        self.report_progress();
         self.output = None;
-        for (_, length) in self.under_way.drain(..) {
+        for (_, length) in self.in_flight.drain(..) {
             self.ended.add(length);
             self.written.blocks -= 1;
             self.written.bytes -= u64::from(length);
@@ -217,24 +222,24 @@ impl Sink for Entrance {
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
-        self.tell();
+        self.report_progress();
         Ok(())
     }
 
-    /// Waits until the process has taken what is its, so that what it has not is known.
+    /// Blocks until the process has consumed its input, so that the rest can be counted.
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.tell();
-        while !self.under_way.is_empty() && self.output.is_some() {
-            if self.watch.is_over() {
+        self.report_progress();
+        while !self.in_flight.is_empty() && self.output.is_some() {
+            if self.supervisor.is_over() {
                 self.is_over();
                 break;
             }
-            self.watch.look(false);
-            self.watch.rest();
-            self.tell();
+            self.supervisor.look(false);
+            self.supervisor.rest();
+            self.report_progress();
         }
-        // The end of the stream: its reader drains what it holds, and ends.
-        self.watch.close();
+        // The end of the stream: the process releases held blocks, and exits.
+        self.supervisor.close();
         self.output = None;
         Ok(Report::default())
     }

@@ -1,8 +1,8 @@
-//! Processes that lie, hang or die when they are asked for what their filter knows, or told what it
-//! is to know: the path runs on, the change says so, and every block is somewhere.
+//! Sandbox processes that lie, hang or die while their filter's state is saved or restored: the
+//! path continues, the change reports the reason, and the ledger balances.
 
 use crate::common::{Stop, during, edit, numbers, on, paths, set};
-use engine::change::Unchanged;
+use engine::change::ChangeError;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
 use std::time::{Duration, Instant};
@@ -10,30 +10,31 @@ use testkit::until;
 
 /// The tests of this file, by name.
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("v18_who_lies_about_what_it_knows_is_ended", v18_who_lies_about_what_it_knows_is_ended),
     (
-        "v18_where_the_new_one_learns_nothing_the_old_one_goes_on",
-        v18_where_the_new_one_learns_nothing_the_old_one_goes_on,
+        "v18_filter_that_lies_about_its_state_is_ended",
+        v18_filter_that_lies_about_its_state_is_ended,
     ),
     (
-        "v18_who_believes_what_is_false_spoils_its_own_path_and_no_other",
-        v18_who_believes_what_is_false_spoils_its_own_path_and_no_other,
+        "v18_rejected_state_leaves_the_old_filter_running",
+        v18_rejected_state_leaves_the_old_filter_running,
+    ),
+    ("v18_false_state_fails_its_own_path_alone", v18_false_state_fails_its_own_path_alone),
+    (
+        "v18_process_killed_at_each_step_refuses_the_change",
+        v18_process_killed_at_each_step_refuses_the_change,
     ),
     (
-        "v18_a_process_is_killed_at_each_step_of_a_change",
-        v18_a_process_is_killed_at_each_step_of_a_change,
+        "v18_process_killed_at_any_time_keeps_blocks_in_order",
+        v18_process_killed_at_any_time_keeps_blocks_in_order,
     ),
     (
-        "v18_a_process_is_killed_at_any_moment_of_a_change",
-        v18_a_process_is_killed_at_any_moment_of_a_change,
-    ),
-    (
-        "v18_its_process_stays_when_its_neighbours_change",
-        v18_its_process_stays_when_its_neighbours_change,
+        "v18_sandbox_process_survives_changes_beside_it",
+        v18_sandbox_process_survives_changes_beside_it,
     ),
 ];
 
-/// Runs a line with a filter in a process of its own beside another branch, which must get all.
+/// Runs a line with a filter in a process of its own. Asserts that a branch beside it receives all
+/// blocks.
 fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let text =
         format!("generate rate=20000 seq=yes | (({filter} | pcap {file}) + pcap {file}.all)");
@@ -64,16 +65,16 @@ fn in_order(outcome: &Outcome, file: &str, ended: bool) {
     assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
 }
 
-/// Returns the reason for which this change is refused.
+/// Returns the reason why this change is refused; panics if it is not.
 pub(crate) fn refused(live: &Live, words: &str) -> String {
     match edit(live, words) {
-        Err(Unchanged::Refused(why)) => why,
+        Err(ChangeError::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),
     }
 }
 
 /// A filter that lies when asked for its state is ended, and its arc with it.
-fn v18_who_lies_about_what_it_knows_is_ended() {
+fn v18_filter_that_lies_about_its_state_is_ended() {
     let lies = [
         ("abort", "was ended by signal 6 (SIGABRT)"),
         ("exit", "ended by itself"),
@@ -102,7 +103,7 @@ fn v18_who_lies_about_what_it_knows_is_ended() {
 }
 
 /// A new filter that rejects the saved state is not installed, and the old one goes on.
-fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
+fn v18_rejected_state_leaves_the_old_filter_running() {
     let lies = [
         ("shape", "that is no number of blocks"),
         ("taught-exit", "ended by itself"),
@@ -117,13 +118,13 @@ fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
         in_order(&outcome, &file, false);
     }
-    // Home: what it says is refused by the filter that is to know it, here.
+    // A move into this process: the new filter here rejects the state.
     let (why, outcome) =
         beside("liar shape untrusted=yes", "home", |live| refused(live, "move liar process"));
     assert!(why.contains("that is no number of blocks"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     in_order(&outcome, "home", false);
-    // Into a process that ends meanwhile.
+    // A move into a process that ends while it restores the state.
     let (why, outcome) =
         beside("liar taught-exit", "away", |live| refused(live, "move liar sandbox"));
     assert!(why.contains("ended by itself"), "{why}");
@@ -131,9 +132,9 @@ fn v18_where_the_new_one_learns_nothing_the_old_one_goes_on() {
     in_order(&outcome, "away", false);
 }
 
-/// A false number of blocks in valid form is believed by the filter at home, which panics: its path
-/// ends with that message, and the one beside it in this process does not.
-fn v18_who_believes_what_is_false_spoils_its_own_path_and_no_other() {
+/// A false number of blocks in valid form is accepted by the restored filter, which panics. Its
+/// path ends with that message; another path in this process continues.
+fn v18_false_state_fails_its_own_path_alone() {
     let ((), beside) = during("generate rate=20000 seq=yes | count | pcap sane", |sane| {
         let paths = paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
         let live = paths[0].live();
@@ -156,7 +157,7 @@ fn v18_who_believes_what_is_false_spoils_its_own_path_and_no_other() {
     in_order(&beside, "sane", false);
 }
 
-/// Our processes that run filters, oldest first.
+/// Returns the sandbox processes of this test, oldest first.
 fn children() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
@@ -176,13 +177,13 @@ fn sleeps(process: u32) -> bool {
 
 fn kill(process: u32) {
     let kill = std::process::Command::new("kill").args(["-9", &process.to_string()]).output();
-    // One that has ended meanwhile is gone, too.
+    // `kill` fails for a process that has already ended, which is fine.
     assert!(kill.is_ok());
 }
 
-/// Kills a process of ours while a change waits for it: the old one, that sleeps when it is asked
-/// for what it knows, or the new one, that sleeps when it is told.
-fn v18_a_process_is_killed_at_each_step_of_a_change() {
+/// Kills a process while a change waits for it: the old process, which sleeps instead of saving its
+/// state, or the new one, which sleeps instead of restoring it.
+fn v18_process_killed_at_each_step_refuses_the_change() {
     for (lie, new, move_to) in [
         ("sleep", false, "upgrade liar"),
         ("sleep", false, "move liar process"),
@@ -197,7 +198,7 @@ fn v18_a_process_is_killed_at_each_step_of_a_change() {
                     true => children().into_iter().find(|child| !before.contains(child)),
                     false => before.first().copied(),
                 };
-                // It has been asked when the path stands still, and sleeps then for good.
+                // Once the path stops, the process has been asked for its state and sleeps.
                 let (mut last, mut since) = (0, Instant::now());
                 until("it stands still", || {
                     let came = numbers(&format!("{file}.all")).len();
@@ -218,9 +219,9 @@ fn v18_a_process_is_killed_at_each_step_of_a_change() {
     }
 }
 
-/// Kills a process at any moment of a change, many times: either it was changed or it was not, and
-/// every block is somewhere.
-fn v18_a_process_is_killed_at_any_moment_of_a_change() {
+/// Kills a process at many moments of a change. The change succeeds or is refused, and the output
+/// stays in order.
+fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
     for round in 0..24u32 {
         let (line, words) = match round % 3 {
             0 => ("udp untrusted=yes", "upgrade udp"),
@@ -232,7 +233,7 @@ fn v18_a_process_is_killed_at_any_moment_of_a_change() {
             let before = children();
             std::thread::scope(|scope| {
                 let change = scope.spawn(|| edit(live, words));
-                // From before it is asked until after all is done; nothing depends on which.
+                // The kill falls between the start of the change and its end.
                 let begin = Instant::now();
                 let wait = Duration::from_millis(u64::from(round / 3) * 4);
                 let found = || match round % 2 {
@@ -248,7 +249,7 @@ fn v18_a_process_is_killed_at_any_moment_of_a_change() {
                         let zeros = (switched.lost, switched.duplicated, switched.reordered);
                         assert_eq!(zeros, (0, 0, 0), "{words}: {switched}");
                     }
-                    Err(Unchanged::Refused(_) | Unchanged::Build(_)) => {}
+                    Err(ChangeError::Refused(_) | ChangeError::Build(_)) => {}
                     Err(other) => panic!("{words}: {other}"),
                 }
             });
@@ -258,11 +259,11 @@ fn v18_a_process_is_killed_at_any_moment_of_a_change() {
     }
 }
 
-/// A line with one that stays.
+/// A line with an untrusted filter between trusted ones.
 const STAYS: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
-/// Changes beside an untrusted filter leave its process the same.
-fn v18_its_process_stays_when_its_neighbours_change() {
+/// Changes beside an untrusted filter do not restart its process.
+fn v18_sandbox_process_survives_changes_beside_it() {
     let ((), outcome) = beside(STAYS, "stays", |live| {
         let before = children();
         assert_eq!(before.len(), 1);

@@ -1,8 +1,8 @@
-//! Filters in processes of their own, changed while blocks flow: what comes out is what comes out
-//! of the same line at home, byte by byte.
+//! Filters in processes of their own, changed while blocks flow: the output equals that of the same
+//! line in one process, byte for byte.
 //!
-//! Such a process is this program, started again: so it has a `main` of its own, which looks first
-//! of all whether it is that, and runs its tests one after the other.
+//! Such a process is this program, started again. So the test has its own `main`, which first
+//! checks whether it was started for a filter, and otherwise runs the tests one after the other.
 
 #[path = "../change/common.rs"]
 #[allow(dead_code, reason = "others use the rest of it")]

@@ -1,18 +1,18 @@
-//! Filters with open connections go into sandboxes, out of them, and from one into the next.
+//! Filters with open connections move into sandboxes, out of them, and from one to another.
 
 use crate::common::{LONG, during, numbers, on, set};
 use crate::hostile::refused;
 use crate::record::{Folder, recorded, replayed};
 use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
 use engine::build::Settings;
-use engine::catalogue::House;
 use engine::change::change;
 use engine::digest::differences;
 use engine::live::Live;
-use engine::record::{Record, Whole};
+use engine::record::{Completeness, Record};
+use engine::registry::MachineRegistry;
 use engine::run::Outcome;
 use filter::testing::Node;
-use filter::{Description, Keeps};
+use filter::{Description, StateScope};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::sync::OnceLock;
@@ -21,24 +21,24 @@ use testkit::until;
 /// The tests of this file, by name.
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
-        "v18_tcp_and_http_are_made_anew_in_their_processes",
-        v18_tcp_and_http_are_made_anew_in_their_processes,
+        "v18_tcp_and_http_upgrade_within_their_sandboxes",
+        v18_tcp_and_http_upgrade_within_their_sandboxes,
     ),
     (
-        "v18_tcp_and_http_go_into_sandboxes_and_out_of_them",
-        v18_tcp_and_http_go_into_sandboxes_and_out_of_them,
+        "v18_tcp_and_http_move_into_and_out_of_sandboxes",
+        v18_tcp_and_http_move_into_and_out_of_sandboxes,
     ),
     (
-        "v18_every_filter_that_keeps_something_goes_on_in_another_process",
-        v18_every_filter_that_keeps_something_goes_on_in_another_process,
+        "v18_every_stateful_filter_keeps_its_output_when_moved",
+        v18_every_stateful_filter_keeps_its_output_when_moved,
     ),
     (
-        "v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later",
-        v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later,
+        "v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source",
+        v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source,
     ),
     (
-        "v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded",
-        v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded,
+        "v10_v18_recorded_sandboxed_filter_refuses_changes",
+        v10_v18_recorded_sandboxed_filter_refuses_changes,
     ),
 ];
 
@@ -54,7 +54,8 @@ fn undisturbed() -> &'static [Out] {
     })
 }
 
-/// Asserts that `act` on this line in the middle of all messages leaves the output unchanged.
+/// Asserts that `act`, called on this line in the middle of all messages, leaves the output
+/// unchanged.
 fn same(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     let (out, outcome) = amid((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -63,14 +64,17 @@ fn same(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     outcome
 }
 
-/// Asserts that `tcp` holds its blocks here, or, with `home` false, in a process.
+/// Asserts that `tcp` holds its blocks in a thread of this process, or, with `home` false, in a
+/// sandbox.
 fn is_home(live: &Live, home: bool) {
     assert_eq!(held(live), if home { u64::from(CONNECTIONS) } else { 0 });
 }
 
-fn v18_tcp_and_http_are_made_anew_in_their_processes() {
+fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
     same("generate | tcp untrusted=yes | http | pcap x", |live| {
         set(live, "upgrade tcp");
+        set(live, "arg tcp gap=9s");
+        assert!(live.text().is_some_and(|text| text.contains("gap=9s")));
         set(live, "upgrade tcp");
         is_home(live, false);
     });
@@ -80,7 +84,7 @@ fn v18_tcp_and_http_are_made_anew_in_their_processes() {
     });
 }
 
-fn v18_tcp_and_http_go_into_sandboxes_and_out_of_them() {
+fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
     same("generate | tcp | http | pcap x", |live| {
         is_home(live, true);
         set(live, "move tcp sandbox");
@@ -95,24 +99,26 @@ fn v18_tcp_and_http_go_into_sandboxes_and_out_of_them() {
     });
 }
 
-/// Every filter of the catalogue that keeps something that can move: upgraded in its process in the
-/// middle, and moved out of it, it says the same of each block as one that saw everything at home.
-fn v18_every_filter_that_keeps_something_goes_on_in_another_process() {
+/// Every filter of the catalog with state that can move: upgraded in its process in the middle of
+/// the messages, then moved out of it and back, it gives the output of an undisturbed filter.
+fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     const FEW: u32 = 200;
-    let keeps =
-        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps = |d: &&&'static Description| {
+        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+    };
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     let mut told = 0;
     for description in filter::catalog::FILTERS.iter().filter(keeps).filter(plain) {
         let name = description.name;
-        // What it has to say in the end would stay in its process.
+        // Its final report would stay in its process.
         if description.ends_with_report() {
             continue;
         }
-        // Behind what gives it what it takes.
+        // Finds a prefix whose output the filter accepts.
         let line =
             |first: &str, option: &str| format!("generate | {first}{name}{option} |all pcap x");
-        let fits = |first: &&str| pipeline::read(&line(first, ""), &House).1.is_empty();
+        let fits =
+            |first: &&str| pipeline::read(&line(first, ""), &MachineRegistry::Local).1.is_empty();
         let first = ["", "tcp | ", "tcp | http | "].into_iter().find(fits);
         let first = first.unwrap_or_else(|| panic!("nothing before `{name}` fits"));
         let node = if first.is_empty() { name } else { "tcp" };
@@ -129,9 +135,9 @@ fn v18_every_filter_that_keeps_something_goes_on_in_another_process() {
     assert!(told > 8, "{told} filters keep something that can move");
 }
 
-/// A record never contains the state of a process: so the process is not asked for it, and the
-/// record is of the line that it began with.
-fn v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded() {
+/// A recording never contains the state of a process, so changes that would save it are refused,
+/// and the recording has the original line alone.
+fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let folder = Folder::new("apart");
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
     let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
@@ -147,14 +153,17 @@ fn v10_v18_who_is_apart_stays_as_it_is_while_its_path_is_recorded() {
         live.stop();
     });
     let read = Record::open(&record).expect("a record");
-    assert_eq!((read.whole, read.changes), (Whole::Whole { told: said.clone() }, Vec::new()));
+    assert_eq!(
+        (read.whole, read.changes),
+        (Completeness::Whole { told: said.clone() }, Vec::new())
+    );
     let (_, now, short) = replayed(&record, &again);
     assert_eq!((differences(&said, &now), short), (Vec::new(), false));
 }
 
-/// Origins of blocks are checked behind a process, too, where nothing changes when a source comes
-/// before it.
-fn v3_v18_who_is_apart_may_give_blocks_of_a_source_that_came_later() {
+/// The origins of blocks from a process are checked against the current sources, even if the
+/// process was started before a source was added.
+fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
     let behind = "udp untrusted=yes | inspect@thread1 | pcap@thread1 later";
     let (_, outcome) = during(&format!("{} | {behind}", source("one")), |live| {

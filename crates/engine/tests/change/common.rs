@@ -1,11 +1,11 @@
-//! Paths for the tests of changes: sinks that keep what came, edits of which the ledger must say
-//! that nothing happened to any block.
+//! Paths for the tests of changes: sinks that store their input, and edits that must lose,
+//! duplicate and reorder no block.
 
 use endpoint::{Failure, Sink, SinkEntry};
-use engine::build::{Path, Settings, build};
-use engine::catalogue::House;
-use engine::change::{Switched, Unchanged, change};
+use engine::build::{BuiltPath, Settings, build};
+use engine::change::{ChangeError, SwitchReport, change};
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use filter::{Batch, Report, Time};
 use pipeline::edit::Edit;
@@ -14,13 +14,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Longer than any machine takes to do what it is asked.
+/// A time limit that no machine reaches.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The blocks that a sink has taken: the number in each block, and its class.
+/// The blocks that a sink has received: the number in each block, and its class.
 pub(crate) type Taken = Arc<Mutex<Vec<(u64, u32)>>>;
 
-/// The blocks taken by every sink of every test, by the name of its file.
+/// The blocks that the sinks of all tests have received, by file name.
 static TAKEN: Mutex<Option<HashMap<String, Taken>>> = Mutex::new(None);
 
 pub(crate) fn taken(file: &str) -> Taken {
@@ -28,7 +28,7 @@ pub(crate) fn taken(file: &str) -> Taken {
     Arc::clone(all.get_or_insert_default().entry(file.to_owned()).or_default())
 }
 
-/// Stands in the place of `pcap`: keeps the numbers of generated frames.
+/// A stand-in for `pcap` that stores the numbers and classes of generated frames.
 struct Numbers(Taken);
 
 impl Sink for Numbers {
@@ -53,21 +53,21 @@ pub(crate) fn settings() -> Settings {
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
 
-pub(crate) fn paths(text: &str) -> Vec<Path> {
+pub(crate) fn paths(text: &str) -> Vec<BuiltPath> {
     paths_with(text, settings())
 }
 
-/// The same, with other sinks of the test's own.
-pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<Path> {
-    let (graph, mistakes) = pipeline::read(text, &House);
+/// Builds the paths of a line with the sinks of these settings.
+pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
-    paths[0].live().says(text);
+    paths[0].live().set_text(text);
     paths
 }
 
-/// Stops a path, also when a test fails.
+/// A guard that stops a path, also when a test fails.
 pub(crate) struct Stop<'l>(pub(crate) &'l Live);
 
 impl Drop for Stop<'_> {
@@ -76,7 +76,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a line while `act` has it; then it is stopped, and its ledger must balance.
+/// Runs a line during a call of `act`, then stops it. Asserts that its ledger balances.
 pub(crate) fn during<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let paths = paths(text);
     let live = paths[0].live();
@@ -92,20 +92,20 @@ pub(crate) fn during<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome
     (done, outcome)
 }
 
-pub(crate) fn edit(live: &Live, words: &str) -> Result<Switched, Unchanged> {
+pub(crate) fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let words: Vec<&str> = words.split(' ').collect();
     change(live, &Edit::parse(&words).expect("an edit"), &Machine::example(), LONG)
 }
 
-/// Makes an edit, of which the ledger must say that nothing happened to any block.
-pub(crate) fn set(live: &Live, words: &str) -> Switched {
+/// Makes an edit. Asserts that it loses, duplicates and reorders no block.
+pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
-    let Switched { lost, duplicated, reordered, draining, .. } = switched;
+    let SwitchReport { lost, duplicated, reordered, draining, .. } = switched;
     assert_eq!((lost, duplicated, reordered, draining), (0, 0, 0, 0), "{words}: {switched}");
     switched
 }
 
-/// Waits until the source has given this many blocks more.
+/// Waits until the source has emitted this many more blocks.
 pub(crate) fn on(live: &Live, more: u64) {
     let given = || live.counters(LONG).ledger.sources[0].1.given.blocks;
     let from = given();
@@ -119,7 +119,7 @@ pub(crate) fn given(outcome: &Outcome) -> u64 {
     outcome.ledger.sources[0].1.given.blocks
 }
 
-/// Returns all numbers that a sink has taken.
+/// Returns the numbers of all blocks that a sink has received.
 pub(crate) fn numbers(file: &str) -> Vec<u64> {
     taken(file).lock().expect("no panic").iter().map(|(number, _)| *number).collect()
 }

@@ -1,11 +1,12 @@
 //! Replicas that are added and removed while a path runs.
 
 use crate::common::{LONG, during, edit, given, numbers, on, set};
-use engine::change::{Switched, reshape};
+use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-/// A machine on which a filter costs so much that it is shared out among so many.
+/// Returns a machine with so many processors, on which a filter costs enough to be replicated over
+/// them.
 fn machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
@@ -15,8 +16,9 @@ fn machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-/// Shares the work out among so many, or among none; nothing may happen to any block.
-fn share(live: &Live, processors: usize) -> Switched {
+/// Replicates filters for so many processors, or removes the replicas for one. Asserts that no
+/// block is lost, duplicated or reordered.
+fn share(live: &Live, processors: usize) -> SwitchReport {
     let switched = reshape(live, (&[], processors > 1), &machine(processors), LONG);
     let switched = switched.unwrap_or_else(|why| panic!("{processors}: {why}"));
     assert_eq!(
@@ -28,12 +30,12 @@ fn share(live: &Live, processors: usize) -> Switched {
 }
 
 fn copies(live: &Live) -> usize {
-    live.plan().expect("a plan").copied.iter().map(|copied| copied.spaces.len()).sum()
+    live.plan().expect("a plan").replicas.iter().map(|copied| copied.spaces.len()).sum()
 }
 
 #[test]
-fn n1_v13_copies_come_and_go_while_blocks_do() {
-    // What the request says runs here once: it is the machine that is told otherwise.
+fn n1_v13_replicas_are_added_and_removed_under_load() {
+    // The request never changes; only the machine description does.
     let text = "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap@thread0 copies";
     let ((), outcome) = during(text, |live| {
@@ -55,7 +57,7 @@ fn n1_v13_copies_come_and_go_while_blocks_do() {
 }
 
 #[test]
-fn n1_v13_a_line_with_copies_is_edited() {
+fn n1_v13_request_with_replicas_is_edited() {
     let text = "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap edited";
     let ((), outcome) = during(text, |live| {
@@ -78,7 +80,7 @@ fn n1_v13_a_line_with_copies_is_edited() {
     assert!(numbers("edited").into_iter().eq(0..given(&outcome)), "each once, in order");
 }
 
-/// The processors on which each thread of this name may run.
+/// Returns the processors on which each thread of this name may run.
 fn places(name: &str) -> Vec<Vec<usize>> {
     let place = |task: std::fs::DirEntry| {
         let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
@@ -91,7 +93,7 @@ fn places(name: &str) -> Vec<Vec<usize>> {
     tasks.filter_map(Result::ok).filter_map(place).collect()
 }
 
-/// `2-4`: 2, 3, 4.
+/// Expands a range such as `2-4` to its numbers.
 fn numbers_of(range: &str) -> Vec<usize> {
     let (low, high) = range.split_once('-').unwrap_or((range, range));
     let number = |text: &str| text.parse().expect("a number");
@@ -99,7 +101,7 @@ fn numbers_of(range: &str) -> Vec<usize> {
 }
 
 #[test]
-fn j4_n1_copies_that_come_while_a_path_runs_keep_to_a_processor_each() {
+fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
     let all = sys::process::allowed_processors().expect("this thread runs somewhere");
     let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap@thread51 places";
@@ -110,14 +112,14 @@ fn j4_n1_copies_that_come_while_a_path_runs_keep_to_a_processor_each() {
             on(live, 200);
             let plan = live.plan().expect("a plan");
             let of_copies = |space: &usize| plan.spaces[*space].name.clone();
-            let names: Vec<String> = plan.copied[0].spaces.iter().map(of_copies).collect();
+            let names: Vec<String> = plan.replicas[0].spaces.iter().map(of_copies).collect();
             assert_eq!(names[0], "thread51", "where the chain ran");
-            // No other test has a thread51; other tests may well have one called as the second is.
+            // No other test has a thread51, but other tests may have a thread with the second name.
             let one_each = || {
                 let on = |at: usize| all.get(at).map_or_else(|| all.clone(), |own| vec![*own]);
                 places(&names[0]) == [on(0)] && places(&names[1]).contains(&on(1))
             };
-            // A thread goes to its processor when it gets its space back.
+            // A thread is pinned when it gets its space back.
             testkit::until("each copy keeps to a processor of its own", one_each);
             share(live, 1);
             let anywhere = || places(&names[0]) == [all.clone()];

@@ -1,14 +1,15 @@
-//! Changes of running paths: every block that a source gave reaches exactly one of the old graph
-//! and the new one, in order, proved by the numbers in the blocks.
+//! Changes of running paths: every block from a source reaches exactly one of the old and the new
+//! graph, in order, as the numbers in the blocks prove.
 
 mod adapt;
+mod argument;
 mod common;
 mod copies;
 mod mix;
 mod operands;
 mod origins;
+mod published;
 mod script;
-mod seen;
 mod sessions;
 mod upgrade;
 
@@ -20,7 +21,7 @@ use pipeline::plan::Machine;
 use std::time::Duration;
 
 #[test]
-fn v3_a_filter_is_inserted_and_removed_within_a_space() {
+fn v3_filter_is_inserted_and_removed_within_a_space() {
     let text = "generate rate=20000 seq=yes | pcap@thread0 within";
     let (done, outcome) = during(text, |live| {
         on(live, 200);
@@ -35,7 +36,7 @@ fn v3_a_filter_is_inserted_and_removed_within_a_space() {
     });
     let kept = taken("within").lock().expect("no panic").clone();
     assert!(kept.iter().map(|(number, _)| *number).eq(0..given(&outcome)), "each once, in order");
-    // The classes tell which graph a block met.
+    // The class of a block shows which graph processed it.
     let [first, second, third] = done.map(|position| position as usize);
     let classes = |range: std::ops::Range<usize>| {
         let mut classes: Vec<u32> = kept[range].iter().map(|(_, class)| *class).collect();
@@ -49,7 +50,7 @@ fn v3_a_filter_is_inserted_and_removed_within_a_space() {
 }
 
 #[test]
-fn v3_a_path_that_has_ended_says_so_whatever_is_asked_of_it() {
+fn v3_ended_path_refuses_every_change() {
     let text = "generate count=9 | inspect | pcap@thread0 ended";
     let paths = paths(text);
     let live = paths[0].live();
@@ -66,7 +67,7 @@ fn v3_a_path_that_has_ended_says_so_whatever_is_asked_of_it() {
 }
 
 #[test]
-fn v3_a_path_that_nobody_runs_yet_is_changed_once_somebody_does() {
+fn v3_change_of_a_built_path_waits_until_it_runs() {
     let paths = paths("generate rate=20000 seq=yes | pcap@thread0 early");
     let live = paths[0].live();
     let change = |thread: &str, limit| {
@@ -92,7 +93,7 @@ fn v3_a_path_that_nobody_runs_yet_is_changed_once_somebody_does() {
 }
 
 #[test]
-fn v2_v3_what_a_sink_drops_is_counted_once_while_it_runs() {
+fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
     let text = "generate rate=20000 seq=yes | inspect | drop";
     let ((), outcome) = during(text, |live| {
         on(live, 200);
@@ -110,7 +111,7 @@ fn v2_v3_what_a_sink_drops_is_counted_once_while_it_runs() {
 }
 
 #[test]
-fn v3_a_sink_in_a_space_of_its_own_joins_and_leaves() {
+fn v3_sink_in_its_own_space_is_added_and_removed() {
     let text = "generate rate=20000 seq=yes | inspect | pcap@thread0 stays";
     let (counts, outcome) = during(text, |live| {
         assert_eq!(live.spaces(), ["thread0"]);
@@ -133,7 +134,7 @@ fn v3_a_sink_in_a_space_of_its_own_joins_and_leaves() {
 }
 
 #[test]
-fn v3_i5_a_node_moves_between_spaces_and_back() {
+fn v3_i5_node_moves_between_spaces_and_back() {
     let text = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap moved";
     let ((), outcome) = during(text, |live| {
         for _ in 0..3 {
@@ -155,7 +156,7 @@ fn v3_i5_a_node_moves_between_spaces_and_back() {
 }
 
 #[test]
-fn v3_what_cannot_be_done_leaves_the_path_as_it_was() {
+fn v3_impossible_change_leaves_the_path_unchanged() {
     let text = "generate rate=20000 seq=yes | inspect | pcap refused";
     let ((), outcome) = during(text, |live| {
         on(live, 100);

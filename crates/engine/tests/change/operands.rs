@@ -1,11 +1,11 @@
-//! A path with operands that hold blocks changes while they do: every block that came leaves its
-//! section once, as it came (docs/book/decisions/0047-operands.md).
+//! A path changes while its operands hold blocks: every block leaves its section once, unchanged
+//! (docs/book/decisions/0047-operands.md).
 
 use crate::common::set;
 use crate::script::{CONNECTIONS, amid, held, line_of};
 
-/// Returns the output of the line, in any order, when these edits are made while `tcp` holds a
-/// block of each connection, and `http` half a head.
+/// Returns the sorted output of the line, with these edits made while `tcp` holds a block of each
+/// connection and `http` half a head.
 fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
     let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
         for words in edits {
@@ -26,7 +26,7 @@ fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn v3_a12_a_line_changes_while_its_operands_hold_blocks() {
+fn v3_a12_change_while_operands_hold_blocks_loses_none() {
     let line = "generate | (tcp |80 http) ++ !tcp | pcap@thread0 x";
     let undisturbed = leaves(line, &[]);
     // Of five frames of a connection four have data, and the first has none: it is TCP.
@@ -42,7 +42,7 @@ fn v3_a12_a_line_changes_while_its_operands_hold_blocks() {
 }
 
 #[test]
-fn v3_a12_blocks_that_wait_for_an_operand_that_goes_leave() {
+fn v3_a12_removed_operand_releases_waiting_blocks() {
     let line = "generate | tcp ++ bpf \"udp\" | pcap@thread0 x";
     let undisturbed = leaves(line, &[]);
     assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);

@@ -1,4 +1,4 @@
-//! Sources that come by a change, before sinks that stay.
+//! Sources that a change adds upstream of sinks that stay.
 
 use crate::common::{LONG, Stop, paths_with};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
@@ -13,15 +13,15 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::until;
 
-/// The origin of each block, as sinks knew it when they took it, by the name of their file.
+/// The source name of each block as its sink knew it on arrival, by file name of the sink.
 static TOLD: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
-/// Stands in the place of `pcap`: keeps what the blocks' sources are called.
+/// A stand-in for `pcap` that stores the source names of its blocks.
 struct Sources(String, Origins);
 
 impl Sink for Sources {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        let name = |origin| self.1.told_apart(origin).map(str::to_owned);
+        let name = |origin| self.1.distinguishing_name(origin).map(str::to_owned);
         let names = batch.blocks().map(|(_, block)| name(block.context.origin));
         let mut all = TOLD.lock().expect("no panic");
         all.get_or_insert_default().entry(self.0.clone()).or_default().extend(names);
@@ -47,7 +47,7 @@ fn told(file: &str) -> Vec<Option<String>> {
     all.as_ref().and_then(|all| all.get(file)).cloned().unwrap_or_default()
 }
 
-/// Puts this line in the place of another.
+/// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
 fn set_whole(live: &Live, line: &str) {
     let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), LONG);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
@@ -55,10 +55,10 @@ fn set_whole(live: &Live, line: &str) {
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
 }
 
-/// The sink is opened when there is one source, and knows whence a block is from the change on,
-/// whether anything of its own space changes or not.
+/// A sink opened when there was one source knows the names of all sources after the change, even if
+/// nothing in its own space changes.
 #[test]
-fn v3_a_sink_that_stays_knows_where_blocks_come_from_that_did_not_come_before() {
+fn v3_staying_sink_knows_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {
         let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
         let behind = format!("inspect@thread0 | pcap@{thread} {thread}");

@@ -1,18 +1,19 @@
-//! A script of frames in the middle of which a path is changed: many connections, each with a
-//! message of which the third quarter came before the second.
+//! A scripted source, in the middle of which a path is changed: many connections, each with a
+//! message whose third quarter arrives before the second.
 
 use crate::common::{LONG, Stop};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
-    Failure, Given, Intake, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
+    Failure, Intake, Sink, SinkEntry, Source, SourceCounters, SourceEntry, SourceProperties,
+    SourceStatus,
 };
 use engine::build::{Settings, build};
-use engine::catalogue::House;
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use filter::{Amount, Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
-use runtime::ledger::Filtered;
+use runtime::ledger::NodeEntry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::{Frame, Segment};
@@ -23,20 +24,20 @@ pub(crate) const CONNECTIONS: u32 = 10_000;
 /// An output block: its session, its class, its bytes.
 pub(crate) type Out = (u32, u32, Vec<u8>);
 
-/// A lock that gives one test at a time the script and its output.
+/// A lock that lets one test at a time use the script and its output.
 static ONE: Mutex<()> = Mutex::new(());
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 static GATE: AtomicUsize = AtomicUsize::new(0);
 static OUT: Mutex<Vec<Out>> = Mutex::new(Vec::new());
 
-/// Gives the frames of the script as far as the gate is open.
+/// A source that emits the frames of the script up to the gate.
 struct Script {
     next: usize,
     given: Amount,
 }
 
 impl Source for Script {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let frames = FRAMES.lock().expect("no panic");
         let gate = GATE.load(Ordering::Acquire).min(frames.len());
         while self.next < gate && intake.room() > 0 {
@@ -48,29 +49,29 @@ impl Source for Script {
             let Some((place, _)) = intake.pool.append(frame.len(), fill) else { break };
             let length = u32::try_from(frame.len()).expect("a frame");
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            // Session filters give each connection a time; here nothing ever falls due.
+            // A constant time, so that no timeout of a session filter ever expires.
             let context = BlockMetadata { time: 1, ..BlockMetadata::default() };
             intake.put(Entry::new(pointer, context, Marks::frame(1, length, length)));
             self.given.add(length);
             self.next += 1;
         }
         match self.next {
-            all if all == frames.len() => Ok(Given::End),
-            some if some < gate => Ok(Given::Blocks),
-            _ => Ok(Given::Wait { until: Some(intake.now + 1_000_000), readable: false }),
+            all if all == frames.len() => Ok(SourceStatus::End),
+            some if some < gate => Ok(SourceStatus::Blocks),
+            _ => Ok(SourceStatus::Wait { until: Some(intake.now + 1_000_000), readable: false }),
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen::all(self.given)
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::all(self.given)
     }
 
     fn properties(&self) -> SourceProperties {
-        SourceProperties { block_max: 2048, tells_time: true, ..SourceProperties::default() }
+        SourceProperties { block_max: 2048, drives_clock: true, ..SourceProperties::default() }
     }
 }
 
-/// Keeps what comes.
+/// A sink that stores its input in `OUT`.
 struct Kept;
 
 impl Sink for Kept {
@@ -87,11 +88,12 @@ impl Sink for Kept {
     }
 }
 
-/// The part of a connection that says nothing yet.
+/// The part number of a connection's SYN segment, which has no data.
 const SYN: usize = 9;
 
-/// Builds the frames of every connection: a beginning, the third quarter of a message before the
-/// second, the rest.
+/// Builds the frames of every connection: the SYN and first quarter of a message, the third
+/// quarter, then after the gate the second and the last. Returns the frames and the position of the
+/// gate.
 fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);
@@ -116,8 +118,8 @@ fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     (before.into_iter().chain(parts(1)).chain(parts(3)).collect(), gate)
 }
 
-/// Runs the script and calls `act` in the middle of all messages, once they have come to `node`;
-/// returns the output.
+/// Runs the script, and calls `act` in the middle of all messages, once all frames before the gate
+/// have arrived at `node`. Returns the output.
 pub(crate) fn amid(
     (text, node): (&str, &str),
     connections: u32,
@@ -137,12 +139,12 @@ pub(crate) fn amid(
         sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(Kept)))])),
         ..Settings::default()
     };
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &House, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
     let live = paths[0].live();
-    live.says(text);
+    live.set_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let _stop = Stop(&live);
@@ -158,17 +160,17 @@ pub(crate) fn amid(
     (std::mem::take(&mut *OUT.lock().expect("no panic")), outcome)
 }
 
-/// Returns the current ledger row of the filter of this name.
-pub(crate) fn line_of(live: &Live, name: &str) -> Option<Filtered> {
+/// Returns the current ledger row of the filter with this name.
+pub(crate) fn line_of(live: &Live, name: &str) -> Option<NodeEntry> {
     live.counters(LONG).ledger.filters.into_iter().find(|node| node.name == name)
 }
 
-/// Returns the number of blocks that `tcp` holds, as the path knows.
+/// Returns the number of blocks that `tcp` holds, according to the path's counters.
 pub(crate) fn held(live: &Live) -> u64 {
     line_of(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
 }
 
-/// Asserts that no connection began a second time.
+/// Asserts that no connection was assigned a second session.
 pub(crate) fn assert_sessions(outcome: &Outcome) {
     let named = outcome.ledger.filters.iter().filter(|node| node.name == "tcp");
     let [tcp] = named.collect::<Vec<_>>()[..] else { panic!("one line: {:?}", outcome.ledger) };

@@ -1,18 +1,18 @@
-//! A second filter that tells sessions apart comes into a path that has sessions: none of its
-//! numbers is one that another gives or has given, wherever either runs or is made anew. (A14)
+//! A change adds a second filter that numbers sessions: its numbers are never those of another
+//! filter, past or present, wherever either runs and however often it is upgraded. (A14)
 
 use crate::common::{LONG, set};
 use crate::script::{CONNECTIONS, Out, amid};
-use engine::change::{Switched, change};
+use engine::change::{SwitchReport, change};
 use engine::live::Live;
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::collections::BTreeSet;
 
-/// The first number of filters that come while a path runs.
+/// The first session number of filters that a change adds.
 const LATER: u32 = 1 << 31;
 
-fn whole(live: &Live, line: &str) -> Switched {
+fn whole(live: &Live, line: &str) -> SwitchReport {
     let edit = Edit::Whole(line.to_owned());
     let switched = change(live, &edit, &Machine::example(), LONG);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
@@ -20,7 +20,8 @@ fn whole(live: &Live, line: &str) -> Switched {
     switched
 }
 
-/// Returns the output of half of the connections, when `act` is called amid their messages.
+/// Returns the output of half of the connections, with `act` called in the middle of their
+/// messages.
 fn half_with(act: impl FnOnce(&Live)) -> Vec<Out> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
     let (out, outcome) = amid((line, "split"), CONNECTIONS, act);
@@ -29,12 +30,12 @@ fn half_with(act: impl FnOnce(&Live)) -> Vec<Out> {
 }
 
 #[test]
-fn a14_a_second_tcp_in_a_live_path_disturbs_no_message() {
+fn a14_second_tcp_in_a_live_path_disturbs_no_message() {
     let undisturbed = half_with(|_| {});
     let sessions: BTreeSet<u32> = undisturbed.iter().map(|(session, ..)| *session).collect();
     assert!(sessions.len() > CONNECTIONS as usize / 3, "{}", sessions.len());
     assert!(sessions.iter().copied().eq(1..=sessions.len() as u32), "one alone counts from 1");
-    // What the second one is shown begins in the middle of messages, and `http` answers none of it.
+    // The second `tcp` sees streams from the middle of messages, which `http` does not answer.
     let both = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | http | pcap x";
     let joined = half_with(|live| drop(whole(live, both)));
     assert!(undisturbed == joined, "what the first gives is the same, byte by byte");
@@ -54,10 +55,10 @@ fn a14_a_second_tcp_in_a_live_path_disturbs_no_message() {
 }
 
 #[test]
-fn a14_filters_that_come_and_go_give_numbers_of_their_own() {
+fn a14_added_filters_use_session_numbers_of_their_own() {
     let line = "generate | split 2 | (|1 tcp + |2 inspect) | pcap x";
     let second = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | pcap x";
-    let third = "generate | split 2 | (|1 tcp + |2 tcp gap=3s) | pcap x";
+    let third = "generate | split 2 | (|1 tcp + |2 tcp policy=last) | pcap x";
     let (out, _) = amid((line, "split"), CONNECTIONS, |live| {
         for _ in 0..2 {
             whole(live, second);
@@ -72,7 +73,7 @@ fn a14_filters_that_come_and_go_give_numbers_of_their_own() {
     let late: Vec<u32> = sessions.range(LATER..).copied().collect();
     assert_eq!(low.len() + late.len(), CONNECTIONS as usize, "each connection has its own");
     assert!(low.iter().copied().eq(1..=low.len() as u32), "who stays goes on as it was");
-    // It is the fifth that came.
+    // This `tcp` is the fifth that was added.
     let first = LATER + 4 * (1 << 25);
     assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
 }

@@ -1,11 +1,11 @@
-//! A filter is made anew, or moved, in the middle of messages of many connections: what comes out
-//! is what comes out undisturbed, byte by byte.
+//! A filter is upgraded or moved in the middle of messages of many connections: the output equals
+//! that of an undisturbed run, byte for byte.
 
 use crate::common::set;
 use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
 use engine::run::Outcome;
 
-/// Returns the output of the script, when these edits are made in the middle of all messages.
+/// Returns the output of the script, with these edits made in the middle of all messages.
 fn run_with(edits: &[&str]) -> (Vec<Out>, Outcome) {
     let (out, outcome) = amid(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
         for words in edits {
@@ -18,7 +18,7 @@ fn run_with(edits: &[&str]) -> (Vec<Out>, Outcome) {
 }
 
 #[test]
-fn v18_m4_tcp_and_http_are_made_anew_amid_10000_open_connections() {
+fn v18_m4_tcp_and_http_upgrade_amid_10000_connections() {
     let (undisturbed, _) = run_with(&[]);
     let messages = undisturbed.iter().filter(|(_, class, _)| *class != 0).count();
     assert!(messages >= CONNECTIONS as usize, "{messages}");

@@ -1,34 +1,34 @@
-//! Paths that are changed while they are recorded: the repeated run makes the same changes at the
-//! same turns, and gives the same files, byte for byte, and the same ledger.
+//! Paths that are changed while they are recorded: the replay makes the same changes at the same
+//! positions, and gives the same files, byte for byte, and the same ledger.
 
 use crate::common::{Folder, feed, files, frames, recorded, replayed, same};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
-use engine::change::{Switched, Unchanged, change};
+use engine::change::{ChangeError, SwitchReport, change};
 use engine::live::Live;
-use engine::record::{Record, Whole};
+use engine::record::{Completeness, Record};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use testkit::Random;
 
-/// Longer than any machine takes to do what it is asked.
+/// A time limit that no machine reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-fn edit(live: &Live, words: &str) -> Result<Switched, Unchanged> {
+fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
-    // Any machine: what is recorded is planned for that of the record.
+    // The machine passed here is ignored: a recorded path is planned for the recorded machine.
     change(live, &edit, &Machine::with_kernel(), LONG)
 }
 
 fn set(live: &Live, words: &str) {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
-    let Switched { lost, duplicated, reordered, .. } = switched;
+    let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
 }
 
-/// Makes these changes, with as many frames between any two.
+/// Records and replays a line with these changes, 60 frames apart, and compares everything.
 fn changed(name: &str, line: &str, changes: &[&str]) {
     let mut random = Random::replayable();
     let frames = frames(&mut random, 60 * (changes.len() + 1));
@@ -49,14 +49,16 @@ fn changed(name: &str, line: &str, changes: &[&str]) {
 }
 
 #[test]
-fn v3_v10_a_path_that_was_changed_runs_again_as_it_ran() {
-    let changes: [&[&str]; 6] = [
+fn v3_v10_changed_path_is_replayed_identically() {
+    let changes: [&[&str]; 8] = [
         &["insert ipproto before pcap", "replace ipproto with dport", "remove dport"],
         &["insert pcap guest.pcap at tcp", "remove pcap", "insert pcap again.pcap at tcp"],
         &["move tcp to thread1", "upgrade tcp", "move tcp to thread0", "upgrade http"],
         &["remove ratelimit", "insert ratelimit 900 before count", "upgrade count"],
         &["insert files@thread2 b/ at tcp", "move http to thread1", "remove http", "upgrade tcp"],
         &["replace sample with inspect", "insert sample every=2 before tcp", "remove inspect"],
+        &["arg sample every=2", "arg tcp gap=3ms timeout=5ms", "arg tcp held=0", "upgrade tcp"],
+        &["arg ratelimit rate=300 burst=9", "move count to thread1", "arg ratelimit per=2s"],
     ];
     let lines = [
         "udp | pcap all.pcap",
@@ -65,14 +67,16 @@ fn v3_v10_a_path_that_was_changed_runs_again_as_it_ran() {
         "ratelimit 1500 | count | pcap some.pcap",
         "tcp gap=2ms timeout=3ms | ((http |get files got/) + pcap all.pcap)",
         "sample every=3 | tcp gap=1ms | files all/ per=connection",
+        "sample every=3 | tcp@thread1 gap=1ms | files all/ per=connection",
+        "ratelimit 1500 | count | pcap some.pcap",
     ];
     for (number, (line, changes)) in lines.into_iter().zip(changes).enumerate() {
         changed(&format!("v3-v10-{number}"), line, changes);
     }
 }
 
-/// The edits from which changes are drawn: most of them fit a line with such names.
-const WORDS: [&str; 20] = [
+/// Edits from which random changes are drawn. Most of them fit the tested lines.
+const WORDS: [&str; 24] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",
     "insert count at tcp",
@@ -90,13 +94,17 @@ const WORDS: [&str; 20] = [
     "upgrade tcp",
     "upgrade ratelimit",
     "upgrade sample",
+    "arg sample every=5",
+    "arg tcp gap=3ms",
+    "arg tcp timeout=1ms held=4k",
+    "arg ratelimit rate=900",
     "remove sample",
     "remove inspect",
     "remove count",
 ];
 
 #[test]
-fn v3_v10_random_lines_through_random_changes_run_again_as_they_ran() {
+fn v3_v10_random_changes_are_replayed_identically() {
     let mut random = Random::replayable();
     let lines = [
         "tcp gap=1ms | inspect | pcap all.pcap",
@@ -117,13 +125,13 @@ fn v3_v10_random_lines_through_random_changes_run_again_as_they_ran() {
                 if !others.one_in(25) {
                     return;
                 }
-                // A sink that ends and one that begins may be at one file at the same time.
+                // New names, because a removed sink and a new one may write at the same time.
                 let words = others.pick(&WORDS).replace("NEW", &format!("new{}", made + refused));
                 let words = words.as_str();
                 let (before, changes) = (live.text(), live.changes());
                 match edit(live, words) {
                     Ok(switched) => {
-                        let Switched { lost, duplicated, reordered, .. } = switched;
+                        let SwitchReport { lost, duplicated, reordered, .. } = switched;
                         assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
                         made += 1;
                     }
@@ -138,10 +146,11 @@ fn v3_v10_random_lines_through_random_changes_run_again_as_they_ran() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and which of them may be made: the others must not be.
+/// Changes, and a predicate for those that must succeed; the others must be refused.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
-/// Records this line with these changes, in this folder; answers what it said.
+/// Records this line with these changes in this directory. Returns the path of the recording and
+/// the digest of the run.
 pub(crate) fn record_of(
     folder: &Folder,
     (name, line): (&str, &str),
@@ -170,7 +179,7 @@ pub(crate) fn record_of(
 }
 
 #[test]
-fn v3_v10_a_change_that_came_to_nothing_leaves_nothing_in_the_record() {
+fn v3_v10_failed_change_is_not_recorded() {
     let folder = Folder::new("nothing");
     let changes = [
         "insert nonsense after tcp",
@@ -183,7 +192,7 @@ fn v3_v10_a_change_that_came_to_nothing_leaves_nothing_in_the_record() {
     let moves = |words: &str| words == "move tcp to thread1";
     let (record, said) = record_of(&folder, ("v3-v10-nothing", line), (&changes, &moves));
     let record = Record::open(&record).unwrap();
-    assert_eq!(record.whole, Whole::Whole { told: said });
+    assert_eq!(record.whole, Completeness::Whole { told: said });
     let made: Vec<String> = record.changes.iter().map(|one| one.edit.to_string()).collect();
     assert_eq!(made, ["move tcp to thread1"]);
     assert_eq!(
@@ -193,7 +202,7 @@ fn v3_v10_a_change_that_came_to_nothing_leaves_nothing_in_the_record() {
 }
 
 #[test]
-fn v3_v10_nothing_moves_into_the_kernel_while_a_path_is_recorded() {
+fn v3_v10_recorded_path_refuses_moves_into_the_kernel() {
     let folder = Folder::new("kernel");
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v3-v10-kernel").unwrap();
@@ -208,7 +217,7 @@ fn v3_v10_nothing_moves_into_the_kernel_while_a_path_is_recorded() {
 }
 
 #[test]
-fn v10_v18_no_filter_goes_into_a_process_of_its_own_while_a_path_is_recorded() {
+fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
     let folder = Folder::new("sandbox");
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v10-v18-sandbox").unwrap();
@@ -224,9 +233,9 @@ fn v10_v18_no_filter_goes_into_a_process_of_its_own_while_a_path_is_recorded() {
 }
 
 #[test]
-fn v3_v10_a_record_that_is_cut_among_changes_is_played_up_to_there() {
+fn v3_v10_recording_cut_among_changes_is_replayed_to_its_end() {
     let folder = Folder::new("cut-changes");
-    // Nothing is held: what comes out does not depend on where the end is.
+    // No filter holds blocks, so a shorter run outputs a prefix of a longer one.
     let line = "udp | inspect | pcap all.pcap";
     let changes = [
         "insert pcap guest.pcap at udp",
@@ -258,12 +267,12 @@ fn v3_v10_a_record_that_is_cut_among_changes_is_played_up_to_there() {
 }
 
 #[test]
-fn v3_v10_a_change_that_comes_out_otherwise_ends_the_repeated_run_and_says_so() {
+fn v3_v10_diverging_change_ends_the_replay_with_a_message() {
     let folder = Folder::new("otherwise");
     let named = ("v3-v10-otherwise", "udp | pcap all.pcap");
     let (record, _) = record_of(&folder, named, (&["insert dport before pcap"], &|_| true));
     let mut bytes = std::fs::read(&record).unwrap();
-    // In the words of the edit, and not in the line that came of it.
+    // The first occurrence is in the words of the edit, not in the resulting line.
     let at = bytes.windows(5).position(|word| word == b"dport").unwrap();
     bytes[at] = b's';
     std::fs::write(&record, bytes).unwrap();

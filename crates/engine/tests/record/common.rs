@@ -1,12 +1,12 @@
-//! Paths that are recorded and run again, and what comes to them.
+//! Recorded and replayed paths, and their input.
 
-use endpoint::source::inject::{Injected, Injector};
+use endpoint::source::inject::{InjectOutcome, Injector};
 use engine::build::{Extras, Settings, build_with};
-use engine::catalogue::House;
 use engine::digest::{differences, digest};
 use engine::kernel::point::Points;
 use engine::live::Live;
-use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
+use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::{Machine, Plan, plan};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::{Frame, Random, Segment};
 use wire::LinkType;
 
-/// Stops a path.
+/// A guard that stops a path when a test fails.
 struct Stop<'l>(&'l Live);
 
 impl Drop for Stop<'_> {
@@ -24,7 +24,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A folder that goes away.
+/// A temporary directory of a test, removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -44,13 +44,14 @@ impl Drop for Folder {
 }
 
 pub(crate) fn planned(text: &str) -> (Plan, Machine) {
-    let (graph, mistakes) = pipeline::read(text, &House);
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let machine = Head::outside_kernel(Machine::example());
-    (plan(graph, &House, &machine).expect("a plan"), machine)
+    (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)
 }
 
-/// Runs a line beside its record, while `feed` gives it what comes.
+/// Records a run of a line, during which `feed` provides the input. Returns the outcome and its
+/// digest.
 pub(crate) fn recorded(
     text: &str,
     settings: Settings,
@@ -60,14 +61,14 @@ pub(crate) fn recorded(
     let (plan, machine) = planned(text);
     let head = Head::new(text, &plan, &machine, settings.count);
     let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
-    let tape = Tape::Record(std::sync::Arc::clone(&recording));
+    let tape = RecordMode::Record(std::sync::Arc::clone(&recording));
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
-    live.says(text);
+    live.set_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-        // Also when a test fails.
+        // Stops the path if `feed` panics.
         let stop = Stop(&live);
         feed(&live);
         std::mem::forget(stop);
@@ -80,14 +81,15 @@ pub(crate) fn recorded(
     (outcome, said)
 }
 
-/// Runs a record again.
+/// Replays a recording. Returns the outcome, its digest, and true if the recording ended before the
+/// run.
 pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     let record = Record::open(record).expect("a record");
     let (plan, _) = planned(&record.head.request);
     assert_eq!(layout(&plan), record.head.layout);
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
-    let tape = Tape::Play(std::sync::Arc::clone(&replay));
+    let tape = RecordMode::Play(std::sync::Arc::clone(&replay));
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let outcome = run(paths, Until::default()).expect("a run");
@@ -95,7 +97,7 @@ pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     (outcome, said, replay.ended_short())
 }
 
-/// Reads all files of a folder.
+/// Reads all files below a directory.
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
@@ -125,7 +127,7 @@ pub(crate) fn same(
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
     let (outcome, said) = recorded(text, settings, first, feed);
     let record = Record::open(&at("r.pcapng")).expect("a record");
-    assert_eq!(record.whole, Whole::Whole { told: said.clone() });
+    assert_eq!(record.whole, Completeness::Whole { told: said.clone() });
     std::fs::create_dir_all(at("live")).unwrap();
     let live = files(&at("live"));
     for again in ["one", "two"] {
@@ -144,7 +146,7 @@ pub(crate) fn same(
     outcome
 }
 
-/// TCP connections with holes, repeats and disorder, datagrams in fragments, and frames of nothing.
+/// Generates TCP connections with gaps and disorder, datagrams in fragments, and random bytes.
 pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut next = [1000_u32; 6];
@@ -174,7 +176,7 @@ pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
                 frames.push(here().tcp(&segment, text.as_bytes()));
                 next[flow] = next[flow].wrapping_add(text.len() as u32);
                 if random.one_in(8) {
-                    // A hole, which the next ones wait behind.
+                    // A gap, behind which later segments are held.
                     next[flow] = next[flow].wrapping_add(40);
                 }
             }
@@ -187,12 +189,13 @@ pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Hands frames in, now and then after a moment; `act` is asked behind each.
+/// Injects frames, with occasional short pauses, and calls `act` with the index of each.
 pub(crate) fn feed(injector: Injector, frames: &[Vec<u8>], seed: u64, act: &mut dyn FnMut(usize)) {
     let mut random = Random::new(seed);
     for (number, frame) in frames.iter().enumerate() {
-        // Before the source is open nobody takes anything, and nobody does when the path has ended.
-        while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real()) == Injected::NoPath
+        // Before the source is open, and after the path has ended, no path accepts frames.
+        while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
+            == InjectOutcome::NoPath
             && number == 0
         {
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Records that lie: about counts, numbers, times and order. Playing one ends, whatever it says,
-//! and the ledger of what was done holds.
+//! Recordings with false counts, numbers, times and order. A replay always ends, and its ledger
+//! balances.
 
 use crate::changes::record_of;
 use crate::common::{Folder, replayed};
@@ -11,21 +11,20 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::Random;
 
-/// Longer than any machine takes for a record of a few hundred blocks.
+/// A time limit that no replay of a few hundred blocks reaches.
 const LONG: Duration = Duration::from_secs(240);
 
-/// The type of our private blocks; below, their kinds: a chunk, an event and the end
-/// (`record/form.rs`).
+/// The type of local blocks (`record/form.rs`); below, the kinds of a chunk, an event and the end.
 const LOCAL: u32 = 0x8000_4c53;
 const CHUNK: u32 = 2;
 const EVENT: u32 = 3;
 const END: u32 = 5;
-/// Events: a source gave blocks, a ring was taken from, the path was changed.
+/// Events: blocks from a source, blocks from a ring, a change of the path.
 const PULL: u32 = 1;
 const IMPORT: u32 = 2;
 const CHANGE: u32 = 8;
 
-/// A block of the file: what it is, if it is ours, and its bytes.
+/// A block of the file: its kind, if it is a local block, and its bytes.
 #[derive(Clone)]
 struct Block(Option<u32>, Vec<u8>);
 
@@ -54,19 +53,19 @@ impl Block {
         self.1[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Sets the number of blocks of an event, which follows its kind, the node and the time.
+    /// Sets the block count of an event, which follows its kind, node and time.
     fn set_count(&mut self, count: u32) {
         self.set(28, &count.to_le_bytes());
     }
 }
 
-/// The file of these blocks: chunks as long as what is in them, and the digest that it must have.
+/// Encodes these blocks as a file, with correct chunk lengths and a correct digest.
 fn sealed(mut blocks: Vec<Block>) -> Vec<u8> {
     let mut inside: Option<(usize, u32)> = None;
     for at in 0..blocks.len() {
         match blocks[at].0 {
             Some(CHUNK) => inside = Some((at, 0)),
-            // An interface is described between chunks.
+            // Interface descriptions lie between chunks.
             None if word(&blocks[at].1, 0) == 1 => inside = None,
             Some(EVENT | 4) | None => {
                 if let Some((chunk, length)) = &mut inside {
@@ -90,7 +89,8 @@ fn sealed(mut blocks: Vec<Block>) -> Vec<u8> {
     bytes
 }
 
-/// Plays it; nothing if it cannot be opened. Fails if it does not end.
+/// Replays these bytes; `None` if they cannot be opened. Panics if the replay does not end or its
+/// ledger does not balance.
 fn played(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     let record = folder.join("lies.pcapng");
     std::fs::write(&record, bytes).unwrap();
@@ -109,7 +109,8 @@ fn told(outcome: &Outcome) -> String {
     outcome.failures.iter().map(|failure| format!("{failure}\n")).collect()
 }
 
-/// A record of three spaces with changes of two of them.
+/// Records a run of three spaces with four changes. Returns the path of the recording and its
+/// blocks.
 fn record(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
     let line = "tcp@thread1 gap=1ms | inspect | pcap@thread2 all.pcap";
     let changes =
@@ -124,14 +125,14 @@ fn places(blocks: &[Block], of: u32) -> Vec<usize> {
 }
 
 #[test]
-fn v10_a_record_that_is_taken_apart_and_put_together_is_the_same() {
+fn v10_recording_survives_decoding_and_encoding() {
     let folder = Folder::new("lies-none");
     let (record, blocks) = record(&folder, "lies-none");
     assert!(sealed(blocks) == std::fs::read(record).unwrap());
 }
 
 #[test]
-fn v10_counts_that_are_too_high_are_told_with_their_place() {
+fn v10_excessive_counts_are_reported_with_their_offset() {
     let folder = Folder::new("lies-counts");
     let (_, whole) = record(&folder, "lies-counts");
     let begins = |blocks: &[Block], at: usize| -> usize {
@@ -148,7 +149,7 @@ fn v10_counts_that_are_too_high_are_told_with_their_place() {
                 let outcome = played(&sealed(blocks), &folder.0, &what).expect(&what);
                 let told = told(&outcome);
                 assert!(told.contains("the record is wrong"), "{what}: {told}");
-                // A source: where its next block is to be. A ring: where the turn stands.
+                // Only for a ring is the reported offset that of the event itself.
                 if of == IMPORT {
                     assert!(told.contains(&format!("byte {byte}")), "{what} at {byte}: {told}");
                 }
@@ -158,7 +159,7 @@ fn v10_counts_that_are_too_high_are_told_with_their_place() {
 }
 
 #[test]
-fn v10_spaces_that_wait_for_one_another_around_a_change_are_told() {
+fn v10_deadlock_around_a_recorded_change_is_reported() {
     let folder = Folder::new("lies-change");
     let (_, whole) = record(&folder, "lies-change");
     let changes = places(&whole, CHANGE);
@@ -169,7 +170,7 @@ fn v10_spaces_that_wait_for_one_another_around_a_change_are_told() {
             blocks[at].set(16, &u64::to_le_bytes(number));
             played(&sealed(blocks), &folder.0, &format!("change {number} at {at}"));
         }
-        // The space before it stands still, and this one waits for what it would have put.
+        // The upstream space is stopped for the change, and this one waits for its blocks.
         let taken = places(&whole[..at], IMPORT);
         if let Some(last) = taken.last() {
             let mut blocks = whole.clone();
@@ -181,9 +182,9 @@ fn v10_spaces_that_wait_for_one_another_around_a_change_are_told() {
     }
 }
 
-/// One lie more.
+/// Corrupts one random block; returns a description of the corruption.
 fn lie(blocks: &mut Vec<Block>, random: &mut Random) -> String {
-    // Head and interfaces stay: what is played is the same line.
+    // Head and interfaces stay intact, so the same line is replayed.
     let first = blocks.iter().position(|block| block.0 == Some(CHUNK)).unwrap();
     let last = blocks.len() - 1;
     let any = random.within(first..last);
@@ -223,7 +224,7 @@ fn lie(blocks: &mut Vec<Block>, random: &mut Random) -> String {
             format!("block {event} is event {kind}")
         }
         _ => {
-            // Not its length, by which all that follows is found.
+            // The length stays intact, since it locates all later blocks.
             let length = blocks[any].1.len();
             if length > 16 {
                 let at = random.within(8..length - 4);
@@ -235,7 +236,7 @@ fn lie(blocks: &mut Vec<Block>, random: &mut Random) -> String {
 }
 
 #[test]
-fn v10_any_lies_end() {
+fn v10_replay_of_any_corruption_terminates() {
     let folder = Folder::new("lies-any");
     let (_, whole) = record(&folder, "lies-any");
     let mut random = Random::replayable();

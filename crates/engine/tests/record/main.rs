@@ -1,5 +1,4 @@
-//! Paths that are recorded while they run, and run again from the record: the same files, byte for
-//! byte, and the same ledger. (v10)
+//! Recorded paths and their replays: the same files, byte for byte, and the same ledger. (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,12 +9,12 @@ mod hostile;
 use common::{Folder, feed, files, frames, recorded, replayed, same};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
-use engine::record::{Record, Whole};
+use engine::record::{Completeness, Record};
 use std::path::Path;
 use testkit::Random;
 
 #[test]
-fn v10_paths_with_timers_and_holds_run_again_as_they_ran() {
+fn v10_paths_with_timers_and_holds_are_replayed_identically() {
     let mut random = Random::replayable();
     let lines = [
         "tcp gap=1ms | http | files got/",
@@ -37,17 +36,17 @@ fn v10_paths_with_timers_and_holds_run_again_as_they_ran() {
 }
 
 #[test]
-fn v10_programs_are_not_run_again() {
+fn v10_replay_runs_no_program() {
     let mut random = Random::replayable();
     let frames = frames(&mut random, 200);
     let injector = Injector::new("v10-exec").unwrap();
-    // What it says is never the same twice.
+    // The program's output differs in every run.
     let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
     same("v10-exec", text, Settings::default(), |_| feed(injector, &frames, 3, &mut |_| ()));
 }
 
 #[test]
-fn v10_a_number_of_blocks_ends_where_it_ended() {
+fn v10_replay_honours_the_block_limit() {
     let mut random = Random::replayable();
     let frames = frames(&mut random, 600);
     let injector = Injector::new("v10-count").unwrap();
@@ -57,7 +56,7 @@ fn v10_a_number_of_blocks_ends_where_it_ended() {
 }
 
 #[test]
-fn v10_a_full_record_is_played_as_far_as_it_goes() {
+fn v10_full_recording_is_replayed_to_its_end() {
     let folder = Folder::new("full");
     let at = |name: &str| folder.0.join(name);
     let mut random = Random::replayable();
@@ -67,7 +66,7 @@ fn v10_a_full_record_is_played_as_far_as_it_goes() {
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 16);
     recorded(text, Settings::default(), first, |_| feed(injector, &frames, 1, &mut |_| ()));
     let record = Record::open(&at("r.pcapng")).unwrap();
-    let Whole::Full { beyond } = record.whole else { panic!("{record:?}") };
+    let Completeness::Full { beyond } = record.whole else { panic!("{record:?}") };
     assert!(beyond.blocks > 0);
     let (outcome, _, short) = replayed(&at("r.pcapng"), &at("again"));
     assert!(short);

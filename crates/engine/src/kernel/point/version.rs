@@ -1,10 +1,10 @@
-//! One program of an attach point: what it was made for, its own memory, what it has tallied.
+//! One program of an attach point: its requests, its memory and its counters.
 
-use super::super::assemble::{Assembled, Layout, Misfit, assemble};
-use super::super::joint::{Counted, Joint, Member, Tally};
-use super::super::load::{self, Failed, How, Loaded};
-use super::Point;
-use super::line::Line;
+use super::super::assemble::{Assembled, FrameAction, Misfit, assemble};
+use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
+use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
+use super::request::AttachedRequest;
+use super::site::Site;
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
 use filter::{Amount, Side};
@@ -15,36 +15,36 @@ use sys::bpf::{Map, Program};
 use sys::memory::ReadMapping;
 use sys::steps::{Resource, Steps};
 
-/// A program that the kernel has taken, for some lines.
+/// A loaded program for some requests.
 #[derive(Debug)]
 pub(super) struct Version {
-    loaded: Program,
-    /// Its counters, if it has any, and what else it needs as long as it runs: its further parts.
-    counters: Option<Map>,
+    pub(super) program: Program,
+    /// The map of its reason counters, if it has any.
+    pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
-    /// Dropped before its map.
-    desk: ReadMapping,
-    desk_map: Map,
+    /// The counters; dropped before their map.
+    tallies: ReadMapping,
+    pub(super) tallies_map: Map,
     layout: tap::FusedTap,
     code: ebpf::Program,
-    joint: Joint,
-    /// The numbers of its lines, and what the words of their steps are.
-    lines: Vec<u32>,
+    fused: FusedTree,
+    /// The numbers of its requests, in the order of the fused tree.
+    pub(super) lines: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
     behind_tag: Vec<bool>,
 }
 
-/// The reason a program could not be made.
+/// The reason that a program could not be built.
 #[derive(Debug)]
 pub(super) struct Failure {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
-    /// True if it is too much for one program.
+    /// True if the requests exceed a limit of one program.
     pub(super) full: bool,
 }
 
 impl Failure {
-    /// The node at fault, if it is one of this line.
+    /// Returns the node at fault, if it belongs to this request.
     pub(super) fn node_of(&self, line: u32) -> Option<NodeId> {
         self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
     }
@@ -54,26 +54,35 @@ impl Failure {
     }
 }
 
-/// Maps made for a program: the request, the step, and the memory of the filter's state.
+/// State maps that were created with a program: the request, the step, and the map.
 pub(super) type States = Vec<(u32, usize, Map)>;
 
+/// The program that will run at a point next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextProgram<'n> {
+    pub(super) version: &'n Version,
+    /// The request that comes with it.
+    pub(super) line: Option<&'n AttachedRequest>,
+    pub(super) states: &'n States,
+}
+
 impl Version {
-    /// Assembles and loads a program for these lines.
+    /// Assembles and loads a program for these requests.
     pub(super) fn make(
-        point: &Point,
-        lines: &[&Line],
+        site: &Site,
+        lines: &[&AttachedRequest],
         steps: &Steps,
     ) -> Result<(Self, States), Failure> {
-        let drawn = Drawn::of(point, lines)?;
-        let Drawn { lines, numbers, joint, layout, given, code, words, .. } = &drawn;
+        let drawn = Assembly::of(site, lines)?;
+        let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         steps.take(Resource::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
-        let desk = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
+        let tallies = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
         let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
-            let line = joint.steps[step].lines[0];
-            Some((line, joint.own_step(line, step)?))
+            let line = fused.steps[step].lines[0];
+            Some((line, fused.own_step(line, step)?))
         };
         let kept = |word: &ebpf::FilterSpan| {
             let (line, own) = state_of(word)?;
@@ -81,12 +90,16 @@ impl Version {
         };
         steps.take(Resource::Program, "a program for lines").map_err(Failure::because)?;
         let descriptors: Vec<i32> =
-            [desk.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
-        let how = if point.sockets.is_some() { How::SOCKETS } else { How::WATCHES };
+            [tallies.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
+        let how = if site.sockets.is_some() {
+            LoadOptions::SOCKETS
+        } else {
+            LoadOptions::TRAFFIC_CONTROL
+        };
         let made = load::load(code, how, &descriptors, steps, kept);
-        let Loaded { program: loaded, maps } = made.map_err(|failed: Failed| {
+        let Loaded { program, maps } = made.map_err(|failed: LoadFailure| {
             let at = words.iter().position(|word| failed.is_at(word));
-            let node = at.map(|step| joint.node(&members, step));
+            let node = at.map(|step| fused.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));
             let (why, full) = (failed.why, failed.too_large);
             Failure { at, why, full }
@@ -95,77 +108,58 @@ impl Version {
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sorted(code, maps, numbered);
         steps.take(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
-        let memory = desk.map_read().map_err(Failure::because)?;
-        Ok((Self::of(drawn, (loaded, counters, tables), (memory, desk)), states))
+        let memory = tallies.map_read().map_err(Failure::because)?;
+        Ok((Self::of(drawn, (program, counters, tables), (memory, tallies)), states))
     }
 
-    /// The program that was loaded for these lines before this process began, with its desk and its
-    /// counters. Whether it is one that would be made of them now, [`Self::print`] says.
+    /// Adopts a program that an earlier process loaded for these requests, with its counters.
+    /// Compare [`Self::print`] to check that the program is current.
     pub(super) fn adopt(
-        point: &Point,
-        lines: &[&Line],
-        (loaded, desk_map, counters): (Program, Map, Option<Map>),
+        site: &Site,
+        lines: &[&AttachedRequest],
+        (program, tallies_map, counters): (Program, Map, Option<Map>),
     ) -> Result<Self, Failure> {
-        let drawn = Drawn::of(point, lines)?;
-        let Drawn { layout, .. } = &drawn;
-        let info = desk_map.info().map_err(Failure::because)?;
+        let drawn = Assembly::of(site, lines)?;
+        let Assembly { layout, .. } = &drawn;
+        let info = tallies_map.info().map_err(Failure::because)?;
         if info.value_size != layout.cpus.saturating_mul(layout.scratch.stride) || info.entries != 1
         {
             return Err(Failure::because("the memory of a program has another size"));
         }
-        let desk = desk_map.map_read().map_err(Failure::because)?;
-        Ok(Self::of(drawn, (loaded, counters, Vec::new()), (desk, desk_map)))
+        let tallies = tallies_map.map_read().map_err(Failure::because)?;
+        Ok(Self::of(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
-    /// Combines a drawn program with its loaded form and its counters.
+    /// Combines an assembled program with its loaded form and its counters.
     fn of(
-        drawn: Drawn<'_>,
-        (loaded, counters, tables): (Program, Option<Map>, Vec<Map>),
-        (desk, desk_map): (ReadMapping, Map),
+        drawn: Assembly<'_>,
+        (program, counters, tables): (Program, Option<Map>, Vec<Map>),
+        (tallies, tallies_map): (ReadMapping, Map),
     ) -> Self {
-        let Drawn { numbers: lines, joint, layout, code, behind_tag, words, .. } = drawn;
+        let Assembly { numbers: lines, fused, layout, code, behind_tag, words, .. } = drawn;
         let _tables = tables;
         Self {
-            loaded,
+            program,
             counters,
             _tables,
-            desk,
-            desk_map,
+            tallies,
+            tallies_map,
             layout,
             code,
-            joint,
+            fused,
             lines,
             words,
             behind_tag,
         }
     }
 
-    /// Returns a fingerprint of the program: another version of Streamline may assemble another
-    /// program from the same requests.
+    /// Returns a fingerprint of the code and layout, which differs between versions of Streamline
+    /// that assemble different programs.
     pub(super) fn print(&self) -> u64 {
-        // FNV-1a: the same in whatever process.
+        // FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
         let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
-    }
-
-    /// The numbers of its lines.
-    pub(super) fn lines(&self) -> &[u32] {
-        &self.lines
-    }
-
-    /// Returns the map of its counters.
-    pub(super) const fn desk_map(&self) -> &Map {
-        &self.desk_map
-    }
-
-    /// Its counters, if it has any.
-    pub(super) const fn counters(&self) -> Option<&Map> {
-        self.counters.as_ref()
-    }
-
-    pub(super) const fn program(&self) -> &Program {
-        &self.loaded
     }
 
     /// Returns true if the program runs this request.
@@ -173,47 +167,48 @@ impl Version {
         self.lines.contains(&line)
     }
 
-    /// Returns true for each exit of a request whose frames begin behind a VLAN tag.
+    /// Returns one flag per exit of a request: true if its frames begin behind a VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
-        let ours = |hand: &super::super::joint::Out| self.lines.get(hand.line) == Some(&line);
-        let both = self.joint.hands.iter().zip(&self.behind_tag);
+        let ours = |hand: &super::super::fused::FusedExit| self.lines.get(hand.line) == Some(&line);
+        let both = self.fused.hands.iter().zip(&self.behind_tag);
         both.filter(|(hand, _)| ours(hand)).map(|(_, behind)| *behind).collect()
     }
 
     /// Returns the counters of a request so far.
-    pub(super) fn counted(&self, line: &Line) -> Counted {
+    pub(super) fn counted(&self, line: &AttachedRequest) -> KernelCounters {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
-            return Counted::default();
+            return KernelCounters::default();
         };
-        let mut counted = self.joint.counted(place, |number| self.tally(number));
+        let mut counted = self.fused.counted(place, |number| self.tally(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
         counted.add_reasons(&self.code, &values, |word| {
             let step = self.words.iter().position(|known| known == word)?;
-            self.joint.own_step(place, step)
+            self.fused.own_step(place, step)
         });
         counted
     }
 
-    /// Its filters, how many lines use each, and how many blocks came to it.
+    /// Returns its filters: name, number of requests that use it, and blocks that arrived.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
-        let steps = self.joint.steps.iter().zip(&self.words).enumerate();
+        let steps = self.fused.steps.iter().zip(&self.words).enumerate();
         let shown = |(number, (shared, word)): (
             usize,
-            (&super::super::joint::Shared, &ebpf::FilterSpan),
+            (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
-            let entered = self.tally(self.joint.tally(Tally::Entered(number)));
+            let entered = self.tally(self.fused.tally(Tally::Entered(number)));
             (word.filter.clone(), shared.lines.len(), entered.blocks)
         };
         steps.map(shown).collect()
     }
 
-    /// The filters of a line: how many lines use each, and what came to it by its own count.
+    /// Returns the filters of a request: name, number of requests that use it, and the request's
+    /// own input counter.
     pub(super) fn steps_of(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
         let place = self.lines.iter().position(|number| *number == line);
         let place = place.unwrap_or(usize::MAX);
-        let shared = self.joint.steps.iter().zip(&self.words).enumerate();
+        let shared = self.fused.steps.iter().zip(&self.words).enumerate();
         let ours = shared.filter_map(|(number, (shared, word))| {
-            let own = self.joint.own_step(place, number)?;
+            let own = self.fused.own_step(place, number)?;
             let blocks = entered.get(own).map_or(0, |entered| entered.blocks);
             Some((own, (word.filter.clone(), shared.lines.len(), blocks)))
         });
@@ -222,15 +217,15 @@ impl Version {
         ours.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Frames that it was given.
+    /// Returns the number of frames that it processed.
     pub(super) fn ran(&self) -> u64 {
-        self.tally(self.joint.tally(Tally::Ran)).blocks
+        self.tally(self.fused.tally(Tally::Ran)).blocks
     }
 
-    /// A tally over all processors.
+    /// Returns a counter, summed over all processors.
     fn tally(&self, number: u16) -> Amount {
         let (stride, at) = (self.layout.scratch.stride, self.layout.scratch.tally(number));
-        let word = |cpu: u32, at: u32| self.desk.word((cpu * stride + at) as usize).unwrap_or(0);
+        let word = |cpu: u32, at: u32| self.tallies.word((cpu * stride + at) as usize).unwrap_or(0);
         let cpus = || 0..self.layout.cpus;
         Amount {
             blocks: cpus().map(|cpu| word(cpu, at)).sum(),
@@ -239,48 +234,47 @@ impl Version {
     }
 }
 
-/// A program for lines, before it is loaded.
-struct Drawn<'l> {
-    lines: Vec<&'l Line>,
+/// An assembled program, before it is loaded.
+struct Assembly<'l> {
+    lines: Vec<&'l AttachedRequest>,
     numbers: Vec<u32>,
-    joint: Joint,
+    fused: FusedTree,
     layout: tap::FusedTap,
-    /// The maps behind its desk.
+    /// Descriptors of its maps behind the counters.
     given: Vec<i32>,
     code: ebpf::Program,
     behind_tag: Vec<bool>,
     words: Vec<ebpf::FilterSpan>,
 }
 
-impl<'l> Drawn<'l> {
-    fn of(point: &Point, lines: &[&'l Line]) -> Result<Self, Failure> {
+impl<'l> Assembly<'l> {
+    fn of(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, Failure> {
         let lines = by_owner(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        let joint = Joint::of(&members);
-        let (layout, given) = layout(point, &lines, &joint)?;
-        let target = filter::target(&point.attach, point.hardened);
-        let made = assemble(&joint, &members, (target, Layout::Watches(&layout)));
+        let fused = FusedTree::of(&members);
+        let (layout, given) = layout(site, &lines, &fused)?;
+        let target = filter::target(&site.attach, site.hardened);
+        let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
         let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
             let Misfit { at, why } = misfit;
             Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
         })?;
-        let words = (0..joint.steps.len()).map(|step| joint.word(&members, step)).collect();
-        Ok(Self { lines, numbers, joint, layout, given, code, behind_tag, words })
+        let words = (0..fused.steps.len()).map(|step| fused.word(&members, step)).collect();
+        Ok(Self { lines, numbers, fused, layout, given, code, behind_tag, words })
     }
 }
 
-/// Lines such that those of an owner stand together.
-fn by_owner<'l>(lines: &[&'l Line]) -> Vec<&'l Line> {
-    let owner = |line: &&Line| Arc::as_ptr(&line.owner);
+/// Groups the requests by owner.
+fn by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
+    let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
     let mut sorted = lines.to_vec();
     sorted.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
     sorted
 }
 
-/// The map of the counters, if there are any, those that were made for a step of a line, and the
-/// rest.
+/// Sorts the maps of a program: reason counters, new state maps by request and step, and the rest.
 fn sorted(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
@@ -301,11 +295,12 @@ fn sorted(
     (counters, states, tables)
 }
 
-/// The memory of a program for these lines, and the maps that it is given behind its desk.
+/// Returns the memory layout of a program for these requests, and the descriptors of its maps
+/// behind the counters.
 fn layout(
-    point: &Point,
-    lines: &[&Line],
-    joint: &Joint,
+    site: &Site,
+    lines: &[&AttachedRequest],
+    fused: &FusedTree,
 ) -> Result<(tap::FusedTap, Vec<i32>), Failure> {
     let mut given = Vec::new();
     let mut give = |fd: i32| {
@@ -331,7 +326,7 @@ fn layout(
         let shape = line.pointers.own_shape();
         let outlet = PointerRing {
             map: give(line.pointers.as_fd().as_raw_fd()),
-            doorbell_map: give(line.bell_map.as_raw_fd()),
+            doorbell_map: give(line.doorbell_map.as_raw_fd()),
             stride: shape.stride(),
             pointers_at: shape.pointers_of(0),
             pointers: shape.pointers,
@@ -342,26 +337,26 @@ fn layout(
         }
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
-    let desk = Scratch::new(lines.len(), joint.marks(), joint.tallies());
+    let tallies = Scratch::new(lines.len(), fused.marks(), fused.tallies());
     let many = || Failure {
         full: true,
         ..Failure::because("it notes more about a frame than one program can reach")
     };
-    let desk = desk.ok_or_else(many)?;
-    let sent = point.attach.side == Side::Sent;
-    let leads = joint.leads.iter().map(|step| {
-        let (mark, number) = joint.lead(*step)?;
-        let line = joint.steps.get(*step)?.lines.first().copied()?;
-        let own = joint.own_step(line, *step)?;
+    let tallies = tallies.ok_or_else(many)?;
+    let sent = site.attach.side == Side::Sent;
+    let leads = fused.leads.iter().map(|step| {
+        let (mark, number) = fused.lead(*step)?;
+        let line = fused.steps.get(*step)?.lines.first().copied()?;
+        let own = fused.own_step(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
-        Some(Egress { interface, mark, failed: joint.tally(Tally::Refused(number)) })
+        Some(Egress { interface, mark, failed: fused.tally(Tally::Refused(number)) })
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
-    let own = point.sockets.as_ref().map(|sockets| sockets.own(&mut give));
+    let own = site.sockets.as_ref().map(|sockets| sockets.own(&mut give));
     Ok((
-        tap::FusedTap { cpus, sent, user: own, scratch: desk, rings: owners, egresses: leads },
+        tap::FusedTap { cpus, sent, user: own, scratch: tallies, rings: owners, egresses: leads },
         given,
     ))
 }

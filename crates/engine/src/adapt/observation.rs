@@ -1,0 +1,193 @@
+//! Measurements of a path over an interval: the difference of two snapshots of its counters.
+
+use crate::kernel::EraCounters;
+use crate::live::Live;
+use filter::FilterKind;
+use pipeline::explain::{self, EdgeMeasurement, Measurements, NodeMeasurement};
+use pipeline::graph::NodeId;
+use pipeline::plan::{Costs, FilterCost, Plan, SpaceKind};
+use runtime::ledger::{EdgeKind, Ledger, RingEnd};
+use runtime::space::{Space, TimeSpent};
+use std::time::Duration;
+
+/// A snapshot of the counters.
+#[derive(Debug)]
+pub(super) struct CounterSnapshot {
+    at: u64,
+    ledger: Ledger,
+    /// Counters of kernel programs.
+    inside: Vec<EraCounters>,
+    spent: Vec<(String, TimeSpent)>,
+    /// Number of changes of the path so far, which identifies its plan.
+    era: u64,
+}
+
+impl CounterSnapshot {
+    /// Takes a snapshot of all spaces. Returns `None` if one does not answer within `limit`.
+    pub(super) fn take(lives: &[Live], limit: Duration) -> Option<Self> {
+        let era = lives.first()?.changes();
+        let (mut ledger, mut spent, mut inside) = (Ledger::default(), Vec::new(), Vec::new());
+        let at = sys::clock::monotonic();
+        for live in lives {
+            let names = live.spaces().into_iter().enumerate();
+            for (number, name) in names {
+                spent.push((
+                    name,
+                    live.order(number, limit, |space: &mut Space| space.spent()).ok()?,
+                ));
+            }
+            ledger.add(live.counters(limit).ledger);
+            inside.extend(live.in_kernel());
+        }
+        Some(Self { at, ledger, inside, spent, era })
+    }
+
+    /// Returns the counters of a plan's nodes and edges, summed over threads and the kernel.
+    fn seen(&self, plan: &Plan) -> Measurements {
+        let mut seen = measurements(plan, &self.ledger);
+        for counts in &self.inside {
+            for (place, blocks) in &counts.nodes {
+                seen.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
+            }
+            for (place, blocks) in &counts.edges {
+                seen.edges.get_mut(*place).into_iter().for_each(|edge| edge.put += blocks);
+            }
+        }
+        seen
+    }
+}
+
+/// The difference of two snapshots.
+#[derive(Debug)]
+pub(super) struct Observation {
+    /// End of the interval, in ns.
+    pub(super) at: u64,
+    plan: Plan,
+    seen: Measurements,
+    given: u64,
+    pub(super) blind: bool,
+    spent: Vec<(String, TimeSpent)>,
+}
+
+impl Observation {
+    /// Computes the difference. Returns `None` if the path was changed in between.
+    pub(super) fn between(
+        before: &CounterSnapshot,
+        after: &CounterSnapshot,
+        plan: &Plan,
+    ) -> Option<Self> {
+        let names =
+            |mark: &CounterSnapshot| mark.spent.iter().map(|(name, _)| name.clone()).collect();
+        let (old, new): (Vec<String>, Vec<String>) = (names(before), names(after));
+        if before.era != after.era || old != new || after.at <= before.at {
+            return None;
+        }
+        let (was, is) = (before.seen(plan), after.seen(plan));
+        let given = |ledger: &Ledger| -> u64 {
+            ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
+        };
+        let spent = before.spent.iter().zip(&after.spent);
+        Some(Self {
+            at: after.at,
+            plan: plan.clone(),
+            seen: Measurements { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
+            blind: after.inside.is_empty() && !plan.programs.is_empty(),
+            given: given(&after.ledger).saturating_sub(given(&before.ledger)),
+            spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
+        })
+    }
+
+    /// Returns the number of blocks that entered, from sources in threads and in the kernel.
+    pub(super) fn came(&self) -> u64 {
+        let sources =
+            self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
+        let seen = sources.filter_map(|(id, _)| self.seen.nodes.get(id.0));
+        seen.map(|node| node.blocks).sum()
+    }
+
+    /// Returns the number of blocks per second from all sources.
+    pub(super) fn rate(&self) -> f64 {
+        self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
+    }
+
+    /// Returns the processor time per unit of wall time.
+    pub(super) fn busy(&self) -> f64 {
+        let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
+        cpu as f64 / self.seen.elapsed_ns as f64
+    }
+
+    /// Returns the fraction of time for which the busiest thread slept.
+    pub(super) fn idle(&self) -> f64 {
+        let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
+        asleep as f64 / self.seen.elapsed_ns as f64
+    }
+
+    /// Returns the cost table, corrected by this observation. A thread's time outside its filters
+    /// is attributed to its sources.
+    pub(super) fn costs(&self, known: &Costs) -> Costs {
+        let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
+        let _ = explain::learn(&self.plan, &self.seen, &mut costs);
+        let graph = &self.plan.graph;
+        for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source)) {
+            let space = self.plan.space_of(id);
+            let blocks = self.seen.nodes.get(id.0).map_or(0, |node| node.blocks);
+            if space.kind != SpaceKind::Thread || node.is_process() || blocks == 0 {
+                continue;
+            }
+            let spent = self.spent.iter().find(|(name, _)| *name == space.name);
+            let here = |other: &NodeId| self.plan.space_of(*other).name == space.name;
+            let filters = graph.ids().map(|(other, _)| other).filter(here);
+            let busy = filters.filter_map(|other| self.seen.nodes.get(other.0));
+            let busy: u64 = busy.map(|node| node.busy_ns).sum();
+            let own = spent.map_or(0, |(_, spent)| spent.cpu).saturating_sub(busy);
+            let filter = explain::cost_key(graph, id);
+            let block = own as f64 / blocks as f64;
+            costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
+        }
+        costs
+    }
+}
+
+/// Extracts the measurements of a plan's nodes and edges from a ledger.
+#[must_use]
+pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
+    let mut seen = Measurements::default();
+    seen.nodes.resize(plan.graph.nodes.len(), NodeMeasurement::default());
+    seen.edges.resize(plan.graph.edges.len(), EdgeMeasurement::default());
+    for filtered in ledger.filters.iter().filter(|filtered| !filtered.name.is_ring()) {
+        let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
+        node.blocks += filtered.taken.blocks + filtered.made.blocks;
+        node.calls += filtered.calls;
+        node.busy_ns += filtered.busy_ns;
+        node.copies += filtered.edits.copied + filtered.edits.appended;
+    }
+    for counted in &ledger.edges {
+        let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
+        // The ledger splits an edge over a ring; behind replicas, the join counts.
+        if matches!(counted.from.ring, None | Some(RingEnd::Join)) {
+            edge.put += counted.put.blocks;
+        }
+        if counted.kind == EdgeKind::Ring {
+            edge.events = counted.events.map(|events| events.total());
+        }
+    }
+    seen
+}
+
+fn difference(was: &Measurements, is: &Measurements) -> Measurements {
+    let node = |(was, is): (&NodeMeasurement, &NodeMeasurement)| NodeMeasurement {
+        blocks: is.blocks.saturating_sub(was.blocks),
+        calls: is.calls.saturating_sub(was.calls),
+        busy_ns: is.busy_ns.saturating_sub(was.busy_ns),
+        copies: is.copies.saturating_sub(was.copies),
+    };
+    let edge = |(was, is): (&EdgeMeasurement, &EdgeMeasurement)| EdgeMeasurement {
+        put: is.put.saturating_sub(was.put),
+        events: is.events.zip(was.events).map(|(is, was)| is.saturating_sub(was)),
+    };
+    Measurements {
+        nodes: was.nodes.iter().zip(&is.nodes).map(node).collect(),
+        edges: was.edges.iter().zip(&is.edges).map(edge).collect(),
+        ..Measurements::default()
+    }
+}

@@ -1,0 +1,222 @@
+//! Decisions that add and remove replicas, one observation after the other.
+//!
+//! In: the result of an observation. Out: the decision to add or to remove replicas, if one is due.
+//! Replicas are added when every thread that would have to be faster is busy, and the planner
+//! predicts a gain in several consecutive observations. The measured rate then decides: if
+//! throughput does not rise, the replicas are removed, and each such failure multiplies the wait
+//! before the next attempt by eight. Replicas are also removed if one processor suffices for their
+//! work.
+
+use crate::path::RatePolicy;
+
+/// Longest sleep between two observations, as a multiple of the observation length.
+const SLEEP_MAX: u64 = 80;
+/// Longest wait after a change, in ns.
+pub(super) const REST_MAX: u64 = 3_600_000_000_000;
+/// Factor by which the wait grows after each undone change.
+pub(super) const REST_FACTOR: u64 = 8;
+/// Fraction of time asleep above which a thread has spare capacity.
+const IDLE_MIN: f64 = 0.3;
+/// Minimum ratio of the throughput with replicas to that without.
+const GAIN_MIN: f64 = 1.08;
+/// Fraction of one processor below which a single instance could do the replicas' work.
+const SINGLE_BUSY_MAX: f64 = 0.5;
+
+/// The result of one observation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct ReplicaInputs {
+    /// True if replicas exist.
+    pub(super) shared: bool,
+    /// True if the planner predicts that replicas would pay.
+    pub(super) worth: bool,
+    /// Blocks per second from all sources.
+    pub(super) rate: f64,
+    /// Processor time per unit of wall time, over all threads.
+    pub(super) busy: f64,
+    /// Fraction of time for which the busiest thread slept.
+    pub(super) idle: f64,
+}
+
+/// A decision: add replicas, or remove them for a stated reason.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum ReplicaStep {
+    Share,
+    Join(String),
+}
+
+impl ReplicaStep {
+    pub(super) const fn shares(&self) -> bool {
+        matches!(self, Self::Share)
+    }
+}
+
+/// The policy for replicas. It keeps votes, rates and the current wait from one observation to the
+/// next.
+#[derive(Debug)]
+pub(super) struct ReplicaPolicy {
+    rate_policy: RatePolicy,
+    /// Rates of consecutive observations that agree.
+    votes: Vec<f64>,
+    /// Number of consecutive observations with little work.
+    little: u32,
+    /// The rate without replicas, measured before they were added; `None` once they have proved to
+    /// pay.
+    alone: Option<f64>,
+    /// Time before which nothing is changed, in ns.
+    rests_until: u64,
+    rest: u64,
+    sleep: u64,
+}
+
+impl ReplicaPolicy {
+    pub(super) const fn new(rate_policy: RatePolicy) -> Self {
+        Self {
+            rate_policy,
+            votes: Vec::new(),
+            little: 0,
+            alone: None,
+            rests_until: 0,
+            rest: rate_policy.pause_ns,
+            sleep: 0,
+        }
+    }
+
+    /// Returns the sleep until the next observation in ns: 0 while a change is imminent, then
+    /// increasing.
+    pub(super) fn sleeps(&mut self, soon: bool) -> u64 {
+        let next = (self.sleep * 2)
+            .clamp(self.rate_policy.observation_ns, self.rate_policy.observation_ns * SLEEP_MAX);
+        self.sleep = if soon { 0 } else { next };
+        self.sleep
+    }
+
+    /// Returns true if a change is imminent, or the last change is still being judged.
+    pub(super) const fn is_near(&self) -> bool {
+        !self.votes.is_empty() || self.alone.is_some()
+    }
+
+    /// Handles a permanent refusal of the last change.
+    pub(super) fn refuse(&mut self) {
+        self.rests_until = u64::MAX;
+    }
+
+    /// Decides on a step, from an observation made at `at` (in ns).
+    pub(super) fn next(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
+        let step = match inputs.shared {
+            false => self.shares(at, inputs).then_some(ReplicaStep::Share),
+            true => self.joins(at, inputs).map(ReplicaStep::Join),
+        };
+        if step.is_some() {
+            self.votes.clear();
+            self.little = 0;
+            self.rests_until = at.saturating_add(self.rate_policy.pause_ns);
+        }
+        step
+    }
+
+    fn shares(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
+        if !inputs.worth || inputs.idle > IDLE_MIN || at < self.rests_until {
+            self.votes.clear();
+            return false;
+        }
+        self.votes.push(inputs.rate);
+        let enough = self.votes.len() >= self.rate_policy.looks as usize;
+        if enough {
+            self.alone = Some(mean(&self.votes));
+        }
+        enough
+    }
+
+    fn joins(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
+        let little = inputs.busy < SINGLE_BUSY_MAX && inputs.idle > IDLE_MIN;
+        self.little = if little { self.little + 1 } else { 0 };
+        if self.little >= 2 * self.rate_policy.looks && at >= self.rests_until {
+            let percent = inputs.busy * 100.0;
+            self.lengthen_rest(at);
+            return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
+        }
+        let alone = self.alone.filter(|_| inputs.idle <= IDLE_MIN)?;
+        self.votes.push(inputs.rate);
+        if self.votes.len() < self.rate_policy.looks as usize {
+            return None;
+        }
+        let rate = mean(&self.votes);
+        self.votes.clear();
+        if rate >= alone * GAIN_MIN {
+            // The replicas pay; reset the wait.
+            (self.alone, self.rest) = (None, self.rate_policy.pause_ns);
+            return None;
+        }
+        self.lengthen_rest(at);
+        Some(format!("with copies {rate:.0} blocks a second, without {alone:.0}"))
+    }
+
+    /// Lengthens the wait after a change that did not pay.
+    fn lengthen_rest(&mut self, at: u64) {
+        self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX);
+        self.rate_policy.pause_ns = self.rest;
+        self.rests_until = at.saturating_add(self.rest);
+    }
+}
+
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rate_policy() -> RatePolicy {
+        RatePolicy { observation_ns: 1, looks: 2, pause_ns: SECOND }
+    }
+
+    fn alone(rate: f64) -> ReplicaInputs {
+        ReplicaInputs { shared: false, worth: true, rate, busy: 1.0, idle: 0.0 }
+    }
+
+    #[test]
+    fn n1_replicas_are_added_after_consecutive_busy_observations() {
+        let mut copies = ReplicaPolicy::new(rate_policy());
+        let sleeps = ReplicaInputs { idle: 0.5, ..alone(100.0) };
+        assert_eq!(copies.next(0, &alone(100.0)), None, "one look is none");
+        assert_eq!(copies.next(1, &sleeps), None);
+        assert_eq!(copies.next(2, &alone(100.0)), None, "in a row");
+        assert_eq!(copies.next(3, &alone(100.0)), Some(ReplicaStep::Share));
+        let pays_not = ReplicaInputs { worth: false, ..alone(100.0) };
+        let mut copies = ReplicaPolicy::new(rate_policy());
+        assert!((0..9).all(|at| copies.next(at, &pays_not).is_none()));
+    }
+
+    #[test]
+    fn n1_useless_replicas_are_removed_and_retried_less_often() {
+        let mut copies = ReplicaPolicy::new(rate_policy());
+        let (mut at, mut shared, mut steps) = (0, false, Vec::new());
+        while at < 1000 * SECOND {
+            let inputs = ReplicaInputs { shared, ..alone(100.0) };
+            if let Some(step) = copies.next(at, &inputs) {
+                shared = step.shares();
+                steps.push((at / SECOND, shared));
+            }
+            at += SECOND / 10;
+        }
+        let tries: Vec<u64> = steps.iter().filter(|(_, share)| *share).map(|(at, _)| *at).collect();
+        assert_eq!(tries, [0, 8, 72, 585], "each wait is eight times the one before");
+        assert!(!shared, "{steps:?}");
+    }
+
+    #[test]
+    fn n1_useful_replicas_stay_until_load_drops() {
+        let mut copies = ReplicaPolicy::new(rate_policy());
+        assert_eq!(copies.next(0, &alone(100.0)), None);
+        assert_eq!(copies.next(1, &alone(100.0)), Some(ReplicaStep::Share));
+        let busy = ReplicaInputs { shared: true, busy: 1.9, ..alone(180.0) };
+        assert!((2..50).all(|at| copies.next(at, &busy).is_none()));
+        let little = ReplicaInputs { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
+        let joins = (2..9).find_map(|at| copies.next(at * SECOND, &little));
+        let why = "all of it keeps 10 % of one processor busy".to_owned();
+        assert_eq!(joins, Some(ReplicaStep::Join(why)));
+    }
+}

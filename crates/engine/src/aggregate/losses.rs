@@ -1,0 +1,148 @@
+//! Aggregated losses of a source before its blocks are divided among worker processes.
+//!
+//! In: the input and the losses of each worker. Out: the known losses of the request, by place.
+//!
+//! - **driver** and **backlog** precede all workers, so each counts the same loss. If they agree,
+//!   that is the loss; otherwise it is unknown.
+//! - Every other place (a socket, a ring) belongs to one worker and holds blocks of all shares: a
+//!   block that one worker lost is missing only if it was in that worker's share, so the sum over
+//!   the workers means nothing. Only the input is known. If all workers started before the first
+//!   block and received equally many, they received the same blocks, and the blocks that arrived in
+//!   no share are the loss, exactly. If they received different numbers (they do not end at the
+//!   same moment), the smallest and the largest bound it. If they started during traffic, only the
+//!   sum bounds it.
+
+use super::share::WorkerView;
+use endpoint::{DropReason, SourceCounters};
+use filter::Amount;
+
+/// The place of a loss of which only a lower bound is known; the unknown remainder is listed beside
+/// it.
+pub(super) const AT_LEAST: DropReason = DropReason::Named("own sockets and rings, at least");
+
+/// Known losses of a source.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Losses {
+    pub(super) dropped: Vec<(DropReason, Option<u64>)>,
+    pub(super) remark: Option<String>,
+}
+
+/// Computes the losses of a source from the views of all workers that were not killed. `quiet`: all
+/// of them started before the first block; `alone`: there is only one.
+pub(super) fn losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
+    let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
+    let mut own: Vec<WorkerView> = Vec::new();
+    let mut common: Vec<(DropReason, Vec<Option<u64>>)> = Vec::new();
+    for view in views {
+        let mut kept = WorkerView { lost: Vec::new(), ..(*view).clone() };
+        for (place, blocks) in &view.lost {
+            match common.iter_mut().find(|(known, _)| known == place) {
+                Some((_, all)) => all.push(*blocks),
+                None if is_common(*place) => common.push((*place, vec![*blocks])),
+                None => kept.lost.push((*place, *blocks)),
+            }
+        }
+        own.push(kept);
+    }
+    let mut losses = Losses::default();
+    for (place, all) in common {
+        let agreed = all.iter().all(|blocks| *blocks == all[0]) && all.len() == views.len();
+        losses.dropped.push((place, if agreed { all[0] } else { None }));
+        let known: Option<Vec<u64>> = all.into_iter().collect();
+        if let (false, Some(known)) = (agreed, known) {
+            let (least, most) = (known.iter().min(), known.iter().max());
+            let (least, most) = (least.unwrap_or(&0), most.unwrap_or(&0));
+            let what =
+                format!("its processes counted from {least} to {most} blocks lost in {place}");
+            losses.note(what);
+        }
+    }
+    losses.own(&own, (quiet, alone));
+    losses
+}
+
+impl Losses {
+    fn note(&mut self, what: String) {
+        match &mut self.remark {
+            Some(remark) => *remark = format!("{remark}; {what}"),
+            None => self.remark = Some(what),
+        }
+    }
+
+    /// Adds the losses at places that belong to single workers.
+    fn own(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
+        let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
+        for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
+            match places.iter_mut().find(|(known, _)| known == place) {
+                Some((_, sum)) => *sum = sum.zip(*blocks).map(|(one, other)| one + other),
+                None => places.push((*place, *blocks)),
+            }
+        }
+        let some: Vec<(DropReason, Option<u64>)> =
+            places.iter().copied().filter(|(_, blocks)| *blocks != Some(0)).collect();
+        let bounds = bounds(all, quiet);
+        match (bounds, some.as_slice()) {
+            // A single worker processes all shares.
+            _ if alone => self.dropped.extend(places),
+            (Some((0, 0)), _) => {
+                self.dropped.extend(places.into_iter().map(|(place, _)| (place, Some(0))));
+            }
+            (Some((least, most)), [(place, _)]) if least == most => {
+                let is = |known: DropReason| if known == *place { least } else { 0 };
+                self.dropped.extend(places.iter().map(|(known, _)| (*known, Some(is(*known)))));
+            }
+            (bounds, _) => {
+                let zero = |blocks: Option<u64>| blocks.filter(|blocks| *blocks == 0);
+                self.dropped.extend(places.iter().map(|(place, blocks)| (*place, zero(*blocks))));
+                let (Some((least, most)), names) = (bounds, names(&some)) else { return };
+                let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
+                let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
+                let lost = least.saturating_sub(unread);
+                self.dropped.extend((lost > 0).then_some((AT_LEAST, Some(lost))));
+                let many = match least == most {
+                    true => format!("{least}"),
+                    false => format!("from {least} to {most}"),
+                };
+                self.note(format!(
+                    "{many} blocks are missing by {names}, where each process counts blocks of \
+                     all shares"
+                ));
+            }
+        }
+    }
+}
+
+/// Returns the minimum and maximum number of missing blocks at places of single workers; `None` if
+/// a counter could not be read.
+fn bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
+    let sum: u64 = all.iter().map(WorkerView::lost).sum::<Option<u64>>()?;
+    if sum == 0 {
+        return Some((0, 0));
+    }
+    if !quiet {
+        return Some((0, sum));
+    }
+    let saw = all.iter().map(WorkerView::saw).collect::<Option<Vec<u64>>>()?;
+    let own: u64 = all.iter().map(|view| view.own.blocks).sum();
+    let missing = |saw: Option<&u64>| saw.map_or(0, |saw| saw.saturating_sub(own)).min(sum);
+    Some((missing(saw.iter().min()), missing(saw.iter().max())))
+}
+
+/// Formats place names, such as `socket and ring`.
+fn names(places: &[(DropReason, Option<u64>)]) -> String {
+    let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
+    names.join(" and ")
+}
+
+/// Sets a source's total input and losses from the known losses.
+pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
+    let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
+    seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });
+    seen.dropped = losses.dropped;
+    // Positions refer to the socket of one worker.
+    seen.missing.clear();
+    seen.remark = match (seen.remark.take(), losses.remark) {
+        (Some(one), Some(other)) => Some(format!("{one}; {other}")),
+        (one, other) => one.or(other),
+    };
+}

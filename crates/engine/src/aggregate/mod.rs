@@ -1,0 +1,190 @@
+//! Aggregates the counters of all worker processes of a request into one report. [Par §V-B];
+//! CONTRACT 19
+//!
+//! In: the outcome of each worker process, or the last report of a killed one. Out: one outcome.
+//! Each worker reads all blocks of its sources, and leaves those of other shares to the other
+//! workers, so only each worker's own share of a source is added up ([`share`]). Losses before the
+//! blocks are divided are reported as far as they are known ([`losses`]). Blocks that a killed
+//! worker did not report are known from the others, which skipped them; they count as dropped
+//! (`engine ended`).
+
+mod losses;
+mod share;
+
+pub use share::shares_out;
+
+use crate::run::Outcome;
+use endpoint::{DropReason, SourceCounters};
+use filter::Amount;
+use losses::{losses, set_losses};
+use pipeline::Graph;
+use runtime::ledger::{Ledger, NodeEntry};
+use runtime::report::{NodeReport, merge_by_node};
+use share::{DividedSource, WorkerView, shared};
+
+/// The drop reason for blocks in the share of a worker process that was killed.
+pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
+
+/// The report of one worker process.
+#[derive(Debug, Default)]
+pub struct WorkerReport {
+    /// The outcome at its end, or at its last report.
+    pub outcome: Outcome,
+    /// True if it was killed, so that its last report is incomplete.
+    pub killed: bool,
+    /// True if its sources had received nothing when all worker processes had been built.
+    pub quiet: bool,
+}
+
+/// Aggregates the reports of all worker processes of a request, all of which run `graph`.
+#[must_use]
+pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
+    engines
+        .iter_mut()
+        .filter(|engine| engine.killed)
+        .for_each(|engine| settle(&mut engine.outcome));
+    for shared in shared(graph) {
+        share_out(graph, &shared, &mut engines);
+    }
+    let mut merged = Outcome::default();
+    let mut reports: Vec<NodeReport> = Vec::new();
+    for engine in engines {
+        let Outcome { ledger, reports: more_reports, failures, programs, adapted, latency, .. } =
+            engine.outcome;
+        add(&mut merged.ledger, ledger);
+        reports.extend(more_reports);
+        merged.failures.extend(failures);
+        if let Some(latency) = latency {
+            merged.latency.get_or_insert_default().add(latency);
+        }
+        merged.programs.extend(programs);
+        merged.adapted.extend(adapted);
+        merged.stopped |= engine.outcome.stopped;
+        merged.elapsed_ns = merged.elapsed_ns.max(engine.outcome.elapsed_ns);
+    }
+    merged.reports = merge_by_node(reports.into_iter());
+    merged
+}
+
+/// Reduces each worker process's counters to its own share of a source. The first one gets the
+/// aggregated losses.
+fn share_out(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
+    let leave = |engine: &mut WorkerReport| match engine.killed {
+        true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
+        false => shared.reduce(&mut engine.outcome.ledger),
+    };
+    let views: Vec<WorkerView> = engines.iter_mut().map(leave).collect();
+    let stopped = engines.iter().any(|engine| engine.outcome.stopped);
+    let heir = engines.iter().position(|engine| engine.killed);
+    let alive = views.iter().zip(engines.iter()).filter(|(_, engine)| !engine.killed);
+    let alive: Vec<&WorkerView> = alive.map(|(view, _)| view).collect();
+    if let Some(heir) = heir {
+        let missing = missing(&views, &alive, stopped);
+        shared.add_ended(&mut engines[heir].outcome.ledger, missing);
+    }
+    let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
+    let mut losses_once = Some(losses(&alive, (quiet, engines.len() == 1)));
+    for engine in engines {
+        let Some(seen) = shared.seen(&mut engine.outcome.ledger) else { continue };
+        set_losses(seen, losses_once.take().unwrap_or_default());
+    }
+}
+
+/// Computes the unreported share of killed worker processes from the others' counters: all blocks
+/// that a survivor received, less all reported shares and possible losses. After a stop, survivors
+/// may have received different numbers; then the smallest counts.
+fn missing(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
+    let own: Amount = all.iter().map(|view| view.own).sum();
+    let saw = |view: &&&WorkerView| view.saw().unwrap_or(view.came.blocks);
+    let saw = match stopped {
+        true => alive.iter().min_by_key(saw),
+        false => alive.iter().max_by_key(saw),
+    };
+    let Some(saw) = saw else { return Amount::default() };
+    let lost: u64 = alive.iter().filter_map(|view| view.lost()).sum();
+    let all = Amount { blocks: saw.came.blocks + saw.lost().unwrap_or(0), ..saw.came };
+    all.saturating_sub(Amount { blocks: own.blocks + lost, ..own })
+}
+
+/// Balances the ledger of a killed worker process: blocks in flight at its last report count as
+/// dropped, and counters of spaces that were read at different moments are reconciled.
+pub fn settle(outcome: &mut Outcome) {
+    for edge in &mut outcome.ledger.edges {
+        let under_way = std::mem::take(&mut edge.resident);
+        if under_way.blocks > 0 {
+            edge.dropped.push((WORKER_ENDED, under_way));
+        }
+        edge.put = edge.dropped.iter().fold(edge.taken, |sum, (_, amount)| sum + *amount);
+    }
+    for row in &mut outcome.ledger.filters {
+        let held = std::mem::take(&mut row.held);
+        let (came, became) = row.balance();
+        let rest = Amount { blocks: came.saturating_sub(became), bytes: held.bytes };
+        if rest.blocks > 0 {
+            row.dropped.push((WORKER_ENDED, rest));
+        }
+        row.taken.blocks += became.saturating_sub(came);
+    }
+}
+
+/// Adds the counters of one worker process to the aggregate.
+fn add(merged: &mut Ledger, other: Ledger) {
+    let mut view: Vec<&str> = Vec::new();
+    let mut places = Vec::new();
+    for (name, _) in &other.sources {
+        places.push(view.iter().filter(|known| *known == name).count());
+        view.push(name);
+    }
+    for ((name, seen), nth) in other.sources.iter().zip(places) {
+        let mut known = merged.sources.iter_mut().filter(|(known, _)| known == name);
+        match known.nth(nth) {
+            Some((_, known)) => add_source(known, seen),
+            None => merged.sources.push((name.clone(), seen.clone())),
+        }
+    }
+    for row in other.filters {
+        let same = |known: &&mut NodeEntry| known.planned == row.planned && known.name == row.name;
+        match merged.filters.iter_mut().find(same) {
+            Some(known) => known.join(row),
+            None => merged.filters.push(row),
+        }
+    }
+    for edge in other.edges {
+        merged.add_edge(edge);
+    }
+    for row in &mut merged.filters {
+        row.dropped = by_name(&row.dropped);
+    }
+    for edge in &mut merged.edges {
+        edge.dropped = by_name(&edge.dropped);
+    }
+}
+
+fn add_source(to: &mut SourceCounters, more: &SourceCounters) {
+    to.given += more.given;
+    to.observed = to.observed.zip(more.observed).map(|(one, other)| one + other);
+    for (place, blocks) in &more.dropped {
+        match to.dropped.iter_mut().find(|(known, _)| known == place) {
+            Some((_, known)) => *known = known.zip(*blocks).map(|(one, other)| one + other),
+            None => to.dropped.push((*place, *blocks)),
+        }
+    }
+    if to.remark.is_none() {
+        to.remark.clone_from(&more.remark);
+    }
+}
+
+/// Sums up amounts by name.
+fn by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
+    let mut sums: Vec<(N, Amount)> = Vec::new();
+    for (name, amount) in all {
+        match sums.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known += *amount,
+            None => sums.push((name.clone(), *amount)),
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Reduction of a worker's ledger, between a source and the filter that divides its blocks, to the
+//! share of that worker. [Par §V-B]; CONTRACT 19
+//!
+//! In: the ledger of a worker, which received all blocks of the source. Out: the same ledger
+//! without the blocks of other shares, and the blocks lost before the filter, whose share is
+//! unknown.
+//!
+//! The filter counts the blocks that it left to others. These are subtracted from the edge on which
+//! they came, from the node that put them there, and so on up to the source, over any element in
+//! between: nothing, a ring to another thread, or a kernel program with its exit. Elements behind
+//! the filter are never changed, on either side of a ring.
+
+use super::WORKER_ENDED;
+use endpoint::{DropReason, SourceCounters};
+use filter::Amount;
+use pipeline::Graph;
+use pipeline::graph::NodeId;
+use runtime::ledger::{Edge, EdgeKind, Ledger, NodeEntry, NodeName, RingEnd};
+
+/// The name of the filter behind each source of a worker.
+pub(super) const SHARD: &str = "shard";
+
+/// The route from a source to the filter that divides its blocks.
+#[derive(Clone, Debug)]
+pub(super) struct DividedSource {
+    /// The source, the filter behind it, and the edge between them, as indices into the plan.
+    pub(super) source: usize,
+    pub(super) share: usize,
+    pub(super) edge: usize,
+    /// The name of the source.
+    pub(super) name: String,
+    /// Index among the sources of this name.
+    nth: usize,
+}
+
+/// The counters of a source in one worker: its own share, and the blocks of all shares.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WorkerView {
+    /// Its own share of the blocks that reached the filter.
+    pub(super) own: Amount,
+    /// All blocks that reached the filter.
+    pub(super) came: Amount,
+    /// Blocks of any share lost on the route to the filter, by place.
+    pub(super) lost: Vec<(DropReason, Option<u64>)>,
+}
+
+impl WorkerView {
+    /// Returns its total loss; `None` if a counter could not be read.
+    pub(super) fn lost(&self) -> Option<u64> {
+        self.lost.iter().map(|(_, blocks)| *blocks).sum()
+    }
+
+    /// Returns its total input, including losses; `None` if a counter could not be read.
+    pub(super) fn saw(&self) -> Option<u64> {
+        self.lost().map(|lost| self.came.blocks + lost)
+    }
+}
+
+/// Returns the divided sources of a worker's graph.
+pub(super) fn shared(graph: &Graph) -> Vec<DividedSource> {
+    let mut names: Vec<String> = Vec::new();
+    let mut found = Vec::new();
+    for source in graph.heads() {
+        let Some((edge, to)) = only(graph, source) else { continue };
+        let name =
+            graph.node(source).filter().map_or_else(String::new, pipeline::graph::Use::title);
+        let nth = names.iter().filter(|known| **known == name).count();
+        names.push(name.clone());
+        if graph.node(to).name() == SHARD {
+            found.push(DividedSource { source: source.0, share: to.0, edge, name, nth });
+        }
+    }
+    found
+}
+
+/// Returns true if every source of this graph is followed directly by the filter that divides its
+/// blocks.
+#[must_use]
+pub fn shares_out(graph: &Graph) -> bool {
+    shared(graph).len() == graph.heads().len()
+}
+
+/// Returns the only edge behind a node, and its target; `None` if there are none or several.
+fn only(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
+    let mut out = graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == from);
+    let (number, edge) = out.next()?;
+    out.next().is_none().then_some((number, edge.to))
+}
+
+impl DividedSource {
+    /// Reduces a ledger to the worker's own share.
+    pub(super) fn reduce(&self, ledger: &mut Ledger) -> WorkerView {
+        let (mut came, mut others) = (Amount::default(), Amount::default());
+        for row in ledger.filters.iter_mut().filter(|row| self.is_share(row)) {
+            came += row.taken;
+            others += row.unselected;
+            row.taken = row.taken.saturating_sub(row.unselected);
+            row.unselected = Amount::default();
+            row.unanswered.clear();
+        }
+        let mut lost = self.take_losses(ledger);
+        self.take_out(ledger, SHARD, others);
+        if let Some(seen) = self.seen(ledger) {
+            lost.extend(std::mem::take(&mut seen.dropped));
+        }
+        WorkerView { own: came.saturating_sub(others), came, lost }
+    }
+
+    /// Reduces the ledger of a killed worker. Its counters after the last report are unknown, so
+    /// the route keeps only the reported share.
+    pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
+        let own = match self.seen(ledger) {
+            None => self.arrived(graph, ledger),
+            Some(_) => {
+                let rows = ledger.filters.iter().filter(|row| self.is_share(row));
+                rows.map(|row| row.passed).sum()
+            }
+        };
+        let inner: Vec<NodeName> = self.edges(ledger).map(|edge| edge.from.clone()).collect();
+        ledger.filters.retain(|row| {
+            let between = inner.contains(&row.name) && row.planned == self.planned(&row.name);
+            !between && !self.is_share(row) && !self.is_source(row)
+        });
+        ledger.edges.retain(|edge| edge.planned != self.edge);
+        let named = |planned, name: &str| NodeEntry {
+            name: name.into(),
+            planned,
+            passed: own,
+            ..NodeEntry::default()
+        };
+        ledger.filters.push(NodeEntry { made: own, ..named(self.source, &self.name) });
+        ledger.filters.push(NodeEntry { taken: own, ..named(self.share, SHARD) });
+        let (from, to) = (self.name.as_str().into(), SHARD.into());
+        let edge = Edge::new(from, to, EdgeKind::Call, self.edge);
+        ledger.edges.push(Edge { put: own, taken: own, ..edge });
+        match self.seen(ledger) {
+            Some(seen) => (seen.given, seen.dropped) = (own, Vec::new()),
+            None => ledger.sources.push((self.name.clone(), SourceCounters::all(own))),
+        }
+        WorkerView { own, ..WorkerView::default() }
+    }
+
+    /// Adds blocks of the worker's own share that it never reported, and counts them as dropped.
+    pub(super) fn add_ended(&self, ledger: &mut Ledger, more: Amount) {
+        if more.blocks == 0 {
+            return;
+        }
+        for row in &mut ledger.filters {
+            if self.is_source(row) {
+                row.made += more;
+                row.passed += more;
+            } else if self.is_share(row) {
+                row.taken += more;
+                row.dropped.push((WORKER_ENDED, more));
+            }
+        }
+        if let Some(edge) = ledger.edges.iter_mut().find(|edge| edge.planned == self.edge) {
+            edge.put += more;
+            edge.taken += more;
+        }
+        if let Some(seen) = self.seen(ledger) {
+            seen.given += more;
+        }
+    }
+
+    /// Returns the source's entry in the ledger.
+    pub(super) fn seen<'l>(&self, ledger: &'l mut Ledger) -> Option<&'l mut SourceCounters> {
+        let mut named = ledger.sources.iter_mut().filter(|(name, _)| *name == self.name);
+        named.nth(self.nth).map(|(_, seen)| seen)
+    }
+
+    fn is_share(&self, row: &NodeEntry) -> bool {
+        row.planned == self.share && row.name == SHARD
+    }
+
+    fn is_source(&self, row: &NodeEntry) -> bool {
+        row.planned == self.source && *row.name == *self.name
+    }
+
+    /// Returns the plan's index of the node to which an end of a ring on this route belongs.
+    fn planned(&self, name: &NodeName) -> usize {
+        if name.ring == Some(RingEnd::From) { self.share } else { self.source }
+    }
+
+    fn edges<'l>(&self, ledger: &'l Ledger) -> impl Iterator<Item = &'l Edge> + use<'l> {
+        let number = self.edge;
+        ledger.edges.iter().filter(move |edge| edge.planned == number)
+    }
+
+    /// Removes losses on the route to the filter from the ledger, and returns them by reason.
+    fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
+        let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
+        for at in 0..ledger.edges.len() {
+            let edge = &mut ledger.edges[at];
+            if edge.planned != self.edge || edge.dropped.is_empty() {
+                continue;
+            }
+            edge.missing.clear();
+            let dropped = std::mem::take(&mut edge.dropped);
+            lost.extend(dropped.into_iter().map(|(why, amount)| (why, Some(amount.blocks))));
+            let gone = edge.put.saturating_sub(edge.taken + edge.resident);
+            self.take_put(ledger, at, gone);
+        }
+        lost
+    }
+
+    /// Subtracts blocks that reached a node from the route before it.
+    fn take_out(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
+        for at in 0..ledger.edges.len() {
+            let edge = &mut ledger.edges[at];
+            if edge.planned != self.edge || *edge.to != *to || amount.blocks == 0 {
+                continue;
+            }
+            let part = match edge.taken.blocks < amount.blocks {
+                true => edge.taken,
+                false => Amount { bytes: amount.bytes.min(edge.taken.bytes), ..amount },
+            };
+            edge.taken = edge.taken.saturating_sub(part);
+            amount = amount.saturating_sub(part);
+            self.take_put(ledger, at, part);
+        }
+    }
+
+    /// Subtracts blocks from the input of an edge, and from the node that put them there.
+    fn take_put(&self, ledger: &mut Ledger, at: usize, part: Amount) {
+        let edge = &mut ledger.edges[at];
+        edge.put = edge.put.saturating_sub(part);
+        let from = edge.from.clone();
+        if *from == *self.name {
+            for row in ledger.filters.iter_mut().filter(|row| self.is_source(row)).take(1) {
+                row.made = row.made.saturating_sub(part);
+                row.passed = row.passed.saturating_sub(part);
+            }
+            if let Some(seen) = self.seen(ledger) {
+                seen.given = seen.given.saturating_sub(part);
+            }
+            return;
+        }
+        let planned = self.planned(&from);
+        let row = ledger.filters.iter_mut().find(|row| row.planned == planned && row.name == from);
+        if let Some(row) = row {
+            row.taken = row.taken.saturating_sub(part);
+            row.passed = row.passed.saturating_sub(part);
+        }
+        self.take_out(ledger, &from, part);
+    }
+
+    /// Estimates the output of a kernel program whose counters are lost: the blocks that reached
+    /// the nodes behind it in the process.
+    fn arrived(&self, graph: &Graph, ledger: &Ledger) -> Amount {
+        let reached = reached(graph, self.share);
+        let mut came = Amount::default();
+        for row in ledger.filters.iter().filter(|row| reached.contains(&row.planned)) {
+            let into = ledger.edges.iter().filter(|edge| {
+                let planned = graph.edges.get(edge.planned);
+                edge.to == row.name && planned.is_some_and(|edge| edge.to.0 == row.planned)
+            });
+            let told: Amount = into.map(|edge| edge.taken).sum();
+            came += row.taken.saturating_sub(told);
+        }
+        came
+    }
+}
+
+/// Returns all nodes behind one.
+fn reached(graph: &Graph, from: usize) -> Vec<usize> {
+    let mut found = vec![from];
+    let mut at = 0;
+    while let Some(here) = found.get(at).copied() {
+        for edge in graph.outputs(NodeId(here)) {
+            if !found.contains(&edge.to.0) {
+                found.push(edge.to.0);
+            }
+        }
+        at += 1;
+    }
+    found.remove(0);
+    found
+}

@@ -1,0 +1,259 @@
+//! Tests of aggregated counters, for every form of the route to the dividing filter.
+
+use super::share::SHARD;
+use super::*;
+use crate::registry::MachineRegistry;
+use runtime::ledger::{Edge, EdgeKind, NodeName};
+
+fn amount(blocks: u64) -> Amount {
+    Amount { blocks, bytes: blocks * 100 }
+}
+
+/// Builds a worker process's report of `replay x | shard N of=3 | discard`: `came` blocks in all,
+/// `own` of its share.
+fn engine(came: u64, own: u64, killed: bool) -> WorkerReport {
+    let node = |planned, name: &str| {
+        let name = name.into();
+        let (taken, passed) = (amount(came), amount(own));
+        NodeEntry { name, planned, taken, passed, ..NodeEntry::default() }
+    };
+    let edge = |planned, from: &str, to: &str, n| Edge {
+        from: from.into(),
+        to: to.into(),
+        kind: EdgeKind::Call,
+        planned,
+        put: amount(n),
+        taken: amount(n),
+        dropped: Vec::new(),
+        missing: Vec::new(),
+        resident: Amount::default(),
+        events: None,
+    };
+    let none = Amount::default();
+    let source = NodeEntry { taken: none, made: amount(came), ..node(0, "replay") };
+    let share = NodeEntry { unselected: amount(came - own), ..node(1, SHARD) };
+    let ledger = Ledger {
+        sources: vec![("replay".to_owned(), SourceCounters::all(amount(came)))],
+        filters: vec![
+            NodeEntry { passed: amount(came), ..source },
+            share,
+            NodeEntry { taken: amount(own), ..node(2, "discard") },
+        ],
+        edges: vec![edge(0, "replay", SHARD, came), edge(1, SHARD, "discard", own)],
+    };
+    assert_eq!(ledger.imbalances(), []);
+    WorkerReport { outcome: Outcome { ledger, ..Outcome::default() }, killed, quiet: true }
+}
+
+fn graph() -> Graph {
+    let (graph, mistakes) =
+        pipeline::read("replay x | shard 1 of=3 | discard", &MachineRegistry::Local);
+    assert!(mistakes.is_empty());
+    graph
+}
+
+#[test]
+fn n7_reports_of_all_workers_add_up_to_one_process() {
+    let all = [(100, 30), (100, 0), (100, 70)].map(|(came, own)| engine(came, own, false));
+    let merged = merge_reports(&graph(), all.into());
+    assert_eq!(merged.ledger.imbalances(), []);
+    assert_eq!(merged.ledger.lost(), 0);
+    assert_eq!(merged.ledger.sources, [("replay".to_owned(), SourceCounters::all(amount(100)))]);
+    let taken: Vec<u64> = merged.ledger.filters.iter().map(|row| row.taken.blocks).collect();
+    assert_eq!(taken, [0, 100, 100]);
+}
+
+#[test]
+fn n7_survivors_account_for_blocks_of_a_killed_worker() {
+    // It had reported 40 blocks, 10 of them in its own share; the others received all 100.
+    let all = [engine(100, 30, false), engine(40, 10, true), engine(100, 20, false)];
+    let merged = merge_reports(&graph(), all.into());
+    assert_eq!(merged.ledger.imbalances(), []);
+    assert_eq!(merged.ledger.lost(), 100 - 30 - 10 - 20);
+    assert_eq!(merged.ledger.sources[0].1.given, amount(100));
+    let share = &merged.ledger.filters[1];
+    assert_eq!(share.dropped, [(WORKER_ENDED, amount(40))]);
+    assert_eq!((share.passed, share.taken), (amount(60), amount(100)));
+}
+
+#[test]
+fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
+    let mut killed = engine(100, 50, true);
+    let edge = &mut killed.outcome.ledger.edges[1];
+    (edge.taken, edge.resident) = (amount(45), amount(5));
+    killed.outcome.ledger.filters[2].taken = amount(45);
+    killed.outcome.ledger.filters[2].passed = amount(40);
+    killed.outcome.ledger.filters[2].held = amount(5);
+    let merged = merge_reports(&graph(), vec![killed, engine(100, 50, false)]);
+    assert_eq!(merged.ledger.imbalances(), []);
+    assert_eq!(merged.ledger.lost(), 10);
+}
+
+/// A place that belongs to one worker and loses blocks of all shares.
+const SOCKET: DropReason = DropReason::Named("socket");
+const RING: DropReason = DropReason::Ring;
+
+/// Returns the same report, with losses of the source at these places.
+fn losing(mut engine: WorkerReport, places: &[(DropReason, Option<u64>)]) -> WorkerReport {
+    let seen = &mut engine.outcome.ledger.sources[0].1;
+    seen.dropped = places.to_vec();
+    let lost: Option<u64> = places.iter().map(|(_, blocks)| *blocks).sum();
+    seen.observed = lost.map(|lost| amount(seen.given.blocks + lost));
+    assert_eq!(engine.outcome.ledger.imbalances(), []);
+    engine
+}
+
+/// Merges the reports. Returns the source's entry, and the number of lost blocks.
+fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
+    let mut merged = merge_reports(&graph(), engines);
+    assert_eq!(merged.ledger.imbalances(), []);
+    let lost = merged.ledger.lost();
+    (merged.ledger.sources.remove(0).1, lost)
+}
+
+/// Returns the same report, with edge `at` crossing threads over a ring.
+fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
+    let ledger = &mut engine.outcome.ledger;
+    let call = ledger.edges.remove(at);
+    let ends = ["ring to thread1", "ring from thread0"].map(NodeName::read);
+    for (name, planned) in ends.iter().zip(of) {
+        let (name, taken, passed) = (name.clone(), call.put, call.put);
+        ledger.filters.push(NodeEntry { name, planned, taken, passed, ..NodeEntry::default() });
+    }
+    let kind = EdgeKind::Ring;
+    ledger.edges.extend([
+        Edge { to: ends[0].clone(), ..call.clone() },
+        Edge { from: ends[0].clone(), to: ends[1].clone(), kind, ..call.clone() },
+        Edge { from: ends[1].clone(), ..call },
+    ]);
+    assert_eq!(ledger.imbalances(), []);
+    engine
+}
+
+#[test]
+fn n7_each_block_is_counted_once_wherever_a_ring_stands() {
+    // A ring before `shard`, behind it, and on both sides.
+    let view: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 0, [0, 1]);
+    let behind: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 1, [1, 2]);
+    for (form, put) in [("before", view), ("behind", behind), ("both", |e| before_both(e))] {
+        let all = [(100, 30), (100, 0), (100, 70)];
+        let all = all.map(|(came, own)| put(engine(came, own, false)));
+        let merged = merge_reports(&graph(), all.into());
+        assert_eq!(merged.ledger.imbalances(), [], "{form}");
+        assert_eq!(
+            merged.ledger.sources,
+            [("replay".to_owned(), SourceCounters::all(amount(100)))],
+            "{form}"
+        );
+        for row in &merged.ledger.filters {
+            assert_eq!(row.taken.blocks + row.made.blocks, 100, "{form}: {}", row.name);
+            assert_eq!(row.unselected.blocks, 0, "{form}: {}", row.name);
+        }
+        assert!(merged.ledger.edges.iter().all(|edge| edge.put == amount(100)), "{form}");
+    }
+}
+
+fn before_both(engine: WorkerReport) -> WorkerReport {
+    // The later edge first, while the other one is still at its index.
+    let mut engine = crossing(engine, 1, [1, 2]);
+    let ends = ["ring to thread2", "ring from thread1"];
+    let ledger = &mut engine.outcome.ledger;
+    for (old, new) in ["ring to thread1", "ring from thread0"].into_iter().zip(ends) {
+        let of = |name: &mut NodeName| {
+            if *name == old {
+                *name = NodeName::read(new);
+            }
+        };
+        ledger.filters.iter_mut().for_each(|row| of(&mut row.name));
+        ledger.edges.iter_mut().for_each(|edge| {
+            of(&mut edge.from);
+            of(&mut edge.to);
+        });
+    }
+    crossing(engine, 0, [0, 1])
+}
+
+#[test]
+fn n7_loss_of_equal_views_is_input_less_all_shares() {
+    // Both received 100: 60 of share 1, 40 of share 2. Of these, 50 and 35 arrived.
+    let all = [(80, 50, 20), (90, 35, 10)];
+    let all = all.map(|(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]));
+    let (seen, lost) = merged_source(all.into());
+    assert_eq!((seen.given, lost), (amount(85), 15));
+    assert_eq!(seen.dropped, [(RING, Some(15))]);
+    assert_eq!(seen.observed.map(|seen| seen.blocks), Some(100));
+    assert_eq!(seen.remark, None);
+}
+
+#[test]
+fn n7_loss_of_unequal_views_is_bounded_and_never_a_number() {
+    let all = [(80, 50, 20), (90, 35, 12)];
+    let lose = |(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]);
+    let (seen, lost) = merged_source(all.map(lose).into());
+    assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 came");
+    assert_eq!(seen.dropped, [(RING, None), (losses::AT_LEAST, Some(15))]);
+    assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
+    // With traffic before the start, equal numbers prove nothing.
+    let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
+    all[1].quiet = false;
+    let (seen, lost) = merged_source(all.into());
+    assert_eq!((seen.observed, lost), (None, 0));
+    assert_eq!(seen.dropped, [(RING, None)]);
+    assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
+    // Two places: the total is known, but not the place.
+    let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(came, own, [ring, socket])| {
+        losing(engine(came, own, false), &[(SOCKET, Some(socket)), (RING, Some(ring))])
+    });
+    let (seen, lost) = merged_source(all.into());
+    assert_eq!((seen.dropped[0], seen.dropped[1], lost), ((SOCKET, None), (RING, None), 15));
+}
+
+#[test]
+fn n7_loss_before_all_processes_is_counted_once() {
+    let lose = |driver| {
+        move |own| {
+            let places =
+                [(DropReason::Driver, driver), (DropReason::Backlog, Some(0)), (RING, Some(0))];
+            losing(engine(100, own, false), &places)
+        }
+    };
+    let (seen, lost) = merged_source([30, 70].map(lose(Some(7))).into());
+    assert_eq!((seen.given, lost), (amount(100), 7));
+    assert_eq!(seen.observed.map(|seen| seen.blocks), Some(107));
+    let (seen, lost) = merged_source(vec![lose(Some(7))(30), lose(Some(9))(70)]);
+    assert_eq!((seen.dropped[0], seen.observed, lost), ((DropReason::Driver, None), None, 0));
+    let (seen, _) = merged_source([30, 70].map(lose(None)).into());
+    assert_eq!(seen.dropped[0], (DropReason::Driver, None));
+}
+
+#[test]
+fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
+    let lossy = |came, own, lost| {
+        let mut engine = crossing(engine(came, own, false), 0, [0, 1]);
+        let ledger = &mut engine.outcome.ledger;
+        let ring = ledger.edges.iter_mut().find(|edge| edge.kind == EdgeKind::Ring).unwrap();
+        ring.put += amount(lost);
+        ring.dropped = vec![("ring full".into(), amount(lost))];
+        let first = ledger.edges.iter_mut().find(|edge| edge.from == "replay").unwrap();
+        (first.put, first.taken) = (amount(came + lost), amount(came + lost));
+        for row in ledger.filters.iter_mut().filter(|row| row.planned == 0) {
+            row.passed = amount(came + lost);
+            let side = if row.name == "replay" { &mut row.made } else { &mut row.taken };
+            *side = amount(came + lost);
+        }
+        ledger.sources[0].1 = SourceCounters::all(amount(came + lost));
+        assert_eq!(ledger.imbalances(), []);
+        engine
+    };
+    let (seen, lost) = merged_source(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
+    assert_eq!((seen.given, lost), (amount(85), 15));
+    assert_eq!(seen.dropped, [("ring full".into(), Some(15))]);
+}
+
+#[test]
+fn unread_blocks_of_an_edge_are_not_lost() {
+    let mut outcome = engine(100, 30, false).outcome;
+    let drops = [(DropReason::Unread, amount(7)), (DropReason::Ring, amount(5))];
+    outcome.ledger.edges[1].dropped = drops.into();
+    assert_eq!(outcome.ledger.lost(), 5);
+}

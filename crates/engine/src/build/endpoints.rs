@@ -1,0 +1,218 @@
+//! Opens endpoints: sources, sinks, programs.
+//!
+//! In: nodes of the plan. Out: operators for the nodes of spaces. Endpoints of an embedding program
+//! take precedence over the catalog.
+
+use super::builder::Builder;
+use crate::error::BuildError;
+use crate::numbering::Ids;
+use crate::path::origins::Origins;
+use crate::path::{Extras, Settings};
+use crate::record::RecordMode;
+use crate::record::play::{RecordedInput, RecordedSource, Replay};
+use crate::sandbox::{self, FilterContext};
+use endpoint::process::{Process, ProcessRole, StartedProcess};
+use endpoint::readers::Readers;
+use endpoint::{Failure, Opening, Sink, Source};
+use filter::{Arguments, Classes, FilterKind, Form, Type, Value};
+use pipeline::graph::{NodeId, Use};
+use pipeline::plan::Plan;
+use runtime::space::node::{Operator, SinkOperator, SourceOperator};
+use std::collections::HashSet;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use sys::memory::Lender;
+use sys::steps::Resource;
+
+impl<'p> Builder<'p> {
+    /// Returns the context in which this part opens its endpoints.
+    pub(super) fn outside(&self) -> Outside<'p> {
+        let Self { plan, ids, origins, settings, extras, .. } = *self;
+        Outside { plan, ids, origins, settings, extras }
+    }
+}
+
+/// The context in which endpoints are opened.
+pub(super) struct Outside<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) ids: &'p Ids,
+    pub(super) origins: &'p Origins,
+    pub(super) settings: Settings,
+    pub(super) extras: &'p Extras,
+}
+
+impl Outside<'_> {
+    /// Opens a source.
+    pub(super) fn source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
+        if let RecordMode::Play(replay) = &self.extras.tape {
+            let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
+            let source = Box::new(RecordedSource { replay, planned, process: None });
+            return Ok(Operator::Source(SourceOperator::new(source)));
+        }
+        let name = used.description.name;
+        self.extras.steps.take(Resource::Descriptor, name)?;
+        let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
+        let entry = own
+            .or_else(|| endpoint::catalog::source(name))
+            .ok_or_else(|| missing("source", name))?;
+        let source = (entry.open)(&self.giving(id, used)).map_err(at(id))?;
+        Ok(Operator::Source(SourceOperator::new(source)))
+    }
+
+    /// Starts a program.
+    pub(super) fn program(
+        &self,
+        id: NodeId,
+        used: &Use,
+        stands: ProcessRole,
+    ) -> Result<StartedProcess, BuildError> {
+        let name = used.description.name;
+        if let RecordMode::Play(replay) = &self.extras.tape {
+            return Ok(recorded(replay, self.ids.nodes[id.0], used, stands));
+        }
+        let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
+        (entry.start)(&self.giving(id, used), stands).map_err(at(id))
+    }
+
+    /// Starts an untrusted filter in a process of its own.
+    pub(super) fn apart(
+        &self,
+        id: NodeId,
+        used: &Use,
+        about: FilterContext,
+    ) -> Result<StartedProcess, BuildError> {
+        if let RecordMode::Play(replay) = &self.extras.tape {
+            return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
+        }
+        let with = (self.extras.helper.as_deref(), &self.extras.steps);
+        sandbox::start(used, (about, &self.origins.told), with).map_err(at(id))
+    }
+
+    /// Opens a sink.
+    pub(super) fn sink(
+        &self,
+        id: NodeId,
+        lent: &[Arc<dyn Lender>],
+    ) -> Result<Operator, BuildError> {
+        let graph = &self.plan.graph;
+        let node = graph.node(id);
+        let Some(used) = node.filter() else {
+            return Err(BuildError::Unexpected("a sink without a filter".to_owned()));
+        };
+        let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
+        let into = self.extras.into.as_deref();
+        let arguments = into.map(|into| within(used, into)).transpose().map_err(at(id))?;
+        let readers = self.readers(id);
+        let opening = Opening {
+            form: node.comes.first().copied().unwrap_or(Form::Bytes),
+            classes: classes.map_or(Classes::Same, |used| used.description.classes),
+            origins: self.origins.told.clone(),
+            latency: self.plan.graph.options.number("latency"),
+            lent,
+            readers: &readers,
+            steps: &self.extras.steps,
+            ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
+        };
+        let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
+        let name = if silent { "discard" } else { used.description.name };
+        let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
+        self.extras.steps.take(Resource::Descriptor, name)?;
+        let entry =
+            own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
+        let sink = (entry.open)(&opening).map_err(at(id))?;
+        Ok(Operator::Sink(SinkOperator::new(sink)))
+    }
+
+    /// Returns the users that may read all files from which blocks reach this node.
+    fn readers(&self, id: NodeId) -> Readers {
+        let graph = &self.plan.graph;
+        let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
+        while let Some(id) = open.pop() {
+            if !seen.insert(id.0) {
+                continue;
+            }
+            open.extend(graph.edges.iter().filter(|edge| edge.to == id).map(|edge| edge.from));
+            let Some(used) =
+                graph.node(id).filter().filter(|used| used.description.kind == FilterKind::Source)
+            else {
+                continue;
+            };
+            let files = used.description.parameters.iter().filter(|p| p.kind == Type::Path);
+            let files = files.filter_map(|parameter| used.arguments.text(parameter.name));
+            files.for_each(|file| readers.and(file));
+        }
+        readers
+    }
+
+    /// Returns true if all input comes from a recording.
+    const fn is_played(&self) -> bool {
+        matches!(self.extras.tape, RecordMode::Play(_))
+    }
+
+    /// Returns the arguments with which a source is opened.
+    pub(super) fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
+        Opening {
+            form: Form::Bytes,
+            origin: self.origins.at(self.ids.nodes[id.0]),
+            origins: self.origins.told.clone(),
+            ahead: self.plan.pushed_filter(id),
+            latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
+            force: self.plan.graph.options.flag("force"),
+            steps: &self.extras.steps,
+            ..Opening::new(&used.arguments)
+        }
+    }
+}
+
+/// Returns the halves of a program in a replay: the program does not run, and its output comes from
+/// the recording.
+fn recorded(
+    replay: &Arc<Replay>,
+    planned: usize,
+    used: &Use,
+    stands: ProcessRole,
+) -> StartedProcess {
+    let command = used.arguments.text("command").unwrap_or(used.description.name);
+    let process = Arc::new(Process::recorded(command, stands));
+    let input = (stands != ProcessRole::Head).then(|| {
+        let (replay, process) = (Arc::clone(replay), Arc::clone(&process));
+        Box::new(RecordedInput { replay, planned, process }) as Box<dyn Sink>
+    });
+    let output = (stands != ProcessRole::End).then(|| {
+        let (replay, process) = (Arc::clone(replay), Some(Arc::clone(&process)));
+        Box::new(RecordedSource { replay, planned, process }) as Box<dyn Source>
+    });
+    StartedProcess { input, output }
+}
+
+/// Returns a sink's arguments with its files moved below `into`. Components such as `..` are
+/// removed, so no name leads out of that directory.
+fn within(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+    let mut arguments = used.arguments.clone();
+    let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
+    for known in paths {
+        let Some(name) = arguments.text(known.name).filter(|name| *name != "-") else { continue };
+        let plain = |part: &Component<'_>| matches!(part, Component::Normal(_));
+        let path = into.join(Path::new(name).components().filter(plain).collect::<PathBuf>());
+        let folder = path.parent().unwrap_or(into);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| Failure::new("make", folder.to_string_lossy(), error))?;
+        arguments.set(known.name, Value::Text(path.to_string_lossy().into_owned()));
+    }
+    Ok(arguments)
+}
+
+fn missing(what: &str, name: &str) -> BuildError {
+    BuildError::Unexpected(format!("no {what} is called `{name}`"))
+}
+
+fn at(node: NodeId) -> impl Fn(Failure) -> BuildError {
+    move |failure| BuildError::Outside { node, failure }
+}
+
+/// Returns true if a sink sends frames to a network, which a replay must not do.
+fn is_sending(name: &str) -> bool {
+    [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name].contains(&name)
+}

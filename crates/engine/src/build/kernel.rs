@@ -1,0 +1,266 @@
+//! Kernel spaces of a plan. Their program runs at an interface, and its frames surface in the first
+//! thread of their part. Behind that source are the user implementations of the kernel's filters,
+//! for blocks on which a twin is unsure. A part that runs entirely in the kernel gets a thread for
+//! them. [SL §7.1; CONTRACT 18]
+
+use super::builder::{Builder, Draft, Local, Succession, SwapContext};
+use super::rings::PendingRing;
+use crate::described::counts;
+use crate::error::BuildError;
+use crate::kernel::{Era, Kernel, KernelInputs, is_trusted};
+use crate::path::running::KernelExit;
+use endpoint::Source;
+use filter::{Counts, FilterKind};
+use pipeline::graph::{NodeId, Use};
+use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
+use runtime::space::key::NodeKey;
+use runtime::space::node::{Node, Operator, SourceOperator};
+use runtime::space::select::Wanted as Classes;
+use runtime::space::{GENERAL, Input};
+use std::sync::PoisonError;
+
+/// The name of the thread of a part that runs entirely in the kernel.
+const THREAD: &str = "thread0";
+
+/// Returns the name of the thread that serves a space.
+pub(super) fn name(plan: &Plan, space: usize) -> String {
+    let space = &plan.spaces[space];
+    if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+}
+
+impl Draft {
+    /// Returns the kernel programs of this space, each with the node at which its output enters.
+    fn eras(&self) -> impl Iterator<Item = (Local, &Era)> {
+        let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.era));
+        first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.era)))
+    }
+}
+
+impl Builder<'_> {
+    /// Returns the name of a space of this part.
+    pub(super) fn name(&self, place: usize) -> String {
+        name(self.plan, self.spaces[place])
+    }
+
+    /// Returns true if a node runs in the kernel.
+    pub(super) fn is_in_kernel(&self, id: NodeId) -> bool {
+        self.plan.space_of(id).kind == SpaceKind::Kernel
+    }
+
+    /// Returns true if a node is a source that a kernel program implements.
+    pub(super) fn is_source_in_kernel(&self, id: NodeId) -> bool {
+        self.is_in_kernel(id) && self.plan.graph.node(id).kind() == Some(FilterKind::Source)
+    }
+
+    /// Loads and attaches the programs whose frames surface in this space.
+    pub(super) fn programs_in_kernel(
+        &self,
+        place: usize,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        for (first, planned) in self.rising_in(place) {
+            self.can_be_counted()?;
+            let origin = self.origins.at(self.number(first));
+            let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
+            let (kernel, source) = self.wanted((first, planned), origin, build)?;
+            let intake = draft.intake(source.properties().lender, &self.extras.steps)?;
+            let local = self.hands_over(first, (source, intake), locals, draft);
+            draft.kernels.push((local, kernel));
+        }
+        Ok(())
+    }
+
+    /// Builds successors of the running programs whose frames surface in this space.
+    pub(super) fn programs_anew(
+        &self,
+        place: usize,
+        again: &SwapContext<'_>,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
+        let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
+        let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        for (first, planned) in self.rising_in(place) {
+            self.can_be_counted()?;
+            let number = self.number(first);
+            let Some(kernel) = kernels.iter().position(|kernel| kernel.era.first() == number)
+            else {
+                let why = "a line that runs cannot begin in the kernel later".to_owned();
+                return Err(BuildError::Refused(KernelRefusal { node: first, why }));
+            };
+            let known = &kernels[kernel];
+            let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
+            let (next, source) = self.wanted((first, planned), known.era.origin, follow)?;
+            // The existing memory suffices: it was made for the longest frames of this source.
+            let local = self.hands_over(first, (source, GENERAL), locals, draft);
+            draft.successors.push((local, Succession { kernel, first: number, next }));
+        }
+        Ok(())
+    }
+
+    /// Returns the programs whose frames surface in this space, each with its first source.
+    fn rising_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
+        self.plan.programs.iter().filter_map(move |planned| {
+            let first = planned.sources.iter().copied().find(|id| self.is_ours(*id))?;
+            (self.leaves(first) == Some(place)).then_some((first, planned))
+        })
+    }
+
+    /// Returns true if a node belongs to this part.
+    fn is_ours(&self, id: NodeId) -> bool {
+        let space = self.plan.placements[id.0].space;
+        self.plan.spaces[space].part == self.part
+    }
+
+    /// Calls `make` with the inputs for a kernel program.
+    fn wanted<M>(
+        &self,
+        (first, planned): (NodeId, &Program),
+        origin: u16,
+        make: impl FnOnce(&KernelInputs<'_>) -> Result<M, BuildError>,
+    ) -> Result<M, BuildError> {
+        let outside = self.outside();
+        let Some(used) = self.plan.graph.node(first).filter() else {
+            return Err(BuildError::Unexpected("a program for no source".to_owned()));
+        };
+        make(&KernelInputs {
+            graph: &self.plan.graph,
+            ids: self.ids,
+            planned,
+            nodes: &self.in_kernel(planned),
+            origin,
+            host: self.host,
+            hardened: !is_trusted(),
+            refuses: self.settings.refuses,
+            timed: self.settings.programs_timed,
+            opening: &outside.giving(first, used),
+        })
+    }
+
+    /// Adds the source node at which a program's blocks enter the space.
+    fn hands_over(
+        &self,
+        first: NodeId,
+        (source, intake): (Box<dyn Source>, usize),
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Local {
+        let part = Operator::Source(SourceOperator::new(source));
+        let used = self.plan.graph.node(first).filter();
+        let name = used.map_or_else(String::new, Use::title);
+        let counts = used.map_or_else(Counts::default, |used| counts(used.description));
+        let local = draft.assembly.node(Node::new(name, self.number(first), part, counts));
+        draft.inputs.push(Input::Source { node: local, intake });
+        locals[first.0] = Some(local);
+        local
+    }
+
+    /// Returns the nodes of this part that a program runs, in order.
+    fn in_kernel(&self, planned: &Program) -> Vec<NodeId> {
+        let steps = planned.steps.iter().flat_map(|step| &step.nodes);
+        let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_ours(*id));
+        let mut nodes: Vec<NodeId> = all.collect();
+        nodes.sort_unstable_by_key(|id| id.0);
+        nodes
+    }
+
+    /// Returns the edges over which this space's kernel programs hand blocks to threads.
+    pub(super) fn rising(&self, draft: &Draft) -> Vec<KernelExit> {
+        let rising = |(local, era): (Local, &Era)| KernelExit {
+            first: draft.assembly.nodes()[local].planned,
+            ways: era.tree.hands.iter().map(|hand| self.ids.edges[hand.edge]).collect(),
+        };
+        draft.eras().map(rising).collect()
+    }
+
+    /// Adds placeholders for the output of programs that already run.
+    pub(super) fn rises_already(
+        &self,
+        place: usize,
+        again: &SwapContext<'_>,
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        for KernelExit { first, ways } in &again.part.rising {
+            let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
+                continue;
+            };
+            if self.leaves(NodeId(id)) != Some(place) {
+                continue;
+            }
+            let local = draft.assembly.node(self.place(NodeId(id)));
+            draft.kept.push((local, NodeKey::Node(*first)));
+            locals[id] = Some(local);
+            let target = |way: &usize| {
+                let edge = *again.ways.get(way)?;
+                Some((edge, self.plan.graph.edges[edge].to))
+            };
+            let ways: Option<Vec<_>> = ways.iter().map(target).collect();
+            let lost =
+                || BuildError::Unexpected("a way out of the kernel leads nowhere".to_owned());
+            draft.rising.push((local, ways.ok_or_else(lost)?));
+        }
+        Ok(())
+    }
+
+    /// Adds the arcs for blocks from kernel programs, in the order of the programs' outputs. The
+    /// index of an arc selects the output, so a missing arc would shift all later ones; that is an
+    /// error.
+    pub(super) fn arcs_out_of_kernel(
+        &self,
+        place: usize,
+        locals: &[Option<Local>],
+        draft: &mut Draft,
+        rings: &mut [PendingRing],
+    ) -> Result<(), BuildError> {
+        let mut rising = std::mem::take(&mut draft.rising);
+        rising.extend(draft.eras().map(|(from, era)| {
+            (from, era.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
+        }));
+        for (from, ways) in &rising {
+            for (edge, target) in ways {
+                let target = *target;
+                let near = locals[target.0].filter(|_| self.enters(target) == Some(place));
+                let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
+                let to = near.or_else(|| self.way_out(draft, ring?, *edge));
+                let to = to.ok_or_else(|| self.no_way_up(place, *edge))?;
+                let number = self.ids.edges[*edge];
+                draft.assembly.arc(*from, to, Classes::All, false, number);
+            }
+        }
+        draft.rising = rising;
+        Ok(())
+    }
+
+    /// Returns the error for an edge out of the kernel to which no ring leads from this space.
+    fn no_way_up(&self, place: usize, edge: usize) -> BuildError {
+        let graph = &self.plan.graph;
+        let name = |id: NodeId| graph.node(id).name();
+        let edge = &graph.edges[edge];
+        BuildError::Unexpected(format!(
+            "what `{}` hands over in the kernel comes up in {}, and no ring leads from there to \
+             `{}`: place both in one thread by `@`, or the first in a thread",
+            name(edge.from),
+            self.name(place),
+            name(edge.to),
+        ))
+    }
+
+    /// Refuses `-c` if the kernel would run a counted node, because only threads count blocks.
+    fn can_be_counted(&self) -> Result<(), BuildError> {
+        if self.settings.count.is_none() {
+            return Ok(());
+        }
+        let graph = &self.plan.graph;
+        let counted = |id: &NodeId| self.is_counted(*id) && self.is_in_kernel(*id);
+        match graph.ids().map(|(id, _)| id).find(counted) {
+            None => Ok(()),
+            Some(node) => {
+                let why = "a number of blocks is counted in a thread (`-c`)".to_owned();
+                Err(BuildError::Refused(KernelRefusal { node, why }))
+            }
+        }
+    }
+}

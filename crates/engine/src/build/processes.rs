@@ -1,0 +1,104 @@
+//! Programs: their start, and their two halves in the spaces at their two sides.
+
+use super::builder::{Builder, Draft, Local};
+use crate::described::counts;
+use crate::error::BuildError;
+use crate::sandbox::FilterContext;
+use endpoint::process::ProcessRole;
+use pipeline::graph::{Graph, NodeId, Use};
+use runtime::space::key::NodeKey;
+use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
+
+impl Builder<'_> {
+    /// Returns true if this space receives a program's output.
+    pub(super) fn gives(&self, place: usize, program: NodeId) -> bool {
+        let ends = stands(&self.plan.graph, program) == ProcessRole::End;
+        !ends && self.leaves(program) == Some(place)
+    }
+
+    /// Returns true if this space feeds a program.
+    pub(super) fn takes(&self, place: usize, program: NodeId) -> bool {
+        let begins = stands(&self.plan.graph, program) == ProcessRole::Head;
+        !begins && self.enters(program) == Some(place)
+    }
+
+    /// Adds a placeholder for the half of a program in this space: its output if `gives`, else its
+    /// input.
+    pub(super) fn half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
+        let number = self.number(id);
+        let key = match gives && stands(&self.plan.graph, id) != ProcessRole::Head {
+            true => NodeKey::Given(number),
+            false => NodeKey::Node(number),
+        };
+        let mut made = Node::new(used.title(), number, Operator::Pass, counts(used.description));
+        made.counted = self.is_counted(id);
+        if used.is_untrusted() {
+            (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
+        }
+        let local = draft.assembly.node(made);
+        match self.again.is_some_and(|again| again.keeps(key)) {
+            true => draft.kept.push((local, key)),
+            false => draft.programs.push((local, id)),
+        }
+        local
+    }
+
+    /// Starts a program of this part, and replaces the placeholders of its halves.
+    pub(super) fn program(
+        &self,
+        id: NodeId,
+        used: &Use,
+        drafts: &mut [Draft],
+    ) -> Result<(), BuildError> {
+        let (enters, leaves) = (self.enters(id), self.leaves(id));
+        let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
+        if self.again.is_some_and(|again| again.keeps(NodeKey::Node(self.number(id)))) {
+            return Ok(());
+        }
+        let outside = self.outside();
+        let started = match used.is_untrusted() {
+            true => outside.apart(id, used, self.about(id))?,
+            false => outside.program(id, used, stands(&self.plan.graph, id))?,
+        };
+        let mut put = |place: usize, part: Operator| {
+            let draft = &mut drafts[place];
+            if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
+                draft.assembly.replace(*local, part);
+            }
+        };
+        if enters == leaves && started.input.is_some() && started.output.is_some() {
+            // A thread that waits to feed the program could not drain its output: a deadlock.
+            let what = format!("both sides of `{}` are in one thread", used.description.name);
+            return Err(BuildError::Unexpected(what));
+        }
+        if let Some(sink) = started.input {
+            put(enters, Operator::Sink(SinkOperator::new(sink)));
+        }
+        if let Some(source) = started.output {
+            put(leaves, Operator::Source(SourceOperator::new(source)));
+        }
+        Ok(())
+    }
+}
+
+impl Builder<'_> {
+    /// Returns the parameters of a filter that runs in a process of its own.
+    fn about(&self, id: NodeId) -> FilterContext {
+        FilterContext {
+            asked: self.asked(id),
+            seed: self.extras.tape.seed(self.number(id)),
+            numbers: self.numbering(id),
+            fragments: self.takes_fragments(id),
+            drives_clock: self.drives_clock,
+            epoch: self.epoch,
+        }
+    }
+}
+
+fn stands(graph: &Graph, program: NodeId) -> ProcessRole {
+    match (graph.inputs(program).next(), graph.outputs(program).next()) {
+        (Some(_), Some(_)) => ProcessRole::Middle,
+        (Some(_), None) => ProcessRole::End,
+        (None, _) => ProcessRole::Head,
+    }
+}

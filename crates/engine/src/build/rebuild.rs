@@ -1,0 +1,149 @@
+//! Builds new content for running spaces from a new plan: nodes, rings and sinks, and placeholders
+//! for those that stay.
+//!
+//! As in the first build, steps that can fail run in the order in which they are cheapest to undo.
+//! Nothing that runs is touched: a failure releases what was built.
+
+use super::Drafted;
+use super::builder::{Builder, Draft, Succession, SwapContext, bell, reads, threads};
+use super::kernel;
+use crate::error::BuildError;
+use crate::kernel::point::Points;
+use crate::numbering::Ids;
+use crate::path::origins::Origins;
+use crate::path::running::{KernelExit, RunningRing, RunningSpace};
+use crate::path::{Extras, Settings};
+use crate::pools::intake_for;
+use buffer::pool::PoolConfig;
+use pipeline::plan::Plan;
+use runtime::space::assemble::Assembly;
+use runtime::space::swap::HotSwap;
+use runtime::space::{Parts, Space};
+use std::sync::Arc;
+use sys::memory::Lender;
+
+/// New content for the spaces of a part, ready for the hot swap.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// The spaces of the new plan, in its order.
+    pub(crate) spaces: Vec<PreparedSpace>,
+    pub(crate) rings: Vec<RunningRing>,
+    pub(crate) lenders: Vec<Arc<dyn Lender>>,
+    pub(crate) rising: Vec<KernelExit>,
+    pub(crate) successions: Vec<Succession>,
+}
+
+/// New content for a space.
+#[derive(Debug)]
+pub(crate) struct PreparedSpace {
+    pub(crate) running: RunningSpace,
+    /// The space, if it does not run yet.
+    pub(crate) fresh: Option<Space>,
+    pub(crate) graft: HotSwap,
+    /// True if output of kernel programs enters here, and the swap replaces those programs.
+    pub(crate) anew: bool,
+}
+
+/// Builds the new elements of a part for another plan.
+pub(crate) fn prepare(
+    (plan, ids): (&Plan, &Ids),
+    part: usize,
+    again: &SwapContext<'_>,
+    origins: &Origins,
+    (settings, extras): (Settings, &Extras),
+) -> Result<Prepared, BuildError> {
+    let spaces = threads(plan, part);
+    let running = again.part;
+    let mut all = Vec::new();
+    for space in &spaces {
+        let name = kernel::name(plan, *space);
+        let known = running.spaces.iter().find(|known| known.name == name);
+        let reads = reads(plan, *space);
+        all.push(match known {
+            Some(known) => {
+                if reads {
+                    // The space sleeps on descriptors from its next wake-up on; the alarm outlives
+                    // a failed swap.
+                    known.bell.add_alarm()?;
+                }
+                (Some(known.clone()), Arc::clone(&known.bell))
+            }
+            None => (None, Arc::new(bell(plan, *space, &extras.steps)?)),
+        });
+    }
+    // Kernel programs exist already; their owners install the successors, so no host is needed.
+    let points = Points::default();
+    let mut builder = Builder {
+        plan,
+        ids,
+        again: Some(again),
+        origins,
+        host: &points,
+        settings,
+        extras,
+        part,
+        spaces,
+        bells: all.iter().map(|(_, bell)| Arc::clone(bell)).collect(),
+        control: Arc::clone(&running.control),
+        demand: Arc::clone(&running.demand),
+        drives_clock: matches!(running.clock, runtime::space::Clock::Blocks(_)),
+        epoch: running.epoch,
+    };
+    let Drafted { rings, chains, drafts, lenders } = builder.draft_all(running.lenders.clone())?;
+    let rising = drafts.iter().flat_map(|draft| {
+        draft.rising.iter().map(|(local, ways)| KernelExit {
+            first: draft.assembly.nodes()[*local].planned,
+            ways: ways.iter().map(|(edge, _)| ids.edges[*edge]).collect(),
+        })
+    });
+    let rising = rising.collect();
+    let mut processors = builder.processors(&chains).into_iter();
+    let (mut spaces, mut successions) = (Vec::new(), Vec::new());
+    for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
+        let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
+        let anew = !successors.is_empty();
+        successions.extend(successors.into_iter().map(|(_, one)| one));
+        let graft = HotSwap {
+            assembly,
+            kept,
+            inputs,
+            intakes: lent,
+            renewed,
+            processor: processors.next().flatten(),
+        };
+        let (running, fresh) = match known {
+            Some(running) => (running, None),
+            None => {
+                let space = builder.empty(place)?;
+                let (orders, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
+                let running = RunningSpace { name: builder.name(place), orders, bell };
+                (running, Some(space))
+            }
+        };
+        spaces.push(PreparedSpace { running, fresh, graft, anew });
+    }
+    Ok(Prepared { spaces, rings, lenders, rising, successions })
+}
+
+impl Builder<'_> {
+    /// Builds a space without nodes.
+    fn empty(&self, place: usize) -> Result<Space, BuildError> {
+        let Some(again) = self.again else {
+            return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
+        };
+        let (nodes, shape) = Assembly::default().done();
+        Ok(Space::new(Parts {
+            name: self.name(place),
+            nodes,
+            shape,
+            intakes: vec![self.intake(intake_for(PoolConfig::default().segment))?],
+            work: self.pool(PoolConfig::default())?,
+            inputs: Vec::new(),
+            control: Arc::clone(&self.control),
+            bell: Arc::clone(&self.bells[place]),
+            clock: again.part.clock,
+            epoch: self.epoch,
+            options: self.options(again.part.left.clone(), again.spaces + self.spaces[place]),
+        }))
+    }
+}

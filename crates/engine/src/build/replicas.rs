@@ -1,0 +1,301 @@
+//! Replicas of a chain of filters, which share its work. The first space has the dispatcher, each
+//! of the chain's spaces has a replica, and one space has the join.
+//!
+//! In: a [`Replicas`] of the plan. Out: nodes in the drafts of its spaces. To the rest of the build
+//! the chain is one node: edges to its first filter lead to the dispatcher, and edges from its last
+//! filter leave the join.
+
+use super::builder::{Builder, Draft, Local};
+use super::nodes::wanted;
+use super::rings::RingEnds;
+use crate::error::BuildError;
+use buffer::ibuf::Lanes;
+use filter::Counts;
+use pipeline::ClassSet;
+use pipeline::graph::NodeId;
+use pipeline::plan::Replicas;
+use runtime::ledger::{EdgeKind, NodeName, RingEnd};
+use runtime::replicas::ReplicaProgress;
+use runtime::replicas::dispatch::Dispatcher;
+use runtime::space::Input;
+use runtime::space::join_state::{JOIN_COUNTERS, LocalReplica, ReplicaInput, ReplicaJoin};
+use runtime::space::node::{Node, Operator};
+use runtime::space::select::Wanted;
+use std::sync::Arc;
+
+/// The connections between the replicas of a chain, until they are placed.
+pub(super) struct ReplicatedChain {
+    board: Arc<ReplicaProgress>,
+    /// Spaces of the replicas, and of the join, as indices among the spaces of the part.
+    places: Vec<usize>,
+    join: usize,
+    /// Rings to and from each replica; empty if both ends are in one space.
+    to: Vec<RingEnds>,
+    from: Vec<RingEnds>,
+}
+
+impl ReplicatedChain {
+    /// Returns the pairs of spaces between which blocks cross, to the replicas and from them.
+    pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
+        let first = self.places.first().copied().unwrap_or(self.join);
+        self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
+    }
+
+    /// Returns the index of the replica in a space.
+    pub(super) fn copy_in(&self, place: usize) -> Option<usize> {
+        self.places.iter().position(|there| *there == place)
+    }
+}
+
+impl Builder<'_> {
+    /// Returns the replicated chains of this part, with the rings between their spaces.
+    pub(super) fn shared(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
+        let mut number = self.ids.copies;
+        self.copied().map(|copied| self.ends(copied, &mut number)).collect()
+    }
+
+    fn copied(&self) -> impl Iterator<Item = &Replicas> {
+        self.plan.replicas.iter().filter(|copied| self.spaces.contains(&copied.join))
+    }
+
+    fn space_index(&self, space: usize) -> Result<usize, BuildError> {
+        let found = self.spaces.iter().position(|known| *known == space);
+        found.ok_or_else(|| BuildError::Unexpected("a copy in another part".to_owned()))
+    }
+
+    fn ends(&self, copied: &Replicas, number: &mut usize) -> Result<ReplicatedChain, BuildError> {
+        let places = copied.spaces.iter().map(|space| self.space_index(*space));
+        let places = places.collect::<Result<Vec<usize>, _>>()?;
+        let join = self.space_index(copied.join)?;
+        let board = Arc::new(ReplicaProgress::new(places.len(), Arc::clone(&self.bells[join])));
+        let first = places.first().copied().unwrap_or(join);
+        let mut ring = |near: usize, far: usize, kind: EdgeKind| {
+            if near == far {
+                return Ok::<_, BuildError>(RingEnds::default());
+            }
+            *number += 1;
+            let mut ring = self.crossing(*number - 1, &copied.ring, Lanes::Marks, (near, far))?;
+            ring.export.iter_mut().for_each(|export| export.kind = kind);
+            Ok(ring)
+        };
+        let (mut to, mut from) = (Vec::new(), Vec::new());
+        for place in &places {
+            to.push(ring(first, *place, EdgeKind::Dispatch)?);
+            from.push(ring(*place, join, EdgeKind::Join)?);
+        }
+        Ok(ReplicatedChain { board, places, join, to, from })
+    }
+
+    /// Returns true if a node has replicas.
+    pub(super) fn is_copied(&self, id: NodeId) -> bool {
+        self.plan.replicas_of(id).is_some()
+    }
+
+    /// Returns true if an edge connects two filters of a replicated chain.
+    pub(super) fn is_within_copies(&self, edge: usize) -> bool {
+        let edge = &self.plan.graph.edges[edge];
+        let chain = self.plan.replicas_of(edge.from);
+        chain.is_some_and(|copied| copied.nodes.contains(&edge.to))
+    }
+
+    /// Adds a space's share of the replicated chains.
+    pub(super) fn copies(
+        &self,
+        place: usize,
+        shared: &mut [ReplicatedChain],
+        locals: &mut [Option<Local>],
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        for (copied, shared) in self.copied().zip(shared) {
+            let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
+                continue;
+            };
+            match shared.copy_in(place) {
+                Some(0) => locals[first.0] = Some(self.first_copy(copied, shared, draft)?),
+                Some(copy) if shared.join != place => {
+                    self.middle_copy(copied, shared, copy, draft)?;
+                }
+                _ => {}
+            }
+            if shared.join == place {
+                locals[last.0] = Some(self.join(copied, shared, draft)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the processor that each space is pinned to. Replicas get one processor each, as far
+    /// as there are enough: all are busy at once, and none may wait for another. [Par §IV-A]
+    pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
+        let mut processors = vec![None; self.spaces.len()];
+        let Ok(allowed) = sys::process::allowed_processors() else { return processors };
+        for shared in shared {
+            for (place, processor) in shared.places.iter().zip(&allowed) {
+                if let Some(known) = processors.get_mut(*place) {
+                    *known = Some(*processor);
+                }
+            }
+        }
+        processors
+    }
+
+    /// Builds the dispatcher, with the replica in its space if there is one. Returns the node at
+    /// which blocks enter.
+    fn first_copy(
+        &self,
+        copied: &Replicas,
+        shared: &mut ReplicatedChain,
+        draft: &mut Draft,
+    ) -> Result<Local, BuildError> {
+        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
+        let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.board), 0);
+        let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
+        let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
+        let deal = draft.assembly.node(deal);
+        for copy in 0..shared.places.len() {
+            let Some(export) = shared.to[copy].export.take() else {
+                let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+                draft.assembly.arc(deal, head, Wanted::All, false, NO_EDGE);
+                self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+                continue;
+            };
+            let edge = export.planned;
+            let title = (RingEnd::To, self.name(shared.places[copy]));
+            let out = draft.ring_node(title, planned, Some(export));
+            draft.assembly.arc(deal, out, Wanted::All, false, edge);
+        }
+        Ok(deal)
+    }
+
+    /// Builds a replica in a space that has neither the dispatcher nor the join.
+    fn middle_copy(
+        &self,
+        copied: &Replicas,
+        shared: &mut ReplicatedChain,
+        copy: usize,
+        draft: &mut Draft,
+    ) -> Result<(), BuildError> {
+        let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+        if let Some(import) = shared.to[copy].import.take() {
+            let from = self.name(shared.places[0]);
+            let node = self.enter(copied, from, head, import.planned, draft);
+            let own = LocalReplica { board: Arc::clone(&shared.board), number: copy, near: 0 };
+            draft.inputs.push(Input::Replica { node, import, ended: false, own });
+        }
+        self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+        Ok(())
+    }
+
+    /// Builds the join, with the replica in its space if there is one.
+    fn join(
+        &self,
+        copied: &Replicas,
+        shared: &mut ReplicatedChain,
+        draft: &mut Draft,
+    ) -> Result<Local, BuildError> {
+        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
+        let title = NodeName::ring(RingEnd::Join, &self.chain_name(copied));
+        let mut join =
+            Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTERS.len()));
+        join.counters = JOIN_COUNTERS;
+        let join = draft.assembly.node(join);
+        let mixed = copied.sharing.is_some();
+        if !mixed {
+            draft.assembly.in_turn(join);
+        }
+        let (copies, entries) = (shared.places.len(), copied.ring.entries);
+        let mut ways = Vec::new();
+        for copy in 0..copies {
+            if let Some(import) = shared.from[copy].import.take() {
+                let from = self.name(shared.places[copy]);
+                let node = self.enter(copied, from, join, import.planned, draft);
+                ways.push(ReplicaInput { node, import, entries, own: None });
+            } else if let Some(import) = shared.to[copy].import.take() {
+                let (head, last) = self.chain(copied, (copy, copies), draft)?;
+                let from = self.name(shared.places[0]);
+                let node = self.enter(copied, from, head, import.planned, draft);
+                draft.assembly.arc(last, join, self.leaves_copies(copied), false, NO_EDGE);
+                let own = LocalReplica { board: Arc::clone(&shared.board), number: copy, near: 0 };
+                ways.push(ReplicaInput { node, import, entries, own: Some(own) });
+            }
+        }
+        let gather = ReplicaJoin::new(Arc::clone(&shared.board), ways, join, mixed);
+        draft.inputs.push(Input::Join(Box::new(gather)));
+        Ok(join)
+    }
+
+    /// Builds the filters of one replica; returns the first and the last.
+    fn chain(
+        &self,
+        copied: &Replicas,
+        (copy, of): (usize, usize),
+        draft: &mut Draft,
+    ) -> Result<(Local, Local), BuildError> {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut locals: Vec<(NodeId, Local)> = Vec::new();
+        for id in &copied.nodes {
+            let mut made = self.node(*id, &[], Some((number(copy), number(of))))?;
+            made.counted = self.is_counted(*id);
+            made.fragments = self.takes_fragments(*id);
+            made.copied = true;
+            locals.push((*id, draft.assembly.node(made)));
+        }
+        for pair in locals.windows(2) {
+            let [(near, from), (far, to)] = pair else { continue };
+            let edges = self.plan.graph.edges.iter().enumerate();
+            for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
+                let number = self.ids.edges[at];
+                draft.assembly.arc(*from, *to, wanted(&edge.classes), false, number);
+            }
+        }
+        match (locals.first(), locals.last()) {
+            (Some((_, first)), Some((_, last))) => Ok((*first, *last)),
+            _ => Err(BuildError::Unexpected("a chain without filters".to_owned())),
+        }
+    }
+
+    /// Connects a replica's output to the join.
+    fn leave(
+        &self,
+        copied: &Replicas,
+        ring: &mut RingEnds,
+        (last, join): (Local, usize),
+        draft: &mut Draft,
+    ) {
+        let Some(export) = ring.export.take() else { return };
+        let edge = export.planned;
+        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
+        let out = draft.ring_node((RingEnd::To, self.name(join)), planned, Some(export));
+        draft.assembly.arc(last, out, self.leaves_copies(copied), false, edge);
+    }
+
+    /// Returns the union of the classes that the edges behind a chain select.
+    fn leaves_copies(&self, copied: &Replicas) -> Wanted {
+        let last = copied.nodes.last().copied();
+        let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
+        wanted(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
+    }
+
+    /// Builds the node at which a ring enters the space, connected to `to`.
+    fn enter(
+        &self,
+        copied: &Replicas,
+        from: String,
+        to: Local,
+        edge: usize,
+        draft: &mut Draft,
+    ) -> Local {
+        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
+        let enter = draft.ring_node((RingEnd::From, from), planned, None);
+        draft.assembly.arc(enter, to, Wanted::All, false, edge);
+        enter
+    }
+
+    fn chain_name(&self, copied: &Replicas) -> String {
+        let names = copied.nodes.iter().map(|id| self.plan.graph.node(*id).name());
+        names.collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// The number of an arc that is neither an edge of the graph nor a ring.
+const NO_EDGE: usize = usize::MAX;

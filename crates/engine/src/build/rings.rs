@@ -1,0 +1,246 @@
+//! Connections between spaces, and between nodes within a space: rings, arcs, and the doorbells on
+//! which spaces sleep.
+
+use super::builder::{Builder, Draft, Local};
+use super::nodes::wanted;
+use crate::error::BuildError;
+use crate::path::running::RunningRing;
+use crate::record::RecordMode;
+use buffer::crossing::{RingConfig, crossing};
+use buffer::ibuf::Lanes;
+use buffer::signal::moderate::Threshold;
+use filter::Counts;
+use pipeline::plan::{PlannedEdge, RingPlan};
+use runtime::ledger::{NodeName, RingEnd};
+use runtime::ring::{Export, Import};
+use runtime::space::Input;
+use runtime::space::key::NodeKey;
+use runtime::space::node::{Node, Operator};
+use runtime::space::select::Wanted;
+use std::sync::Arc;
+use sys::steps::Resource;
+
+/// The ends of a ring, until they are placed at two nodes.
+///
+/// Edges from one space to one node share a ring: they merge, in order, before they cross.
+pub(super) struct PendingRing {
+    pub(super) edges: Vec<usize>,
+    ends: RingEnds,
+    /// For a ring that already runs: its number, and whether its reader end has been placed.
+    kept: Option<(usize, bool)>,
+    /// The node in the writing space at which the edges merge, once built.
+    enter: Option<Local>,
+}
+
+/// The two ends of a ring, until each is placed.
+#[derive(Default)]
+pub(super) struct RingEnds {
+    pub(super) export: Option<Export>,
+    pub(super) import: Option<Import>,
+}
+
+impl PendingRing {
+    /// Returns the ends of a ring that already runs.
+    fn kept(edge: usize, number: usize) -> Self {
+        let kept = Some((number, false));
+        Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
+    }
+}
+
+/// Minimum number of entries of a ring during a replay.
+const ENTRIES_PLAYED: usize = 1 << 16;
+
+impl Draft {
+    /// Adds the node at one end of a ring.
+    pub(super) fn ring_node(
+        &mut self,
+        (end, name): (RingEnd, String),
+        planned: usize,
+        export: Option<Export>,
+    ) -> Local {
+        let part = export.map_or(Operator::Pass, |export| Operator::Export(Box::new(export)));
+        let title = NodeName::ring(end, &name);
+        self.assembly.node(Node::new(title, planned, part, Counts::default()))
+    }
+}
+
+impl Builder<'_> {
+    /// Builds the rings between the spaces of this part, and finds the ones that already run.
+    pub(super) fn rings(&self) -> Result<Vec<PendingRing>, BuildError> {
+        let edges = &self.plan.graph.edges;
+        let mut rings: Vec<PendingRing> = Vec::new();
+        for (index, planned) in self.plan.edges.iter().enumerate() {
+            let PlannedEdge::Ring(ring) = planned else { continue };
+            let edge = &edges[index];
+            let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+            let (Some(near), Some(far)) = (near, far) else { continue };
+            // A kernel program's blocks surface in a thread, which may be the one they are for.
+            if near == far {
+                continue;
+            }
+            let shared = rings.iter_mut().find(|ends| {
+                let first = &edges[ends.edges[0]];
+                first.to == edge.to && self.leaves(first.from) == Some(near)
+            });
+            match shared {
+                Some(ends) => ends.edges.push(index),
+                None => {
+                    let known = self.again.and_then(|again| {
+                        let wanted = self.wanted_ring(index, near, far, ring.stride);
+                        again.part.rings.iter().find(|known| known.is_same(&wanted))
+                    });
+                    rings.push(match known {
+                        Some(known) => PendingRing::kept(index, known.number),
+                        None => self.ring(index, ring, (near, far))?,
+                    });
+                }
+            }
+        }
+        Ok(rings)
+    }
+
+    /// Returns the description of the ring that this edge needs, in terms that outlive the plan.
+    fn wanted_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
+        RunningRing {
+            number: self.ids.edges[edge],
+            near: self.name(near),
+            far: self.name(far),
+            to: self.number(self.plan.graph.edges[edge].to),
+            stride,
+            marks: matches!(self.lanes(edge, stride), Lanes::Marks),
+        }
+    }
+
+    /// Returns the description of a ring for the running state.
+    pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
+        let first = ends.edges[0];
+        let edge = &self.plan.graph.edges[first];
+        let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+        let stride = match &self.plan.edges[first] {
+            PlannedEdge::Ring(ring) => ring.stride,
+            _ => 0,
+        };
+        let ring = self.wanted_ring(first, near.unwrap_or(0), far.unwrap_or(0), stride);
+        RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
+    }
+
+    /// Returns the metadata columns that a ring for this edge carries.
+    fn lanes(&self, edge: usize, stride: usize) -> Lanes {
+        match stride {
+            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,
+            16 => Lanes::Pointer,
+            32 => Lanes::Context,
+            _ => Lanes::Marks,
+        }
+    }
+
+    fn ring(
+        &self,
+        edge: usize,
+        ring: &RingPlan,
+        (near, far): (usize, usize),
+    ) -> Result<PendingRing, BuildError> {
+        let lanes = self.lanes(edge, ring.stride);
+        // A replaying space reads its inputs in the recorded order, while its other rings fill up.
+        let entries = match self.extras.tape {
+            RecordMode::Play(_) => ring.entries.max(ENTRIES_PLAYED),
+            _ => ring.entries,
+        };
+        let ring = RingPlan { entries, ..ring.clone() };
+        let ends = self.crossing(self.ids.edges[edge], &ring, lanes, (near, far))?;
+        Ok(PendingRing { edges: vec![edge], ends, kept: None, enter: None })
+    }
+
+    /// Creates a ring between two spaces.
+    pub(super) fn crossing(
+        &self,
+        number: usize,
+        ring: &RingPlan,
+        lanes: Lanes,
+        (near, far): (usize, usize),
+    ) -> Result<RingEnds, BuildError> {
+        let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
+        let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
+        self.extras.steps.take(Resource::Memory, "a ring between spaces")?;
+        let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
+        let (writer, mut readers) =
+            made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
+        let import = readers.pop().map(|reader| Import::new(number, reader));
+        let threshold = Threshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
+        let export = Some(Export::new(number, writer, (near, far), threshold));
+        Ok(RingEnds { export, import })
+    }
+
+    /// Connects the nodes of a space to each other, and those at its border to the rings.
+    pub(super) fn arcs(
+        &self,
+        place: usize,
+        locals: &[Option<Local>],
+        draft: &mut Draft,
+        rings: &mut [PendingRing],
+    ) -> Result<(), BuildError> {
+        let graph = &self.plan.graph;
+        for (index, edge) in graph.edges.iter().enumerate() {
+            if self.is_within_copies(index) {
+                continue;
+            }
+            let wanted = wanted(&edge.classes);
+            let number = self.ids.edges[index];
+            let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
+            // A program has one half in this space, which may be the other half.
+            let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
+            let to = locals[edge.to.0].filter(|_| self.enters(edge.to) == Some(place));
+            match (from, to, ring) {
+                // [`Builder::arcs_out_of_kernel`] adds these.
+                (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
+                (Some(from), Some(to), _) => {
+                    draft.assembly.arc(from, to, wanted, edge.back, number);
+                }
+                (Some(from), None, Some(ends)) => {
+                    let Some(out) = self.way_out(draft, ends, index) else { continue };
+                    draft.assembly.arc(from, out, wanted, false, number);
+                }
+                (None, Some(to), Some(ends)) => {
+                    let kept = ends.kept.as_mut().filter(|(_, placed)| !placed);
+                    let kept = kept.map(|(number, placed)| {
+                        *placed = true;
+                        *number
+                    });
+                    let import = ends.ends.import.take();
+                    if kept.is_none() && import.is_none() {
+                        continue;
+                    }
+                    let from = self.leaves(edge.from).map(|place| self.name(place));
+                    let title = (RingEnd::From, from.unwrap_or_default());
+                    let enter = draft.ring_node(title, self.number(edge.to), None);
+                    draft.assembly.arc(enter, to, Wanted::All, false, number);
+                    draft.kept.extend(kept.map(|number| (enter, NodeKey::Import(number))));
+                    let ring = |import| Input::Ring { node: enter, import, ended: false };
+                    draft.inputs.extend(import.map(ring));
+                }
+                _ => {}
+            }
+        }
+        self.arcs_out_of_kernel(place, locals, draft, rings)
+    }
+
+    /// Returns the node at which an edge of the graph leaves this space over a ring.
+    pub(super) fn way_out(
+        &self,
+        draft: &mut Draft,
+        ends: &mut PendingRing,
+        edge: usize,
+    ) -> Option<Local> {
+        let export = ends.ends.export.take();
+        let kept = ends.kept.filter(|_| ends.enter.is_none()).map(|(number, _)| number);
+        if export.is_some() || kept.is_some() {
+            let edge = &self.plan.graph.edges[edge];
+            let to = self.enters(edge.to).map(|place| self.name(place));
+            let title = (RingEnd::To, to.unwrap_or_default());
+            let out = draft.ring_node(title, self.number(edge.from), export);
+            draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));
+            ends.enter = Some(out);
+        }
+        ends.enter
+    }
+}

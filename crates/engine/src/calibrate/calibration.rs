@@ -1,0 +1,60 @@
+//! The figures of a calibration, and the minimum over rounds.
+
+use pipeline::plan::{Costs, FilterCost};
+use std::error::Error;
+
+/// The result of a calibration.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The cost table; figures that could not be measured have their built-in values.
+    pub costs: Costs,
+    /// Figures that could not be measured, with the reasons.
+    pub missing: Vec<(String, String)>,
+}
+
+/// A measurement, or the reason that it failed.
+pub(super) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+impl Calibration {
+    /// Records a cost in ns, or the reason that it is missing.
+    pub(super) fn note(&mut self, name: &str, measured: Result<f64>) {
+        match measured {
+            Ok(ns) => {
+                self.costs.set(name, ns);
+            }
+            Err(why) => self.miss(&[name], &*why),
+        }
+    }
+
+    /// Records the cost of a filter per block and per byte, or the reason that it is missing.
+    pub(super) fn note_filter(&mut self, name: &str, kernel: bool, measured: Result<(f64, f64)>) {
+        let place = if kernel { "the kernel" } else { "a thread" };
+        match measured {
+            Ok((block, byte)) => {
+                self.costs.put(FilterCost { filter: name.to_owned(), kernel, block, byte });
+            }
+            Err(why) => self.miss(&[&format!("{name} in {place}")], &*why),
+        }
+    }
+
+    /// Records the reason that costs are missing.
+    pub(super) fn miss(&mut self, names: &[&str], why: &dyn Error) {
+        let missing = |name: &&str| ((*name).to_owned(), why.to_string());
+        self.missing.extend(names.iter().map(missing));
+    }
+}
+
+/// Returns the minimum of repeated measurements.
+pub(super) fn best(rounds: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+    (0..rounds).try_fold(f64::INFINITY, |best, _| Ok(best.min(measure()?)))
+}
+
+/// Returns the minimum time per call in ns, over several rounds.
+pub(super) fn least(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
+    let round = |_| {
+        let begin = sys::clock::monotonic();
+        work(calls);
+        (sys::clock::monotonic() - begin) as f64 / f64::from(calls)
+    };
+    (0..rounds).map(round).fold(f64::INFINITY, f64::min)
+}

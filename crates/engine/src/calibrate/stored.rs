@@ -1,0 +1,164 @@
+//! The persisted cost table: the file `costs` in the user's state directory.
+//!
+//! It records the time and the machine of the measurement. A table of another kernel or processor
+//! is not used. A malformed file is reported, and the built-in table is used.
+
+use pipeline::plan::Costs;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The first line of the file.
+const HEAD: &str = "streamline costs of a machine";
+/// Maximum size of the file in bytes.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// A persisted cost table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredCosts {
+    /// Time of measurement, in seconds since 1970.
+    pub measured: u64,
+    /// The kernel release on which it was measured.
+    pub release: String,
+    /// The model of the processor.
+    pub processor: String,
+    /// The table.
+    pub costs: Costs,
+}
+
+/// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
+/// `~/.local/state/streamline`. `None` if neither variable holds an absolute path.
+#[must_use]
+pub fn folder() -> Option<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
+    Some(base.join("streamline"))
+}
+
+/// Returns the path of the table in a directory.
+#[must_use]
+pub fn path(folder: &Path) -> PathBuf {
+    folder.join("costs")
+}
+
+/// Reads the table in this directory. Returns `None` if there is no file.
+///
+/// # Errors
+///
+/// Fails with a message if the file cannot be read, is too long or is malformed.
+pub fn load(folder: &Path) -> Result<Option<StoredCosts>, String> {
+    let path = path(folder);
+    let name = path.display();
+    let length = match fs::metadata(&path) {
+        Ok(meta) => meta.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("cannot read {name}: {error}")),
+    };
+    if length > BYTES_MAX {
+        return Err(format!("{name} is too long for a table"));
+    }
+    let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    StoredCosts::parse(&text).map(Some).map_err(|why| format!("{name}: {why}"))
+}
+
+impl StoredCosts {
+    /// Creates a table with the current time and this machine.
+    #[must_use]
+    pub fn now(costs: Costs) -> Self {
+        let measured = sys::clock::real() / 1_000_000_000;
+        let release = sys::machine::Machine::detect().release;
+        Self { measured, release, processor: processor(), costs }
+    }
+
+    /// Checks that the table was measured on this machine. The error names the other kernel and
+    /// processor.
+    pub fn is_of_this_machine(&self) -> Result<(), String> {
+        let (release, processor) = (sys::machine::Machine::detect().release, processor());
+        match self.release == release && self.processor == processor {
+            true => Ok(()),
+            false => Err(format!("measured on Linux {}, {}", self.release, self.processor)),
+        }
+    }
+
+    /// Formats the age of the table.
+    #[must_use]
+    pub fn age(&self) -> String {
+        let now = sys::clock::real() / 1_000_000_000;
+        match now.saturating_sub(self.measured) {
+            0..120 => "just now".to_owned(),
+            s @ 120..7_200 => format!("{} minutes ago", s / 60),
+            s @ 7_200..172_800 => format!("{} hours ago", s / 3_600),
+            s => format!("{} days ago", s / 86_400),
+        }
+    }
+
+    /// Writes the table to this directory, atomically, and returns the path of the file.
+    pub fn store(&self, folder: &Path) -> Result<PathBuf, String> {
+        let path = path(folder);
+        let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+        fs::create_dir_all(folder).map_err(why)?;
+        let new = folder.join(format!("costs.{}", std::process::id()));
+        let mut file = fs::File::create(&new).map_err(why)?;
+        let written = file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all());
+        let moved = written.and_then(|()| fs::rename(&new, &path));
+        if moved.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        moved.map(|()| path.clone()).map_err(why)
+    }
+
+    fn text(&self) -> String {
+        let Self { measured, release, processor, costs } = self;
+        let costs = costs.text();
+        format!("{HEAD}\nmeasured {measured}\nkernel {release}\nprocessor {processor}\n{costs}")
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.splitn(5, '\n');
+        let mut line = |word: &str| {
+            let line = parts.next().and_then(|line| line.strip_prefix(word));
+            line.ok_or_else(|| format!("no line `{}`", word.trim()))
+        };
+        line(HEAD)?;
+        let measured = line("measured ")?.parse().map_err(|_| "no time".to_owned())?;
+        let (release, processor) = (line("kernel ")?.to_owned(), line("processor ")?.to_owned());
+        let costs = Costs::parse(line("")?)?;
+        Ok(Self { measured, release, processor, costs })
+    }
+}
+
+/// Returns the model of the processor, as named by the kernel.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        matches!(name.trim(), "model name" | "CPU part").then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(named).unwrap_or_else(|| "unknown".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_cost_table_is_read_back() {
+        let folder = std::env::temp_dir().join(format!("streamline-kept-{}", std::process::id()));
+        assert_eq!(load(&folder), Ok(None));
+        let mut kept =
+            StoredCosts::now(Costs { version: pipeline::plan::COSTS_VERSION, ..Costs::default() });
+        kept.costs.call = 1.5;
+        let path = kept.store(&folder).unwrap();
+        assert_eq!(path, folder.join("costs"));
+        let found = load(&folder).unwrap().unwrap();
+        assert_eq!(found, kept);
+        assert!(found.is_of_this_machine().is_ok() && found.age() == "just now");
+        let there = StoredCosts { release: "4.0".to_owned(), ..kept };
+        assert!(there.is_of_this_machine().is_err());
+        fs::write(&path, "something else\n").unwrap();
+        assert!(load(&folder).unwrap_err().contains("no line `streamline costs"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

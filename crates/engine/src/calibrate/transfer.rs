@@ -1,0 +1,75 @@
+//! Costs of moving blocks: copies, rings between threads, wake-ups.
+
+use super::calibration::{Calibration, Result, least};
+use super::user::timed;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes over which the copies spread: more than an L1 cache, less than an L2 cache.
+const SPREAD: usize = 256 << 10;
+const KILOBYTE: usize = 1 << 10;
+/// Number of blocks that cross a ring.
+const CROSSED: u32 = 200_000;
+
+pub(super) fn measure(calibration: &mut Calibration) {
+    let (mut from, mut to) = (vec![1_u8; SPREAD], vec![0_u8; SPREAD]);
+    let copies = u32::try_from(SPREAD / KILOBYTE).unwrap_or(1);
+    let copy = least(20, copies, |_| {
+        for (from, to) in from.chunks(KILOBYTE).zip(to.chunks_mut(KILOBYTE)) {
+            to.copy_from_slice(black_box(from));
+        }
+        black_box(&mut to);
+    });
+    calibration.note("copy", Ok(copy));
+    let look = least(20, copies, |_| {
+        let sums = from
+            .chunks(KILOBYTE)
+            .map(|kilobyte| kilobyte.iter().map(|byte| u64::from(*byte)).sum::<u64>());
+        black_box(sums.sum::<u64>());
+        black_box(&mut from);
+    });
+    calibration.note("kilobyte", Ok(look));
+    calibration.note("ring", crossing());
+    calibration.note("wake", wake());
+    let call = timed(&format!("generate count={CROSSED} | discard"), "discard", 3);
+    calibration.note("call", call.map(|call| call.ns));
+}
+
+/// Measures the cost of passing an entry through a ring, in ns, with both ends in one thread that
+/// never sleeps.
+fn crossing() -> Result<f64> {
+    let near = super::user::whole(&format!("generate count={CROSSED} | discard"), 3)?;
+    let far = super::user::whole(&format!("generate count={CROSSED} | discard@thread1"), 3)?;
+    Ok((far - near).max(1.0))
+}
+
+/// Measures the cost of waking a sleeping thread, in ns: the median of the measured wake-ups.
+fn wake() -> Result<f64> {
+    const WAKES: u32 = 200;
+    /// Minimum sleep before a wake-up in ns, after which the processor may have halted.
+    const ASLEEP_NS: u64 = 100_000;
+    let woken = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&woken);
+    let sleeper = std::thread::Builder::new().spawn(move || {
+        while seen.load(Ordering::Acquire) < WAKES {
+            std::thread::park();
+            seen.fetch_add(1, Ordering::Release);
+        }
+    });
+    let sleeper = sleeper?;
+    let mut costs = Vec::new();
+    while woken.load(Ordering::Acquire) < WAKES && !sleeper.is_finished() {
+        let begin = sys::clock::monotonic();
+        while sys::clock::monotonic() - begin < ASLEEP_NS {
+            std::hint::spin_loop();
+        }
+        let begin = sys::clock::monotonic();
+        sleeper.thread().unpark();
+        costs.push(sys::clock::monotonic() - begin);
+    }
+    sleeper.thread().unpark();
+    sleeper.join().map_err(|_| "the sleeper failed")?;
+    costs.sort_unstable();
+    costs.get(costs.len() / 2).map(|ns| *ns as f64).ok_or_else(|| "nobody slept".into())
+}

@@ -1,0 +1,126 @@
+//! Other values of arguments, set in the running filters: nothing is built, and no state moves.
+//!
+//! All spaces that run one of the filters, replicas included, are borrowed at block boundaries. So
+//! the values change in all of them or in none, and nothing of them runs meanwhile. Filters in the
+//! kernel and in sandboxes go the way of every other change: their successors inherit the state.
+
+use super::outcome::{ChangeError, SwitchReport};
+use crate::path::running::PathState;
+use crate::record::{self, RecordMode};
+use filter::Arguments;
+use pipeline::Registry;
+use pipeline::edit::{Edit, differ_in_arguments};
+use pipeline::graph::{Graph, NodeId, Step};
+use pipeline::plan::{Plan, SpaceKind, complete};
+use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Other arguments of filters in threads; the request is otherwise the same.
+pub(super) struct InPlace {
+    /// The running plan with these arguments.
+    pub(super) plan: Plan,
+    nodes: Vec<NodeId>,
+}
+
+impl InPlace {
+    /// Returns the change to this request; `None` if it cannot be made in place.
+    pub(super) fn of(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
+        if !differ_in_arguments(&graph.text, state.text.as_deref()?) {
+            return None;
+        }
+        let old = &state.plan;
+        let (mut graph, _) = complete(graph.clone(), registry);
+        let mut nodes = Vec::new();
+        for (at, new) in graph.nodes.iter_mut().enumerate() {
+            let Step::Filter(new) = &mut new.step else { continue };
+            let before = old.graph.nodes.get(at)?.filter()?;
+            if !new.is_same(before) || new.is_untrusted() != before.is_untrusted() {
+                return None;
+            }
+            (new.pin, new.pin_reason) = (before.pin.clone(), before.pin_reason);
+            nodes.extend(new.is_set_otherwise(before).then_some(NodeId(at)));
+        }
+        let in_thread = |id: &NodeId| old.space_of(*id).kind == SpaceKind::Thread;
+        let plan = Plan { graph, ..old.clone() };
+        (!nodes.is_empty() && nodes.iter().all(in_thread)).then_some(Self { plan, nodes })
+    }
+
+    /// Sets the arguments, within `limit`. Fails without effect if a space cannot be borrowed in
+    /// time, or if a filter refuses its arguments.
+    pub(super) fn make(
+        self,
+        state: &mut PathState,
+        (edit, text): (&Edit, String),
+        tape: &RecordMode,
+        limit: Duration,
+    ) -> Result<SwitchReport, ChangeError> {
+        let deadline = limit.saturating_add(Duration::from_nanos(sys::clock::monotonic()));
+        let stalls = match tape {
+            RecordMode::Play(replay) => Some(&*replay.stalls),
+            _ => None,
+        };
+        let mut begin = None;
+        let mut lent: Vec<ExclusiveBorrow> = Vec::new();
+        for queue in self.queues(state) {
+            let now = Duration::from_nanos(sys::clock::monotonic());
+            stalls.iter().for_each(|stalls| stalls.takes(&queue.status));
+            let borrowed = queue.borrow(deadline.saturating_sub(now));
+            stalls.iter().for_each(|stalls| stalls.goes_on());
+            match borrowed {
+                Ok(space) => lent.push(space),
+                Err(why) => {
+                    lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+                    return Err(why.into());
+                }
+            }
+            begin.get_or_insert_with(sys::clock::monotonic);
+        }
+        let set = |lent: &mut [ExclusiveBorrow], values: &[(usize, Arguments)]| {
+            lent.iter_mut().try_for_each(|lent| lent.space.set(values))
+        };
+        if let Err(mistake) = set(&mut lent, &self.values(&self.plan, state)) {
+            // A filter accepts the arguments with which it ran.
+            let _ = set(&mut lent, &self.values(&state.plan, state));
+            lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+            return Err(ChangeError::Refused(mistake.to_string()));
+        }
+        let first = lent.first().ok_or(CommandError::Ended)?;
+        let position = first.space.counted().position();
+        lent.iter_mut().for_each(|lent| lent.space.note_set(state.changes));
+        if let RecordMode::Record(recording) = tape {
+            let (number, layout) = (state.changes, record::layout(&self.plan));
+            let (edit, text) = (edit.clone(), text.clone());
+            recording.change(&record::Change { number, edit, text, layout });
+        }
+        lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+        let paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
+        (state.plan, state.text) = (self.plan, Some(text.clone()));
+        state.changes += 1;
+        Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
+    }
+
+    /// Returns the command queues of the spaces that run the filters, sources first.
+    fn queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
+        let (mut queues, plan) = (Vec::new(), &self.plan);
+        let all = |id: &NodeId| match plan.replicas_of(*id) {
+            Some(replicas) => replicas.spaces.clone(),
+            None => vec![plan.placements[id.0].space],
+        };
+        let planned: Vec<_> =
+            self.nodes.iter().flat_map(all).map(|space| &plan.spaces[space]).collect();
+        for (at, part) in state.parts.iter().enumerate() {
+            let runs = |name: &str| planned.iter().any(|s| s.part == at && s.name == name);
+            let spaces = part.spaces.iter().filter(|space| runs(&space.name));
+            queues.extend(spaces.map(|space| Arc::clone(&space.orders)));
+        }
+        queues
+    }
+
+    /// Returns the arguments of the filters in a plan, by the number of their node.
+    fn values(&self, plan: &Plan, state: &PathState) -> Vec<(usize, Arguments)> {
+        let used = |id: &NodeId| Some((state.ids.nodes[id.0], plan.graph.node(*id).filter()?));
+        let used = self.nodes.iter().filter_map(used);
+        used.map(|(number, used)| (number, used.arguments.clone())).collect()
+    }
+}

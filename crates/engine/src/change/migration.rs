@@ -1,0 +1,181 @@
+//! Moves a filter with its state to another process: out of its sandbox, into one, or from one to
+//! another. (CONTRACT 15, FEATURES V18)
+//!
+//! In: spaces that are stopped, and their new content. The state is saved once the filter has
+//! processed all earlier blocks, and restored in the new place, before any step that cannot be
+//! undone; saving does not consume the state. Only when nothing else can fail, the old filter is
+//! released ([`FilterMigration::commit`]). A failure until then leaves the old filter unchanged,
+//! unless the old filter itself failed; then its arc ends, as it always does.
+//!
+//! docs/book/decisions/0041-untrusted-state.md
+
+use super::outcome::{ChangeError, SwitchReport};
+use super::switch::{SpaceSwitch, StoppedSpace};
+use crate::sandbox::{Account, Exit, entrance_of, exit_of};
+use runtime::space::node::{Node, Operator};
+use runtime::space::saved::SavedState;
+
+/// The move of one filter.
+#[derive(Debug)]
+pub(super) struct FilterMigration {
+    /// The number of its node.
+    number: usize,
+    /// Its saved state, once saved.
+    saved: Option<SavedState>,
+    /// Final counters of its process, if it had one, and the number of blocks received from it.
+    account: Option<(Account, u64)>,
+    /// Its place before the move.
+    at: FilterOrigin,
+}
+
+/// The place at which a filter ran. Spaces are indices into the list of stopped spaces.
+#[derive(Clone, Copy, Debug)]
+enum FilterOrigin {
+    Unknown,
+    /// In a thread of this space.
+    Here(usize),
+    /// In a process: the space that feeds it, and the space that receives its output.
+    Apart(usize, usize),
+}
+
+type Taken = [(SpaceSwitch, StoppedSpace)];
+
+impl FilterMigration {
+    pub(super) const fn new(number: usize) -> Self {
+        Self { number, saved: None, account: None, at: FilterOrigin::Unknown }
+    }
+
+    /// Saves the filter's state, if the spaces that run the filter have stopped.
+    pub(super) fn save(&mut self, taken: &mut Taken) -> Result<(), ChangeError> {
+        if self.saved.is_some() {
+            return Ok(());
+        }
+        let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space()).enumerate();
+        let here = spaces.find_map(|(at, space)| Some((at, space.save(self.number)?)));
+        if let Some((at, saved)) = here {
+            (self.at, self.saved) = (FilterOrigin::Here(at), Some(saved));
+            return Ok(());
+        }
+        let number = self.number;
+        let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
+        let entrance = spaces.position(|space| space.half(number, entrance_of).is_some());
+        let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
+        let exit = spaces.position(|space| space.half(number, exit_of).is_some());
+        let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
+        self.at = FilterOrigin::Apart(entrance, exit);
+        let (saved, account, given) = self.ask(taken, (entrance, exit)).map_err(|why| {
+            ChangeError::Refused(format!("what it knows was not told: the filter {why}"))
+        })?;
+        (self.saved, self.account) = (Some(saved), Some((account, given)));
+        Ok(())
+    }
+
+    /// Requests the state of a process, and forwards its output up to then along the old arcs.
+    fn ask(
+        &self,
+        taken: &mut Taken,
+        (entrance, exit): (usize, usize),
+    ) -> Result<(SavedState, Account, u64), String> {
+        let number = self.number;
+        let gone = || "has ended".to_owned();
+        taken[exit].1.space().half(number, exit_of).ok_or_else(gone)?.expect();
+        let mut asked = false;
+        loop {
+            let to = taken[entrance].1.space().half(number, entrance_of).ok_or_else(gone)?;
+            if !asked {
+                asked = to.ask()?;
+            }
+            let space = taken[exit].1.space();
+            let open = space.pull_half(number);
+            let from = space.half(number, exit_of).ok_or_else(gone)?;
+            if let Some(known) = from.known()? {
+                return Ok(known);
+            }
+            if !open {
+                return Err("ends with its path".to_owned());
+            }
+            from.rest(asked);
+        }
+    }
+
+    /// Restores the saved state in the new filter.
+    pub(super) fn restore(&self, taken: &mut Taken) -> Result<(), ChangeError> {
+        let refused = |why: &str| ChangeError::Refused(format!("the new filter {why}"));
+        let Some(saved) = &self.saved else {
+            return Err(ChangeError::Refused("it runs nowhere any more".to_owned()));
+        };
+        for (target, stopped) in taken.iter_mut() {
+            let is = |node: &&mut Node| {
+                node.planned == self.number && matches!(node.operator, Operator::Filter(_))
+            };
+            if let Some(node) = target.new_nodes().iter_mut().find(is) {
+                let taught = stopped.space().teach(node, saved);
+                return taught.map_err(|why| refused(&format!("is not given it: {why}")));
+            }
+        }
+        let number = self.number;
+        let entrance = taken.iter_mut().find_map(|(target, _)| target.half(number, entrance_of));
+        entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
+        let exit = taken.iter_mut().find_map(|(target, _)| target.half(number, exit_of));
+        exit.map_or(Ok(()), Exit::wait_restored).map_err(|why| refused(&why))
+    }
+
+    /// Undoes the move; the old filter resumes.
+    pub(super) fn undo(&self, taken: &mut Taken) {
+        for (target, stopped) in taken.iter_mut() {
+            // Held blocks alone lie outside the filter.
+            let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
+            for node in target.new_nodes().iter_mut().filter(is) {
+                stopped.space().empty(node);
+            }
+        }
+        let FilterOrigin::Apart(entrance, exit) = self.at else { return };
+        if let Some(from) = taken[exit].1.space().half(self.number, exit_of) {
+            from.forget();
+        }
+        if let Some(to) = taken[entrance].1.space().half(self.number, entrance_of) {
+            to.resume();
+        }
+    }
+
+    /// Completes the move. Compares the counters that the process reports with the blocks sent to
+    /// it and received from it.
+    pub(super) fn commit(&self, taken: &mut Taken, switched: &mut SwitchReport) {
+        let number = self.number;
+        let (entrance, exit) = match self.at {
+            FilterOrigin::Unknown => return,
+            FilterOrigin::Here(at) => return taken[at].1.space().forget(number),
+            FilterOrigin::Apart(entrance, exit) => (entrance, exit),
+        };
+        if let Some(from) = taken[exit].1.space().half(number, exit_of) {
+            from.leave();
+        }
+        let handed_over = taken[entrance].1.space().half(number, entrance_of).map_or(0, |to| {
+            to.leave();
+            to.handed_over()
+        });
+        if let Some((account, given)) = &self.account {
+            let pairs = [
+                (handed_over, account.taken),
+                (account.came, account.became),
+                (account.given, *given),
+            ];
+            for (before, after) in pairs {
+                switched.lost += before.saturating_sub(after);
+                switched.duplicated += after.saturating_sub(before);
+            }
+        }
+    }
+
+    /// Returns the number of held blocks that the filter brings back from its process. They were
+    /// counted as consumed when they went there.
+    pub(super) fn brings_home(&self, taken: &mut Taken) -> u64 {
+        let is = |node: &&mut Node| {
+            node.planned == self.number && matches!(node.operator, Operator::Filter(_))
+        };
+        let home =
+            taken.iter_mut().any(|(target, _)| target.new_nodes().iter_mut().find(is).is_some());
+        let held = self.saved.as_ref().map_or(0, |saved| saved.held().blocks);
+        if home { held } else { 0 }
+    }
+}

@@ -1,0 +1,92 @@
+//! The outcome of a change: the ledger of the switch, or the reason that the path runs as before.
+
+use crate::error::BuildError;
+use crate::kernel::SwitchError;
+use endpoint::DropReason;
+use pipeline::Diagnostic;
+use pipeline::edit::InvalidEdit;
+use pipeline::plan::Unplaceable;
+use runtime::commands::CommandError;
+use runtime::report::NodeReport;
+use std::fmt;
+
+/// The ledger of a switch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SwitchReport {
+    /// Number of blocks that had entered the first switched space; only the old graph processed
+    /// them.
+    pub position: u64,
+    /// Blocks that entered the old graph and never left it.
+    pub lost: u64,
+    /// Blocks that left the old graph more than once, or that both graphs processed.
+    pub duplicated: u64,
+    /// Blocks that reached the new graph before the old one was finished.
+    pub reordered: u64,
+    /// Blocks in rings of leaving spaces that had not ended at the time of this report; they are
+    /// still processed.
+    pub draining: u64,
+    /// Duration of the pause in ns, from the first space that stopped to the last that resumed.
+    pub paused_ns: u64,
+    /// Blocks lost by sources during the switch, before they entered the path: name, place, count.
+    pub source_drops: Vec<(String, DropReason, u64)>,
+    /// Reports of removed filters and sinks, by node number.
+    pub reports: Vec<NodeReport>,
+    /// The text of the request that runs now.
+    pub text: String,
+}
+
+impl fmt::Display for SwitchReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { position, lost, duplicated, reordered, draining, paused_ns, .. } = self;
+        let paused = paused_ns / 1000;
+        write!(f, "switched at block {position}: lost {lost}, duplicated {duplicated}, ")?;
+        write!(f, "reordered {reordered}, paused {paused} µs")?;
+        if *draining > 0 {
+            write!(f, "; {draining} still drain")?;
+        }
+        for (name, place, blocks) in &self.source_drops {
+            write!(f, "; `{name}` lost {blocks} meanwhile ({place})")?;
+        }
+        Ok(())
+    }
+}
+
+/// The reason that a path was not changed. It runs as before.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The edit does not fit the request.
+    #[error("{0}")]
+    Misfit(InvalidEdit),
+    /// The new request has mistakes.
+    #[error("{}", pipeline::render(.text, .mistakes, false))]
+    Mistakes {
+        /// The text of the new request.
+        text: String,
+        /// The mistakes in it.
+        mistakes: Vec<Diagnostic>,
+    },
+    /// No space can run a node of the new request.
+    #[error("{0}")]
+    Unplaceable(Unplaceable),
+    /// A new element could not be built.
+    #[error("{0}")]
+    Build(#[from] BuildError),
+    /// A space did not stop in time, or has ended.
+    #[error("{0}")]
+    NotTaken(#[from] CommandError),
+    /// The change is impossible while the path runs; the text is the reason.
+    #[error("{0}")]
+    Refused(String),
+    /// The process that runs a part of the path was restarted meanwhile; a retry may succeed.
+    #[error("{0}")]
+    Again(String),
+}
+
+impl From<SwitchError> for ChangeError {
+    fn from(why: SwitchError) -> Self {
+        match why {
+            SwitchError::Refused(why) => Self::Refused(why),
+            SwitchError::Again(why) => Self::Again(why),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Changes of placement and replicas, with the request unchanged.
+//!
+//! In: a running path, new spaces for some nodes, and a flag for replicas. Out: the ledger of the
+//! switch, as for an edit. The text stays the same, because placement is no part of its meaning.
+
+use super::identity::{Matched, home_space};
+use super::outcome::{ChangeError, SwitchReport};
+use super::{BuiltChange, own_sessions};
+use crate::error::BuildError;
+use crate::live::Live;
+use crate::path::Extras;
+use crate::record::RecordMode;
+use filter::FilterKind;
+use pipeline::graph::{Graph, NodeId, Step};
+use pipeline::plan::{Machine, Plan, Replicas, SpaceKind};
+use std::time::Duration;
+use sys::steps::Steps;
+
+/// A node of the plan, and the name of its new space.
+pub type NodePlacement = (NodeId, String);
+
+/// Moves nodes of a running path to these places and keeps all others. If `shared`, stateless
+/// filters are replicated wherever the machine's costs predict a gain; otherwise existing replicas
+/// are removed.
+///
+/// # Errors
+///
+/// Fails for recorded and replayed paths, for placements that no plan satisfies, and if `shared` is
+/// set but nothing is worth a replica. The path then runs as before.
+pub fn reshape(
+    live: &Live,
+    (places, shared): (&[NodePlacement], bool),
+    machine: &Machine,
+    limit: Duration,
+) -> Result<SwitchReport, ChangeError> {
+    let refused = |why: &str| Err(ChangeError::Refused(why.to_owned()));
+    let Some(whole) = live.whole() else {
+        return refused("this path was not built from a plan");
+    };
+    if !matches!(whole.extras.tape, RecordMode::Off) {
+        return refused("it is recorded, or comes from a record: both run where the line says");
+    }
+    let mut state = whole.state();
+    own_sessions(&state)?;
+    let plan = placed(&state.plan, places, machine)?;
+    let plan = match (shared, plan.with_replicas(machine)) {
+        (false, _) => plan,
+        (true, Some(shared)) => shared,
+        (true, None) => return refused("nothing of it is worth a copy"),
+    };
+    let matched = Matched::reshaped(plan, &state);
+    matched.may_be(&state)?;
+    let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
+    let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
+    let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
+    extras.steps.commit();
+    let text = state.text.clone();
+    switched.text = text.clone().unwrap_or_default();
+    switched.reports.clear();
+    changed.keep(&mut state, text);
+    Ok(switched)
+}
+
+/// Returns the reason for replicas if the machine's cost table predicts a gain, else `None`.
+pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
+    let shared = placed(plan, &[], machine).ok()?.with_replicas(machine)?;
+    let why = |copied: &Replicas| {
+        let name = |id: &NodeId| shared.graph.node(*id).name();
+        let names: Vec<&str> = copied.nodes.iter().map(name).collect();
+        format!("`{}`: {}", names.join(" | "), copied.because)
+    };
+    Some(shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "))
+}
+
+/// Returns the predicted cost of a block in ns, as placed now and with nodes moved between the
+/// kernel and threads to where the planner would put them, and those moves. Returns `None` if there
+/// is nothing to move.
+pub(crate) fn worth_moves(
+    plan: &Plan,
+    machine: &Machine,
+) -> Option<(f64, f64, Vec<NodePlacement>)> {
+    let mut free = plan.clone();
+    for (id, node) in plan.graph.ids() {
+        let source = node.kind() == Some(FilterKind::Source);
+        if let (true, Step::Filter(used)) = (source, &mut free.graph.nodes[id.0].step) {
+            used.pin = Some(home_space(plan, id).name.clone());
+        }
+    }
+    alone(&mut free.graph);
+    let free = free.replan(machine).ok()?;
+    let kernel = |plan: &Plan, id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
+    let nodes = plan.graph.ids().filter(|(_, node)| node.filter().is_some());
+    let moved = nodes.filter(|(id, _)| kernel(plan, *id) != kernel(&free, *id));
+    let moved: Vec<NodePlacement> =
+        moved.map(|(id, _)| (id, free.space_of(id).name.clone())).collect();
+    if moved.is_empty() {
+        return None;
+    }
+    let cost = |places: &[NodePlacement]| Some(placed(plan, places, machine).ok()?.choice.cost_ns);
+    Some((cost(&[])?, cost(&moved)?, moved))
+}
+
+/// Plans the graph with these nodes in other spaces, and without replicas.
+pub(crate) fn placed(
+    plan: &Plan,
+    places: &[NodePlacement],
+    machine: &Machine,
+) -> Result<Plan, ChangeError> {
+    let mut pinned = plan.clone();
+    for id in (0..plan.graph.nodes.len()).map(NodeId) {
+        let said = places.iter().find(|(node, _)| *node == id).map(|(_, space)| space.clone());
+        let here = || {
+            let home_space = home_space(plan, id);
+            (home_space.kind != SpaceKind::Process).then(|| home_space.name.clone())
+        };
+        if let Step::Filter(used) = &mut pinned.graph.nodes[id.0].step {
+            used.pin = said.or_else(here).or_else(|| used.pin.take());
+        }
+    }
+    alone(&mut pinned.graph);
+    let mut new = pinned.replan(machine).map_err(ChangeError::Unplaceable)?;
+    if let Some(other) = new.refusals.iter().find(|new| !plan.refusals.contains(new)) {
+        return Err(BuildError::Refused(other.clone()).into());
+    }
+    // Restore the pins and options of the request.
+    for (new, asked) in new.graph.nodes.iter_mut().zip(&plan.graph.nodes) {
+        if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
+            new.pin.clone_from(&asked.pin);
+        }
+    }
+    new.graph.options = plan.graph.options.clone();
+    Ok(new)
+}
+
+/// Disables replicas.
+fn alone(graph: &mut Graph) {
+    graph.options.set("parallel", filter::Value::Text("no".to_owned()));
+}

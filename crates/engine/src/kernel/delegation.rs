@@ -1,0 +1,390 @@
+//! Requests that one process runs in the kernel for another one without the privilege. [CONTRACT
+//! 21, 25; RELIABILITY T2, T19]
+//!
+//! In: the nodes of a request that a peer wants to run there ([`KernelPart`]), and the owner of the
+//! request. Out: a [`DelegatedProgram`], the memory for the request's frames, as descriptors and a
+//! [`DelegatedLayout`]; at its end, its counters and state ([`FinalCounters`]). Layout and counters
+//! are text, which any protocol can carry.
+//!
+//! The nodes are checked as if the request had been planned here. A delegated program gives read
+//! access only: the maps of frames and pointers are frozen, so that only the program in the kernel
+//! can write to them, and the doorbell belongs to this request. The receiver checks the descriptors
+//! against the layout before use.
+
+use super::host::{
+    AttachmentHandle, InjectedRefusal, KernelAttachment, KernelRefusal, KernelRequest,
+    PreparedSuccessor, ProgramSwitch, SwitchError,
+};
+use super::point::{NewRequest, Points};
+use crate::error::BuildError;
+use ebpf::emit::tap::EXITS_MAX;
+use pipeline::Share;
+use pipeline::graph::{Graph, NodeId};
+use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use sys::bpf::{RingBuffer, Rings, RingsLayout};
+
+pub use super::final_counters::FinalCounters;
+pub use endpoint::Failure;
+pub use endpoint::source::kernel::Attachment;
+pub use filter::{Amount, Attach, Side};
+
+/// The owner of a request, and a note about it that outlives this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'o> {
+    /// The user.
+    pub uid: u32,
+    /// The note that [`Points::adopt`] reports.
+    pub about: &'o str,
+}
+
+/// The part of a request that is to run in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelPart {
+    /// The nodes, in the graph of the request with default ends added.
+    pub nodes: Vec<NodeId>,
+    /// The requested rings.
+    pub ring: KernelRing,
+}
+
+/// The descriptors and layout that another process needs to read a request's frames.
+#[derive(Debug)]
+pub struct DelegatedProgram {
+    /// The layout of the shared memory.
+    pub layout: DelegatedLayout,
+    /// The map of frames, shared by requests of the same owner.
+    pub records: OwnedFd,
+    /// The map of the request's pointers.
+    pub pointers: OwnedFd,
+    /// The doorbell.
+    pub bell: OwnedFd,
+}
+
+/// The layout of the memory in which a request delivers frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelegatedLayout {
+    /// The shape of the rings.
+    pub shape: RingsLayout,
+    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
+    /// beside the frame.
+    pub behind_tag: Vec<bool>,
+    /// The fingerprint of the running tree, which must equal that of the requesting process.
+    pub tree: u64,
+}
+
+/// The resources that a part needs, determined before any is allocated.
+#[derive(Clone, Debug)]
+pub struct ResourceNeeds<'n> {
+    /// The attach point.
+    pub attach: &'n Attach,
+    /// The first source.
+    pub source: NodeId,
+    /// Bytes of its pointers, and of the frames that it shares with other requests.
+    pub bytes: (u64, u64),
+    /// The sharing policy of those frames.
+    pub share: Share,
+    /// Maximum number of exits that one frame takes.
+    pub ways: u32,
+}
+
+/// A policy that decides whether a part may have the resources that it needs.
+pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), KernelRefusal>;
+
+/// A request that runs for another process, until this is dropped.
+#[derive(Debug)]
+pub struct DelegatedRequest {
+    pub(super) held: Arc<dyn AttachmentHandle>,
+    /// The attach point.
+    pub attach: Attach,
+    /// Bytes of its pointers, and of the frames that it shares with other requests.
+    pub bytes: (u64, u64),
+    /// The sharing policy of those frames.
+    pub share: Share,
+}
+
+/// A prepared request that can replace another one of its owner.
+#[derive(Debug)]
+pub struct DelegatedSuccessor {
+    running: DelegatedRequest,
+    switch: Box<dyn ProgramSwitch>,
+}
+
+impl KernelPart {
+    /// Extracts the part from a request.
+    #[must_use]
+    pub fn of(asked: &KernelRequest<'_>) -> Self {
+        Self { nodes: asked.nodes.to_vec(), ring: asked.planned.ring.clone() }
+    }
+
+    /// Formats the part as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns } =
+            &self.ring;
+        let nodes: Vec<usize> = self.nodes.iter().map(|node| node.0).collect();
+        let ring = (pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns);
+        serde_json::to_string(&(ring, nodes)).unwrap_or_default()
+    }
+
+    /// Parses the text form; `None` if it is malformed.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (ring, nodes): (_, Vec<usize>) = serde_json::from_str(text).ok()?;
+        let (pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns) = ring;
+        let ring = KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns };
+        Some(Self { nodes: nodes.into_iter().map(NodeId).collect(), ring })
+    }
+}
+
+impl Points {
+    /// Runs a part of another process's request, in a program that loads without CAP_PERFMON
+    /// (CONTRACT 25): plan for a kernel that is [`Kernel::Open`] and hardened. `graph` is the
+    /// request as parsed here, with default ends added; `part` is untrusted.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::attach`], if `allows` permits the resources.
+    pub fn attach_if(
+        &self,
+        request: (&Graph, &KernelPart),
+        machine: &Machine,
+        owner: Owner<'_>,
+        allows: AdmissionPolicy<'_>,
+    ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
+        self.delegate(request, machine, (owner, allows), |asked, new| {
+            self.put((&asked.planned.attach, asked.hardened), &new)
+        })
+    }
+
+    /// Prepares a replacement of a running request, under the same rules. `stays` pairs the steps
+    /// of both that are the same filter and keep their state.
+    pub fn succeed_if(
+        &self,
+        running: &DelegatedRequest,
+        request: (&Graph, &KernelPart),
+        machine: &Machine,
+        stays: &[(usize, usize)],
+        (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
+    ) -> Result<(DelegatedProgram, DelegatedSuccessor), BuildError> {
+        let mut switch = None;
+        let (delegated, running) =
+            self.delegate(request, machine, (owner, allows), |asked, new| {
+                if asked.planned.attach != running.attach {
+                    let why =
+                        "it is to run at another place than the line in whose place it is to be";
+                    let node = asked.source;
+                    return Err(BuildError::Refused(KernelRefusal { node, why: why.to_owned() }));
+                }
+                let successor = Arc::clone(&running.held).successor(asked, stays, &new.about)?;
+                let PreparedSuccessor { lent, switch: how } = successor;
+                switch = Some(how);
+                Ok(lent)
+            })?;
+        let none = || BuildError::Unexpected("a line in no other one's place".to_owned());
+        Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
+    }
+
+    /// Checks a part, has `make` attach it, and wraps its descriptors.
+    fn delegate(
+        &self,
+        (graph, part): (&Graph, &KernelPart),
+        machine: &Machine,
+        (owner, allows): (Owner<'_>, AdmissionPolicy<'_>),
+        make: impl FnOnce(&KernelRequest<'_>, NewRequest) -> Result<KernelAttachment, BuildError>,
+    ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
+        // Independent of this process's privileges, so that the program also loads after
+        // CAP_PERFMON was dropped.
+        let hardened = true;
+        let mut machine = machine.clone();
+        if let Kernel::Open { hardened, .. } = &mut machine.kernel {
+            *hardened = true;
+        }
+        let programs = programs_of(graph, &part.nodes, &machine, &bounded(&part.ring));
+        let programs = programs.map_err(BuildError::Refused)?;
+        let first = part.nodes.first().copied().unwrap_or(NodeId(0));
+        let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
+        let [planned] = programs.as_slice() else {
+            let why = format!("{} programs are asked for at once, not one", programs.len());
+            return Err(refused(first, why));
+        };
+        let source = planned.sources.first().copied().unwrap_or(first);
+        if planned.attach.takes {
+            let why = "what takes frames from the host is a program of its own, which nobody runs \
+                       for others";
+            return Err(refused(source, why.to_owned()));
+        }
+        let leads = |id: &NodeId| {
+            graph.node(*id).filter().is_some_and(|used| used.endpoint.outlet.is_some())
+        };
+        if let Some(node) = part.nodes.iter().copied().find(leads) {
+            // This process may send frames, but the peer may not (CONTRACT 25).
+            let why = "nobody has frames sent by the right of another".to_owned();
+            return Err(refused(node, why));
+        }
+        let refuses = InjectedRefusal::Nothing;
+        let (nodes, steps) = (&part.nodes, &self.steps);
+        let asked = KernelRequest { graph, planned, nodes, source, hardened, refuses, steps };
+        let tree = asked.print();
+        let new = NewRequest { about: owner.about.to_owned(), ..asked.new_line(owner.uid)? };
+        let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
+        let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
+        let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
+        let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), ways };
+        allows(&needs).map_err(BuildError::Refused)?;
+        let KernelAttachment { rings, bell, behind_tag, held } = make(&asked, new)?;
+        let layout = DelegatedLayout { shape: rings.shape(), behind_tag, tree };
+        let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
+        let delegated = || -> io::Result<DelegatedProgram> {
+            let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
+            Ok(DelegatedProgram {
+                layout: layout.clone(),
+                records,
+                pointers,
+                bell: copy(bell.as_fd())?,
+            })
+        };
+        let delegated = delegated().map_err(|error| refused(source, error.to_string()))?;
+        Ok((delegated, DelegatedRequest { held, attach: planned.attach.clone(), bytes, share }))
+    }
+}
+
+/// Clamps the ring sizes that an untrusted peer requests to the range that the planner uses.
+pub(super) fn bounded(ring: &KernelRing) -> KernelRing {
+    KernelRing {
+        pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
+        bytes: ring.bytes.clamp(1 << 12, 1 << 27).next_power_of_two(),
+        record_max: ring.record_max.clamp(64, (64 << 10) + 64),
+        ..ring.clone()
+    }
+}
+
+impl DelegatedProgram {
+    /// Maps the rings and the doorbell, after checking them against the layout. Fails if they do
+    /// not match.
+    pub fn open(self) -> sys::Result<(Arc<Rings>, RingBuffer)> {
+        let Self { layout: DelegatedLayout { shape, .. }, records, pointers, bell } = self;
+        let records = Rings::received(records, shape.of_owner())?;
+        let pointers = Rings::received(pointers, shape.of_line())?.beside(Arc::new(records))?;
+        Ok((Arc::new(pointers), RingBuffer::received(bell)?))
+    }
+
+    /// Opens the delegated program for a path; `held` notifies the serving process when the request
+    /// ends. Check [`Self::is_for`] first.
+    pub fn lend(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
+        let behind_tag = self.layout.behind_tag.clone();
+        let (rings, bell) = self.open()?;
+        Ok(KernelAttachment { rings, bell, behind_tag, held })
+    }
+}
+
+impl DelegatedProgram {
+    /// Returns true if the serving process planned the request as this one does.
+    #[must_use]
+    pub fn is_for(&self, asked: &KernelRequest<'_>) -> bool {
+        let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
+        let ours = asked.tree();
+        let same = *tree == asked.print() && behind_tag.len() == ours.hands.len();
+        same && shape.sinks as usize >= ours.sinks()
+    }
+}
+
+impl DelegatedRequest {
+    /// Returns the number of the request at its point, as in [`Points::shown`].
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.held.number()
+    }
+
+    /// Detaches the request and returns its final counters and state.
+    #[must_use]
+    pub fn detach(self) -> FinalCounters {
+        self.held.ended().clone()
+    }
+}
+
+impl DelegatedSuccessor {
+    /// Performs the switch. If this fails, the running request is unchanged, and the prepared one
+    /// is discarded.
+    pub fn switch(mut self) -> Result<DelegatedRequest, SwitchError> {
+        self.switch.switch().map(|()| self.running)
+    }
+
+    /// Returns the prepared request, with its attach point and resources.
+    #[must_use]
+    pub const fn running(&self) -> &DelegatedRequest {
+        &self.running
+    }
+}
+
+impl DelegatedLayout {
+    /// Formats the layout as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let RingsLayout { cpus, sinks, pointers, bytes, record_max } = self.shape;
+        let shape = (cpus, sinks, pointers, bytes, record_max);
+        serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
+    }
+
+    /// Parses the text form; `None` if it is malformed or describes impossible memory.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (shape, behind_tag, tree): (_, Vec<bool>, _) = serde_json::from_str(text).ok()?;
+        let (cpus, sinks, pointers, bytes, record_max) = shape;
+        let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
+        let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
+        let fits = whole && behind_tag.len() <= EXITS_MAX as usize;
+        fits.then_some(Self { shape, behind_tag, tree })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_part_survives_its_text_form() {
+        let ring = KernelRing {
+            pointers: 64,
+            bytes: 1 << 20,
+            record_max: 65_600,
+            signal_blocks: 32,
+            apart_ns: u64::MAX,
+            signal_ns: 0,
+        };
+        let part = KernelPart { nodes: vec![NodeId(0), NodeId(7)], ring };
+        assert_eq!(KernelPart::from_text(&part.text()), Some(part));
+        for wrong in [
+            "",
+            "[[1,2,3,4,5],[]]",
+            "[[1,2,3,4,5,\"6\"],[]]",
+            "[[4294967296,2,3,4,5,6],[]]",
+            "[[1,2,3,4,5,6],[-1]]",
+        ] {
+            assert_eq!(KernelPart::from_text(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn layout_survives_its_text_form() {
+        let shape =
+            RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
+        for behind_tag in [vec![], vec![true, false, true]] {
+            let layout = DelegatedLayout { shape, behind_tag, tree: u64::MAX };
+            assert_eq!(DelegatedLayout::from_text(&layout.text()), Some(layout));
+        }
+        for wrong in [
+            "",
+            "[[2,3,64,65536,2048],7]",
+            "[[2,3,64,65536],[false],7]",
+            "[[2,3,65,65536,2048],[false],7]",
+            "[[2,3,64,65536,2048],[0],7]",
+            &format!("[[2,3,64,65536,2048],[{}true],7]", "false,".repeat(EXITS_MAX as usize)),
+            "[[4294967295,3,64,65536,2048],[],7]",
+            "[[0,3,64,65536,2048],[],7]",
+        ] {
+            assert_eq!(DelegatedLayout::from_text(wrong), None, "{wrong}");
+        }
+    }
+}

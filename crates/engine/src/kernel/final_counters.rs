@@ -1,0 +1,112 @@
+//! Final counters and state of a request in the kernel, as a value and as text for another process.
+
+use super::fused::KernelCounters;
+use super::tree::{ExitBlocks, RequestTree};
+use endpoint::source::kernel::ArcCounts;
+use filter::Amount;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The final counters and filter state of a request in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinalCounters {
+    pub(super) counted: KernelCounters,
+    /// The final state of its filters, by step.
+    pub(super) states: HashMap<usize, Vec<u8>>,
+    /// Number of doorbell notifications sent.
+    pub(super) bells: u64,
+    /// Number of packets of its user's own sockets that were not processed, because all regions of
+    /// their processor were in use.
+    pub(super) busy: u64,
+    /// Number of measured runs of its programs, and their total time in ns.
+    pub(super) measured: (u64, u64),
+    /// True if the final counters are lost with the process that ran the request.
+    #[serde(skip)]
+    pub(super) lost: bool,
+}
+
+impl FinalCounters {
+    /// Returns the empty record of a request whose serving process ended without a report.
+    #[must_use]
+    pub fn lost() -> Self {
+        Self { lost: true, ..Self::default() }
+    }
+
+    /// Returns lower bounds of the counters, derived from the frames that arrived. For requests
+    /// whose own counters are lost.
+    pub(super) fn at_least(tree: &RequestTree, arrived: &[ArcCounts]) -> Self {
+        let handed = |number: usize| {
+            let Some(ArcCounts { taken, lapped, unread, .. }) = arrived.get(number) else {
+                return Amount::default();
+            };
+            Amount { blocks: taken.blocks + lapped + unread, bytes: taken.bytes }
+        };
+        let handed: Vec<Amount> = (0..tree.hands.len()).map(handed).collect();
+        let mut entered = vec![Amount::default(); tree.steps.len()];
+        let mut passed = vec![Amount::default(); tree.steps.len() + 1];
+        let most = |to: &mut Amount, of: Amount| {
+            to.blocks = to.blocks.max(of.blocks);
+            to.bytes = to.bytes.max(of.bytes);
+        };
+        for (hand, amount) in tree.hands.iter().zip(&handed) {
+            if matches!(hand.which, ExitBlocks::Classes(_)) {
+                most(&mut passed[hand.from.map_or(0, |step| step + 1)], *amount);
+            }
+        }
+        // A step has a higher number than its predecessor.
+        for (number, step) in tree.steps.iter().enumerate().rev() {
+            let hands = tree.hands.iter().zip(&handed);
+            let unsure = hands.filter(|(hand, _)| {
+                hand.from == Some(number) && matches!(hand.which, ExitBlocks::Unsure)
+            });
+            let all = unsure.fold(passed[number + 1], |sum, (_, unsure)| sum + *unsure);
+            entered[number] = all;
+            most(&mut passed[step.from.map_or(0, |step| step + 1)], all);
+        }
+        let (ran, unselected) = (passed[0], vec![Amount::default(); passed.len()]);
+        let rest = KernelCounters::default();
+        let counted = KernelCounters { ran, entered, passed, unselected, handed, ..rest };
+        Self { counted, lost: true, ..Self::default() }
+    }
+
+    /// Formats the counters and the state as JSON.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Parses the text form; `None` if it is malformed.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn amount(blocks: u64, bytes: u64) -> Amount {
+        Amount { blocks, bytes }
+    }
+
+    #[test]
+    fn final_counters_survive_their_text_form() {
+        let counted = KernelCounters {
+            ran: amount(7, 700),
+            entered: vec![amount(6, 600), amount(0, 0)],
+            passed: vec![amount(5, u64::MAX)],
+            unselected: Vec::new(),
+            handed: vec![amount(1, 2); 31],
+            failed: vec![amount(0, 0), amount(1, 64)],
+            reasons: HashMap::from([(1, HashMap::from([("not udp".to_owned(), 9)]))]),
+        };
+        let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
+        let ended =
+            FinalCounters { counted, states, bells: 2, busy: 4, measured: (9, 900), lost: false };
+        assert_eq!(FinalCounters::from_text(&ended.text()), Some(ended));
+        for wrong in ["", "{}", "[]", "?"] {
+            assert_eq!(FinalCounters::from_text(wrong), None, "{wrong}");
+        }
+    }
+}

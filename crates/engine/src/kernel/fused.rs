@@ -1,0 +1,397 @@
+//! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
+//!
+//! In: the trees of the requests. Out: a tree in which their common prefixes are merged, so that an
+//! interface has one demultiplexer for any number of requests; and its counters, as the counters of
+//! each request. A stateful filter is never shared, because a later request would find the state of
+//! an earlier one.
+//!
+//! Requests that take the same edges from a step share their counters there ([`Fork`]).
+
+use super::tree::{ExitBlocks, RequestTree, Step, word};
+use filter::{Amount, Description, StateScope};
+use pipeline::ClassSet;
+use pipeline::graph::{Graph, NodeId, Use};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// A request to be fused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'m> {
+    pub(super) tree: &'m RequestTree,
+    pub(super) graph: &'m Graph,
+    /// Its number among all requests ever attached, which labels its filters.
+    pub(super) request: u32,
+}
+
+/// The fused tree of several requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FusedTree {
+    pub(super) steps: Vec<FusedStep>,
+    pub(super) hands: Vec<FusedExit>,
+    pub(super) forks: Vec<Fork>,
+    /// The steps that send frames to an egress interface.
+    pub(super) leads: Vec<usize>,
+    lines: Vec<RequestPositions>,
+}
+
+/// A filter, shared by all requests that do the same with the same frames.
+#[derive(Clone, Debug)]
+pub(super) struct FusedStep {
+    /// The preceding step; `None` for the source.
+    pub(super) from: Option<usize>,
+    /// The classes that lead to it.
+    pub(super) classes: ClassSet,
+    /// The requests that share it; the first one's node represents it.
+    pub(super) lines: Vec<usize>,
+    /// Its number in the tree of the first request.
+    own: usize,
+}
+
+/// An exit of one request.
+#[derive(Clone, Debug)]
+pub(super) struct FusedExit {
+    pub(super) line: usize,
+    /// Its number in the request's tree.
+    pub(super) own: usize,
+    /// The step that it leaves; `None` for the source.
+    pub(super) from: Option<usize>,
+    pub(super) which: ExitBlocks,
+}
+
+/// A fork: the edges that some requests take from a step, or from the source.
+#[derive(Clone, Debug)]
+pub(super) struct Fork {
+    pub(super) at: Option<usize>,
+    lines: Vec<usize>,
+    pub(super) steps: Vec<usize>,
+    /// Exits; if there are any, the fork belongs to a single request.
+    pub(super) hands: Vec<usize>,
+}
+
+/// Positions of a request's steps and exits in the fused tree.
+#[derive(Clone, Debug, Default)]
+struct RequestPositions {
+    steps: Vec<usize>,
+    hands: Vec<usize>,
+}
+
+/// A counter of a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tally {
+    /// Frames that the program processed.
+    Ran,
+    /// Blocks that arrived at a step.
+    Entered(usize),
+    /// Blocks that took at least one of several edges of a fork.
+    Passed(usize),
+    /// Blocks that no edge of a fork selected.
+    Unselected(usize),
+    /// Blocks that took an exit.
+    Handed(usize),
+    /// Blocks delivered at an exit that could not be copied.
+    Failed(usize),
+    /// Frames that the egress interface of a step refused, by index among those steps.
+    Refused(usize),
+}
+
+/// Counters of a request in the kernel, by the numbers of its own tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelCounters {
+    /// Frames processed.
+    pub(crate) ran: Amount,
+    /// Input of each step.
+    pub(crate) entered: Vec<Amount>,
+    /// Blocks that left over at least one edge: from the source, then from each step.
+    pub(crate) passed: Vec<Amount>,
+    /// Blocks that no edge selected, in the same order.
+    pub(crate) unselected: Vec<Amount>,
+    /// Output of each exit.
+    pub(crate) handed: Vec<Amount>,
+    /// Output of each exit that could not be copied.
+    pub(crate) failed: Vec<Amount>,
+    /// Blocks that a step left unanswered, by reason.
+    pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
+}
+
+impl FusedTree {
+    /// Fuses the trees of these requests.
+    pub(super) fn of(members: &[Member<'_>]) -> Self {
+        let mut fused = Self::default();
+        for (line, member) in members.iter().enumerate() {
+            let mut own = RequestPositions::default();
+            for number in 0..member.tree.steps.len() {
+                own.steps.push(fused.step(members, line, number, &own.steps));
+            }
+            for (number, hand) in member.tree.hands.iter().enumerate() {
+                let from = hand.from.and_then(|from| own.steps.get(from).copied());
+                own.hands.push(fused.hands.len());
+                fused.hands.push(FusedExit { line, own: number, from, which: hand.which.clone() });
+            }
+            fused.lines.push(own);
+            fused.fork(line);
+        }
+        fused
+    }
+
+    /// Finds the step that does the same with the same frames, or adds one; returns its number.
+    fn step(&mut self, members: &[Member<'_>], line: usize, own: usize, before: &[usize]) -> usize {
+        let step = &members[line].tree.steps[own];
+        let from = step.from.and_then(|from| before.get(from).copied());
+        let same = |shared: &FusedStep| {
+            let first = shared.lines[0];
+            let other = &members[first].tree.steps[shared.own];
+            let both = used(&members[first], other).zip(used(&members[line], step));
+            let place = shared.from == from && shared.classes == step.classes;
+            place && first != line && both.is_some_and(|(one, other)| is_shared(one, other))
+        };
+        if let Some(known) = self.steps.iter().position(same) {
+            self.steps[known].lines.push(line);
+            return known;
+        }
+        if used(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
+            self.leads.push(self.steps.len());
+        }
+        self.steps.push(FusedStep { from, classes: step.classes.clone(), lines: vec![line], own });
+        self.steps.len() - 1
+    }
+
+    /// Adds the forks of the request that was added last.
+    fn fork(&mut self, line: usize) {
+        let places = std::iter::once(None).chain(self.lines[line].steps.iter().copied().map(Some));
+        let places: Vec<Option<usize>> = places.collect();
+        for at in places {
+            let here = |step: &usize| self.steps[*step].from == at;
+            let steps: Vec<usize> = self.lines[line].steps.iter().copied().filter(here).collect();
+            let out = |hand: &usize| {
+                let hand = &self.hands[*hand];
+                hand.from == at && matches!(hand.which, ExitBlocks::Classes(_))
+            };
+            let hands: Vec<usize> = self.lines[line].hands.iter().copied().filter(out).collect();
+            let alike = |fork: &&mut Fork| {
+                fork.at == at && fork.steps == steps && fork.hands.is_empty() && hands.is_empty()
+            };
+            match self.forks.iter_mut().find(alike) {
+                _ if steps.is_empty() && hands.is_empty() => {}
+                Some(fork) => fork.lines.push(line),
+                None => self.forks.push(Fork { at, lines: vec![line], steps, hands }),
+            }
+        }
+    }
+
+    /// Returns the number of a counter in the program's memory.
+    pub(super) fn tally(&self, tally: Tally) -> u16 {
+        let (steps, forks, hands) = (self.steps.len(), self.forks.len(), self.hands.len());
+        let number = match tally {
+            Tally::Ran => 0,
+            Tally::Entered(step) => 1 + step,
+            Tally::Passed(fork) => 1 + steps + fork,
+            Tally::Unselected(fork) => 1 + steps + forks + fork,
+            Tally::Handed(hand) => 1 + steps + 2 * forks + hand,
+            Tally::Failed(hand) => 1 + steps + 2 * forks + hands + hand,
+            Tally::Refused(lead) => 1 + steps + 2 * (forks + hands) + lead,
+        };
+        u16::try_from(number).unwrap_or(u16::MAX)
+    }
+
+    /// Returns the number of counters.
+    pub(super) fn tallies(&self) -> usize {
+        1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len()) + self.leads.len()
+    }
+
+    /// Returns the steps behind `from`, or behind the source, with the classes that lead to each.
+    pub(super) fn behind(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+        let steps = self.steps.iter().enumerate();
+        steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
+    }
+
+    /// Returns the exits of `from`, or of the source, with their classes.
+    pub(super) fn out(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+        let hands = self.hands.iter().enumerate().filter(move |(_, hand)| hand.from == from);
+        hands.filter_map(|(at, hand)| match &hand.which {
+            ExitBlocks::Classes(classes) => Some((at, classes)),
+            ExitBlocks::Unsure => None,
+        })
+    }
+
+    /// If a filter is the only successor of `at`, or of the source, returns the number of the fork,
+    /// the step, and the classes that lead there.
+    pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
+        let mut forks = self.forks_at(at);
+        let (number, fork) = forks.next().filter(|(_, fork)| fork.is_one())?;
+        let alone = forks.next().is_none() && fork.hands.is_empty();
+        let step = fork.steps.first().filter(|_| alone)?;
+        Some((number, *step, &self.steps.get(*step)?.classes))
+    }
+
+    /// Returns the exits for blocks that a step is unsure of.
+    pub(super) fn unsure(&self, step: usize) -> impl Iterator<Item = usize> {
+        let hands = self.hands.iter().enumerate();
+        let here = hands.filter(move |(_, hand)| hand.from == Some(step));
+        here.filter(|(_, hand)| matches!(hand.which, ExitBlocks::Unsure)).map(|(at, _)| at)
+    }
+
+    /// For a step that sends frames, returns the mark of such frames, and the step's index among
+    /// those steps; otherwise `None`.
+    pub(super) fn lead(&self, step: usize) -> Option<(u16, usize)> {
+        let number = self.leads.iter().position(|lead| *lead == step)?;
+        Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
+    }
+
+    /// Returns the number of marks.
+    pub(super) fn marks(&self) -> usize {
+        self.forks.len() + self.leads.len()
+    }
+
+    /// Returns the forks at a step, or at the source.
+    pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
+        self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
+    }
+
+    /// Returns the request and node that represent a step.
+    pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
+        let shared = &self.steps[step];
+        let line = shared.lines[0];
+        (line, members[line].tree.steps[shared.own].nodes[0])
+    }
+
+    /// Returns the label of a step.
+    pub(super) fn word(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
+        let (line, node) = self.node(members, step);
+        word(members[line].graph, node).in_request(members[line].request)
+    }
+
+    /// Returns the number of a step in a request's own tree; `None` if the request does not use it.
+    pub(super) fn own_step(&self, line: usize, step: usize) -> Option<usize> {
+        self.lines.get(line)?.steps.iter().position(|known| *known == step)
+    }
+
+    /// Returns the counters of a request; `tally` reads a counter by its number.
+    pub(super) fn counted(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
+        let read = |one: Tally| tally(self.tally(one));
+        let Some(own) = self.lines.get(line) else { return KernelCounters::default() };
+        let places = || std::iter::once(None).chain(own.steps.iter().copied().map(Some));
+        let fork =
+            |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
+        let passed = |at: Option<usize>| match fork(at) {
+            None => Amount::default(),
+            Some((number, fork)) if fork.is_one() => {
+                let step = fork.steps.first().map(|step| read(Tally::Entered(*step)));
+                let hand = fork.hands.first().map(|hand| read(Tally::Handed(*hand)));
+                step.or(hand).unwrap_or_else(|| read(Tally::Passed(number)))
+            }
+            Some((number, _)) => read(Tally::Passed(number)),
+        };
+        let unselected = |at: Option<usize>| {
+            fork(at).map_or_else(Amount::default, |(number, _)| read(Tally::Unselected(number)))
+        };
+        let mut counted = KernelCounters {
+            ran: read(Tally::Ran),
+            entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
+            passed: places().map(passed).collect(),
+            unselected: places().map(unselected).collect(),
+            handed: own.hands.iter().map(|hand| read(Tally::Handed(*hand))).collect(),
+            failed: own.hands.iter().map(|hand| read(Tally::Failed(*hand))).collect(),
+            reasons: HashMap::new(),
+        };
+        for (number, step) in self.leads.iter().enumerate() {
+            let blocks = read(Tally::Refused(number)).blocks;
+            if let Some(own) = self.own_step(line, *step).filter(|_| blocks > 0) {
+                counted.add_reason(own, REFUSED, blocks);
+            }
+        }
+        counted
+    }
+}
+
+/// The reason for frames that the egress interface refused.
+pub(super) const REFUSED: &str = "refused";
+
+impl Fork {
+    /// Returns true if there is a single edge, whose target already counts the blocks.
+    pub(super) fn is_one(&self) -> bool {
+        self.steps.len() + self.hands.len() == 1
+    }
+}
+
+impl KernelCounters {
+    /// Adds the counters that another program collected for the same request.
+    pub(super) fn add(&mut self, more: &Self) {
+        self.ran += more.ran;
+        for (to, from) in [
+            (&mut self.entered, &more.entered),
+            (&mut self.passed, &more.passed),
+            (&mut self.unselected, &more.unselected),
+            (&mut self.handed, &more.handed),
+            (&mut self.failed, &more.failed),
+        ] {
+            to.resize(from.len().max(to.len()), Amount::default());
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+        }
+        for (step, reasons) in &more.reasons {
+            reasons.iter().for_each(|(name, count)| self.add_reason(*step, name, *count));
+        }
+    }
+
+    fn add_reason(&mut self, step: usize, name: &str, count: u64) {
+        *self.reasons.entry(step).or_default().entry(name.to_owned()).or_default() += count;
+    }
+
+    /// Returns the blocks that a step left unanswered for a reason.
+    pub(super) fn reason(&self, step: usize, name: &str) -> u64 {
+        self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
+    }
+
+    /// Adds the reasons for unanswered blocks from the counter memory of a program. `own` maps a
+    /// label to the request's step.
+    pub(super) fn add_reasons(
+        &mut self,
+        code: &ebpf::Program,
+        values: &[u8],
+        own: impl Fn(&ebpf::FilterSpan) -> Option<usize>,
+    ) {
+        let (values, _) = values.as_chunks::<8>();
+        for (counter, value) in code.counters.iter().zip(values) {
+            let word = counter.filter.and_then(|word| code.filters.get(word));
+            if let Some(own) = word.and_then(&own) {
+                self.add_reason(own, &counter.name, u64::from_ne_bytes(*value));
+            }
+        }
+    }
+
+    /// Returns the blocks that left a step, or the source, over at least one edge.
+    pub(crate) fn passed(&self, at: Option<usize>) -> Amount {
+        self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
+    }
+
+    /// Returns the blocks that no edge selected.
+    pub(crate) fn unselected(&self, at: Option<usize>) -> Amount {
+        self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
+    }
+}
+
+fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
+    step.nodes.first().and_then(|id| member.graph.node(*id).filter())
+}
+
+/// Returns true if steps of two requests are the same filter with the same state.
+pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
+    fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
+        used(member, member.tree.steps.get(step)?)
+    }
+    filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
+}
+
+/// Returns true if two filters are identical and have no state through which one would affect the
+/// other.
+fn is_shared(one: &Use, other: &Use) -> bool {
+    let same = std::ptr::eq(one.description, other.description);
+    // Two requests that send a frame mean two frames.
+    let plain = keeps_nothing(one.description) && one.endpoint.outlet.is_none();
+    same && one.arguments == other.arguments && plain
+}
+
+/// Returns true if the kernel twin of a filter is stateless. Sessions count as stateless: a twin
+/// leaves them to the user implementation.
+fn keeps_nothing(description: &Description) -> bool {
+    matches!(description.state.keeps, StateScope::Nothing | StateScope::Sessions)
+}

@@ -1,0 +1,56 @@
+//! The handle of a request at a point: its counters, its replacement, its removal.
+
+use super::request::NewRequest;
+use super::{Point, successor};
+use crate::error::BuildError;
+use crate::kernel::final_counters::FinalCounters;
+use crate::kernel::host::{AttachmentHandle, KernelRequest, PreparedSuccessor};
+use std::sync::{Arc, OnceLock};
+
+/// A request at a point; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct RequestHandle {
+    pub(super) point: Arc<Point>,
+    pub(super) number: u32,
+    pub(super) ended: OnceLock<FinalCounters>,
+}
+
+impl AttachmentHandle for RequestHandle {
+    fn ended(&self) -> &FinalCounters {
+        self.ended.get_or_init(|| self.point.remove(self.number))
+    }
+
+    fn so_far(&self) -> Option<FinalCounters> {
+        let counted = self.point.counted(self.number)?;
+        Some(FinalCounters { counted, ..FinalCounters::default() })
+    }
+
+    fn number(&self) -> Option<u32> {
+        Some(self.number)
+    }
+
+    fn successor(
+        self: Arc<Self>,
+        asked: &KernelRequest<'_>,
+        stays: &[(usize, usize)],
+        about: &str,
+    ) -> Result<PreparedSuccessor, BuildError> {
+        let owner = self.point.owner_of(self.number);
+        let owner = owner.unwrap_or_else(|| sys::process::identity().0);
+        let new = asked.sending(&self.point.site.place, asked.new_line(owner)?)?;
+        let new = NewRequest { about: about.to_owned(), ..new };
+        successor::prepare(self, new, stays).map_err(BuildError::Refused)
+    }
+}
+
+impl endpoint::source::kernel::Attachment for RequestHandle {
+    fn leave(&self) {
+        let _ = self.ended();
+    }
+}
+
+impl Drop for RequestHandle {
+    fn drop(&mut self) {
+        let _ = self.ended();
+    }
+}

@@ -1,0 +1,67 @@
+//! The note that describes the persisted descriptors of a point.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+
+/// Maximum size of a note in bytes.
+const NOTE_MAX: u64 = 4 << 20;
+
+/// Persisted descriptors of a point, by name without the prefix and the link number.
+pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
+
+/// The contents of a note.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    pub(super) numbers: u32,
+    pub(super) replaced: u64,
+    pub(super) frames: u64,
+    /// Number, note, and counters of finished programs, for each request.
+    pub(super) lines: Vec<(u32, String, String)>,
+    /// Program id, fingerprint of the code and request numbers, for each program; oldest first.
+    pub(super) versions: Vec<(u32, u64, Vec<u32>)>,
+    /// Notes and final counters of removed requests.
+    pub(super) left: Vec<(String, String)>,
+}
+
+/// Takes the newest note, with its number.
+pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
+    let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
+    let number = numbers.max()?;
+    let file = File::from(given.remove(&format!("note{number}"))?);
+    let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len().min(NOTE_MAX)).ok()?];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some((number, serde_json::from_slice(&bytes).ok()?))
+}
+
+impl Note {
+    /// Formats the note as JSON, of which no prefix is a note.
+    pub(super) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_survives_its_text_form_and_prefixes_are_refused() {
+        let note = Note {
+            numbers: 7,
+            replaced: 3,
+            frames: u64::MAX,
+            lines: vec![(0, "{\"line\":\"rx ü | count\"}".to_owned(), "ran 1 2\n".to_owned())],
+            versions: vec![(12, u64::MAX, vec![0]), (13, 0, Vec::new())],
+            left: vec![("{}".to_owned(), String::new())],
+        };
+        let text = note.text();
+        let read = |text: &[u8]| serde_json::from_slice::<Note>(text).ok();
+        assert_eq!(read(&text), Some(note));
+        for end in 0..text.len() {
+            assert_eq!(read(text.get(..end).unwrap_or_default()), None, "{end}");
+        }
+    }
+}

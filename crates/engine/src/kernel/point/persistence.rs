@@ -1,0 +1,366 @@
+//! Descriptors of a point that a keeper holds while this process restarts: links, programs and
+//! memory stay, and the next process adopts them. (RELIABILITY T10)
+//!
+//! In: a point, before and after each change of its program. Out: named descriptors for a
+//! [`Keeper`], and a note that describes them. A process that dies in between leaves a note with
+//! both programs; the link itself tells which one runs. Counters are in the memory of a program, so
+//! they survive in any case.
+//!
+//! Adoption parses each request again, and requires that the assembled program equals the loaded
+//! one, instruction for instruction. A version of Streamline that assembles a different program
+//! adopts nothing and closes the links.
+//!
+//! At a user's sockets there are two links, one per direction. If their programs differ, the last
+//! process died between two updates, and the second link is updated. A request that was replaced by
+//! a process that died before reporting it is adopted too: it runs nowhere, but its counters are
+//! still to be reported ([`AdoptedStatus::Ended`]).
+
+use super::super::delegation::{DelegatedRequest, KernelPart, bounded};
+use super::super::final_counters::FinalCounters;
+use super::super::host::{InjectedRefusal, KernelRequest};
+use super::keeper::{PERSISTED_PREFIX, StoredNames};
+use super::note::{Note, PersistedDescriptors, newest};
+use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
+use super::sockets::Sockets;
+use super::version::{NextProgram, Version};
+use super::{AttachError, AttachPoint, Point, PointState, Points, RequestHandle, RunningProgram};
+use filter::Attach;
+use pipeline::graph::Graph;
+use pipeline::plan::{Kernel, Machine, programs_of};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
+
+/// A persisted request, parsed again.
+#[derive(Debug)]
+pub struct PersistedRequest {
+    /// The graph of the request, with default ends added.
+    pub graph: Graph,
+    /// The part that runs in the kernel.
+    pub part: KernelPart,
+    /// The owner's user id.
+    pub owner: u32,
+}
+
+/// An adopted request.
+#[derive(Debug)]
+pub struct AdoptedRequest {
+    /// The requester's note.
+    pub about: String,
+    /// The state of the request.
+    pub still: AdoptedStatus,
+}
+
+/// The state of a persisted request after a restart.
+#[derive(Debug)]
+pub enum AdoptedStatus {
+    /// The request runs.
+    Runs(DelegatedRequest),
+    /// The request was removed or replaced; its counters may not have been reported yet.
+    Ended(Box<FinalCounters>),
+}
+
+impl Point {
+    /// Stores the descriptors of this point, for its current program and for the next one.
+    pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
+        let Some(keeper) = &self.keeper else { return };
+        let stored = std::mem::take(&mut state.stored);
+        let mut now = StoredNames { names: BTreeSet::new(), notes: stored.notes + 1 };
+        let mut note = Note { replaced: state.replaced, ..Note::default() };
+        // The number of the next request.
+        note.numbers = self.numbers.load(Ordering::Relaxed);
+        note.frames = state.frames;
+        let mut put = |name: String, descriptor: BorrowedFd<'_>| {
+            if !stored.names.contains(&name) {
+                keeper.keep(&name, descriptor);
+            }
+            now.names.insert(name);
+        };
+        if let Some(running) = &state.running
+            && let Some(link) = running.links.first()
+            && let Ok(info) = link.info()
+        {
+            let head = format!("{PERSISTED_PREFIX}{}", info.id);
+            for (nth, link) in running.links.iter().enumerate() {
+                put(format!("{head}-link{nth}"), link.as_fd());
+            }
+            if let Some(sockets) = &self.site.sockets {
+                put(format!("{head}-seats"), sockets.claims.as_fd());
+            }
+            let versions = state.retired.iter().chain([&running.version]);
+            for version in versions.chain(next.map(|next| next.version)) {
+                let Ok(program) = version.program.info() else { continue };
+                let name = format!("{head}-p{}", program.id);
+                put(format!("{name}-program"), version.program.as_fd());
+                put(format!("{name}-desk"), version.tallies_map.as_fd());
+                version.counters.iter().for_each(|map| {
+                    put(format!("{name}-counters"), map.as_fd());
+                });
+                note.versions.push((program.id, version.print(), version.lines.clone()));
+            }
+            for line in state.lines.iter().chain(next.and_then(|next| next.line)) {
+                let name = format!("{head}-l{}", line.number);
+                put(format!("{name}-records"), line.owner.records.as_fd());
+                put(format!("{name}-pointers"), line.pointers.as_fd());
+                put(format!("{name}-bell"), line.doorbell_map.as_fd());
+                for (step, map) in &line.states {
+                    put(format!("{name}-s{step}"), map.as_fd());
+                }
+                let ended = FinalCounters {
+                    counted: line.counted.clone(),
+                    measured: line.measured,
+                    busy: line.busy_before,
+                    ..FinalCounters::default()
+                };
+                note.lines.push((line.number, line.about.clone(), ended.text()));
+            }
+            for (number, step, map) in next.iter().flat_map(|next| next.states) {
+                put(format!("{head}-l{number}-s{step}"), map.as_fd());
+            }
+            let left = state.left.iter();
+            note.left.extend(left.map(|(about, ended)| (about.clone(), ended.text())));
+            if let Ok(text) = sys::service::memfd_with(&note.text()) {
+                put(format!("{head}-note{}", now.notes), text.as_fd());
+            }
+        }
+        // Notes go first, since they describe the rest.
+        let gone = stored.names.difference(&now.names);
+        let (notes, rest): (Vec<&String>, Vec<&String>) =
+            gone.partition(|name| name.contains("-note"));
+        notes.into_iter().chain(rest).for_each(|name| keeper.forget(name));
+        state.stored = now;
+    }
+}
+
+impl Points {
+    /// Adopts persisted descriptors. `read` parses a note again, or fails if its request may no
+    /// longer run. Returns the adopted requests, and the reasons for points that could not be
+    /// adopted; the latter are discarded.
+    pub fn adopt(
+        &self,
+        all: Vec<(String, OwnedFd)>,
+        machine: &Machine,
+        read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
+    ) -> (Vec<AdoptedRequest>, Vec<String>) {
+        let mut points: BTreeMap<String, PersistedDescriptors> = BTreeMap::new();
+        for (name, descriptor) in all {
+            let rest = name.strip_prefix(PERSISTED_PREFIX).and_then(|rest| rest.split_once('-'));
+            if let Some((link, part)) = rest {
+                points.entry(link.to_owned()).or_default().insert(part.to_owned(), descriptor);
+            }
+        }
+        let (mut adopted, mut refused) = (Vec::new(), Vec::new());
+        for (link, given) in points {
+            let names: Vec<String> =
+                given.keys().map(|part| format!("{PERSISTED_PREFIX}{link}-{part}")).collect();
+            match self.adopt_one(&names, given, machine, read) {
+                Ok(lines) => adopted.extend(lines),
+                Err(why) => {
+                    refused.push(why);
+                    let forget = |name: &String| {
+                        self.keeper.iter().for_each(|keeper| keeper.forget(name));
+                    };
+                    names.iter().for_each(forget);
+                }
+            }
+        }
+        (adopted, refused)
+    }
+
+    fn adopt_one(
+        &self,
+        names: &[String],
+        mut given: PersistedDescriptors,
+        machine: &Machine,
+        read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
+    ) -> Result<Vec<AdoptedRequest>, String> {
+        let (number, note) = newest(&mut given).ok_or("no note says what it is")?;
+        let told = |error: sys::Error| error.to_string();
+        let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
+        let links: Vec<Link> = kept.map(Link::received).collect::<Result<_, _>>().map_err(told)?;
+        let info = links.first().ok_or("there is no link")?.info().map_err(told)?;
+        let runs = note.versions.iter().position(|(id, ..)| *id == info.program);
+        let runs = runs.ok_or("another program runs there than was noted")?;
+        let mut machine = machine.clone();
+        if let Kernel::Open { hardened, .. } = &mut machine.kernel {
+            *hardened = true;
+        }
+        let versions = &note.versions[..=runs];
+        let used = |number: u32| versions.iter().any(|(.., lines)| lines.contains(&number));
+        let mut point: Option<Arc<Point>> = None;
+        let mut lines: Vec<AttachedRequest> = Vec::new();
+        let mut handed: Vec<(Arc<RequestHandle>, AdoptedRequest)> = Vec::new();
+        for (number, about, ended) in note.lines.iter().filter(|(number, ..)| used(*number)) {
+            let PersistedRequest { graph, part, owner } = read(about)?;
+            let programs = programs_of(&graph, &part.nodes, &machine, &bounded(&part.ring));
+            let programs = programs.map_err(|refused| refused.why)?;
+            let [planned] = programs.as_slice() else {
+                return Err("a line is not one program".to_owned());
+            };
+            let source = planned.sources.first().copied().ok_or("a line without a source")?;
+            let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
+            let refuses = InjectedRefusal::Nothing;
+            let asked =
+                KernelRequest { graph: &graph, planned, nodes, source, hardened, refuses, steps };
+            let new = asked.new_line(owner).map_err(|error| error.to_string())?;
+            let here = match &point {
+                Some(point) if point.site.attach == planned.attach => Arc::clone(point),
+                Some(_) => return Err("its lines are at several places".to_owned()),
+                // Several points may exist at one place, so this one is new.
+                None => self
+                    .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
+                    .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
+            };
+            let bytes = |shape: sys::bpf::RingsLayout| shape.size().map_or(0, u64::from);
+            let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
+            let (share, attach) = (new.share.clone(), planned.attach.clone());
+            let new = NewRequest { about: about.clone(), ..new };
+            let counted =
+                FinalCounters::from_text(ended).ok_or("what was counted cannot be read")?;
+            lines.push(line(*number, &lines, new, counted, &mut given)?);
+            let held =
+                RequestHandle { point: Arc::clone(&here), number: *number, ended: OnceLock::new() };
+            let held = Arc::new(held);
+            let still = AdoptedStatus::Runs(DelegatedRequest {
+                held: Arc::clone(&held) as _,
+                attach,
+                bytes,
+                share,
+            });
+            handed.push((held, AdoptedRequest { about: about.clone(), still }));
+            point = Some(here);
+        }
+        let point = point.ok_or("no line is there")?;
+        if !point.site.place.holds(&info.target) || links.len() != point.site.place.links() {
+            return Err("the link is at another place".to_owned());
+        }
+        let mut made = Vec::new();
+        for (id, print, numbers) in versions {
+            let those = numbers.iter().map(|number| lines.iter().find(|l| l.number == *number));
+            let those: Option<Vec<&AttachedRequest>> = those.collect();
+            let mut part = |what: &str| given.remove(&format!("p{id}-{what}"));
+            let (program, tallies) = (part("program"), part("desk"));
+            let (program, tallies) = program.zip(tallies).ok_or("a program is not there")?;
+            let counters = part("counters").map(Map::received).transpose().map_err(told)?;
+            let program = Program::received(program).map_err(told)?;
+            let tallies = Map::received(tallies).map_err(told)?;
+            let those = those.ok_or("a line is not there")?;
+            let version = Version::adopt(&point.site, &those, (program, tallies, counters));
+            let version = version.map_err(|failure| failure.why)?;
+            if version.print() != *print || version.lines != *numbers {
+                return Err("this program would make another one of its lines".to_owned());
+            }
+            made.push(version);
+        }
+        let version = made.pop().ok_or("no program is there")?;
+        for link in &links {
+            if link.info().map_err(told)?.program != info.program {
+                link.update(&version.program, None).map_err(told)?;
+            }
+        }
+        let mut state = point.state();
+        self.numbers.fetch_max(note.numbers, Ordering::Relaxed);
+        (state.replaced, state.frames) = (note.replaced, note.frames);
+        (state.lines, state.retired) = (lines, made);
+        state.running = Some(RunningProgram { links, version });
+        state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };
+        if !state.retired.is_empty() {
+            state.enable_waiting()?;
+            state.settle();
+        }
+        for (held, adopted) in &mut handed {
+            if let Some(ended) = point.replaced(&mut state, held.number) {
+                let _ = held.ended.set(ended.clone());
+                adopted.still = AdoptedStatus::Ended(Box::new(ended));
+            }
+        }
+        let mut handed: Vec<AdoptedRequest> =
+            handed.into_iter().map(|(_, adopted)| adopted).collect();
+        for (about, ended) in note.left {
+            let ended =
+                FinalCounters::from_text(&ended).ok_or("what was counted cannot be read")?;
+            state.remember_final(about.clone(), &ended);
+            handed.push(AdoptedRequest { about, still: AdoptedStatus::Ended(Box::new(ended)) });
+        }
+        point.store(&mut state, None);
+        drop(state);
+        Ok(handed)
+    }
+}
+
+impl Point {
+    /// Removes a request that another one has replaced, and returns its final counters; `None` if
+    /// it runs.
+    fn replaced(&self, state: &mut PointState, number: u32) -> Option<FinalCounters> {
+        let runs = state.running.as_ref().is_some_and(|running| running.version.runs(number));
+        let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
+        let line = state.lines.remove(place);
+        let mut ended = self.ended(&line);
+        // State that a filter of another request continues with is reported there.
+        let others = state.lines.iter().flat_map(|line| &line.states);
+        let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
+        let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
+        elsewhere.for_each(|(step, _)| drop(ended.states.remove(step)));
+        state.remember_final(line.about, &ended);
+        Some(ended)
+    }
+}
+
+impl Points {
+    /// Creates a point for a persisted program, with its socket claims if it covers sockets.
+    fn restore_point(
+        &self,
+        (attach, hardened): (&Attach, bool),
+        owner: u32,
+        claims: Option<OwnedFd>,
+    ) -> Result<Arc<Point>, AttachError> {
+        let place = AttachPoint::find(attach)?;
+        let sockets = attach.own.then(|| Sockets::of(&place, owner, claims)).transpose()?;
+        Ok(self.create_point((attach, hardened), place, sockets))
+    }
+}
+
+/// Restores a request from its descriptors.
+fn line(
+    number: u32,
+    here: &[AttachedRequest],
+    new: NewRequest,
+    ended: FinalCounters,
+    given: &mut PersistedDescriptors,
+) -> Result<AttachedRequest, String> {
+    let told = |error: sys::Error| error.to_string();
+    let mut part = |what: &str| {
+        let name = format!("l{number}-{what}");
+        given.remove(&name).ok_or_else(|| format!("of a line there is no {what}"))
+    };
+    let records = Rings::received(part("records")?, new.shape.of_owner()).map_err(told)?;
+    let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(told);
+    let own = id(&records)?;
+    let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
+    let owner = match known {
+        Some(line) => Arc::clone(&line.owner),
+        None => {
+            Arc::new(OwnedFrames { whose: SharingDomain::of(&new), records: Arc::new(records) })
+        }
+    };
+    let pointers = Rings::received(part("pointers")?, new.shape.of_line()).map_err(told)?;
+    let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+    let doorbell_map = part("bell")?;
+    RingBuffer::received(doorbell_map.try_clone().map_err(|error| error.to_string())?)
+        .map_err(told)?;
+    let mut states = Vec::new();
+    for step in 0..new.tree.steps.len() {
+        let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
+        let map = Map::received(map).map_err(told)?;
+        let own = map.info().map_err(told)?.id;
+        // A filter of another request may share it.
+        let others = here.iter().flat_map(|line| &line.states);
+        let same = |map: &Map| map.info().is_ok_and(|info| info.id == own);
+        let known = others.map(|(_, map)| map).find(|map| same(map));
+        states.push((step, known.map_or_else(|| Arc::new(map), Arc::clone)));
+    }
+    let new = NewRequest { states, ..new };
+    Ok(AttachedRequest::of(number, new, RequestResources { owner, pointers, doorbell_map }, ended))
+}

@@ -1,0 +1,211 @@
+//! A request at an attach point: its own resources, and the frames of its owner.
+
+use super::super::final_counters::FinalCounters;
+use super::super::fused::{KernelCounters, Member};
+use super::super::tree::RequestTree;
+use ebpf::emit::tap::WakePolicy;
+use pipeline::Share;
+use pipeline::graph::{Graph, NodeId};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use sys::bpf::ring::region_offset;
+use sys::bpf::{Map, Program, RingBuffer, Rings, RingsLayout};
+use sys::steps::{Resource, Steps};
+
+/// A request to be attached.
+#[derive(Clone, Debug)]
+pub(crate) struct NewRequest {
+    /// The owner's user id.
+    pub(crate) owner: u32,
+    /// The sharing policy of its frames.
+    pub(crate) share: Share,
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) tree: RequestTree,
+    pub(crate) source: NodeId,
+    pub(crate) shape: RingsLayout,
+    pub(crate) bell: WakePolicy,
+    /// The steps that send frames, with the indices of their interfaces.
+    pub(crate) leads: Vec<(usize, u32)>,
+    /// Filter state inherited from the replaced request, by step.
+    pub(crate) states: Vec<(usize, Arc<Map>)>,
+    /// The requester's note, which outlives this process.
+    pub(crate) about: String,
+    /// The allocation log.
+    pub(crate) steps: Steps,
+}
+
+/// An attached request.
+#[derive(Debug)]
+pub(super) struct AttachedRequest {
+    pub(super) number: u32,
+    /// The owner's user id.
+    pub(super) uid: u32,
+    pub(super) graph: Arc<Graph>,
+    pub(super) tree: RequestTree,
+    pub(super) owner: Arc<OwnedFrames>,
+    pub(super) pointers: Arc<Rings>,
+    pub(super) bell: WakePolicy,
+    pub(super) doorbell_map: OwnedFd,
+    /// See [`NewRequest::leads`].
+    pub(super) leads: Vec<(usize, u32)>,
+    /// State of its filters, by step.
+    pub(super) states: Vec<(usize, Arc<Map>)>,
+    /// Counters of programs that no longer run.
+    pub(super) counted: KernelCounters,
+    /// Number of measured runs of those programs, and their total time in ns.
+    pub(super) measured: (u64, u64),
+    /// Number of packets of its user's sockets that were not processed, because all regions of
+    /// their processor were in use, before the request was attached.
+    pub(super) busy_before: u64,
+    /// True if its removal is pending, because no smaller program could be installed.
+    pub(super) leaving: bool,
+    /// See [`NewRequest::about`].
+    pub(super) about: String,
+}
+
+/// The sharing domain of a ring of frames. Requests of equal domains share one ring (CONTRACT 21).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharingDomain {
+    /// The requests of one user.
+    User(u32),
+    /// The requests of group members that opt in.
+    Group(Arc<str>),
+    /// All requests that opt in.
+    World,
+}
+
+impl SharingDomain {
+    /// Returns the sharing domain of a request.
+    pub(super) fn of(new: &NewRequest) -> Self {
+        match &new.share {
+            Share::User => Self::User(new.owner),
+            Share::Group(name) => Self::Group(Arc::clone(name)),
+            Share::World => Self::World,
+        }
+    }
+}
+
+/// The ring of frames of a sharing domain.
+#[derive(Debug)]
+pub(super) struct OwnedFrames {
+    pub(super) whose: SharingDomain,
+    pub(super) records: Arc<Rings>,
+}
+
+/// The private resources of a request, and the ring that its pointers refer to.
+pub(super) struct RequestResources {
+    pub(super) owner: Arc<OwnedFrames>,
+    pub(super) pointers: Rings,
+    pub(super) doorbell_map: OwnedFd,
+}
+
+/// Size of the doorbell ring in bytes: 4,096 notifications.
+const DOORBELL_BYTES: u32 = 1 << 16;
+
+impl AttachedRequest {
+    /// Creates the resources of a request, and the ring of its owner if there is none.
+    pub(super) fn make(
+        number: u32,
+        here: &[Self],
+        new: NewRequest,
+    ) -> Result<(Self, RingBuffer), String> {
+        let told = |error: sys::Error| error.to_string();
+        let steps = new.steps.clone();
+        let step = |what| steps.take(Resource::Memory, what).map_err(told);
+        let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
+        let owners = here.iter().map(|line| &line.owner);
+        let whose = SharingDomain::of(&new);
+        let mut same =
+            owners.filter(|owner| owner.whose == whose && owner.records.own_shape() == of_owner);
+        let owner = match same.next() {
+            Some(owner) => Arc::clone(owner),
+            None => {
+                step("frames of an owner")?;
+                let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
+                Arc::new(OwnedFrames { whose, records })
+            }
+        };
+        step("pointers of a line")?;
+        let pointers = Rings::create("pointers", of_line).map_err(told)?;
+        let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+        step("a bell")?;
+        let bell = RingBuffer::create("bell", DOORBELL_BYTES).map_err(told)?;
+        let doorbell_map = bell.map().as_fd().try_clone_to_owned();
+        let doorbell_map = doorbell_map.map_err(|error| error.to_string())?;
+        Ok((
+            Self::of(
+                number,
+                new,
+                RequestResources { owner, pointers, doorbell_map },
+                FinalCounters::default(),
+            ),
+            bell,
+        ))
+    }
+
+    /// Combines a request with its resources and earlier counters.
+    pub(super) fn of(
+        number: u32,
+        new: NewRequest,
+        has: RequestResources,
+        before: FinalCounters,
+    ) -> Self {
+        let NewRequest { graph, tree, states, leads, owner: uid, about, bell, .. } = new;
+        let RequestResources { owner, pointers, doorbell_map } = has;
+        let FinalCounters { counted, measured, busy: busy_before, .. } = before;
+        Self {
+            number,
+            uid,
+            graph,
+            tree,
+            owner,
+            pointers: Arc::new(pointers),
+            bell,
+            doorbell_map,
+            leads,
+            states,
+            counted,
+            measured,
+            busy_before,
+            leaving: false,
+            about,
+        }
+    }
+
+    pub(super) fn member(&self) -> Member<'_> {
+        Member { tree: &self.tree, graph: &self.graph, request: self.number }
+    }
+
+    /// Returns its final counters and state, once no program runs it any more.
+    pub(super) fn ended(&self) -> FinalCounters {
+        let states = self.states.iter();
+        let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
+        FinalCounters {
+            counted: self.counted.clone(),
+            states,
+            bells: self.word(region_offset::NOTIFIED),
+            busy: 0,
+            measured: self.measured,
+            lost: false,
+        }
+    }
+
+    /// Returns the number of frames that could not be copied for it.
+    pub(super) fn failed(&self) -> u64 {
+        self.word(region_offset::FAILED)
+    }
+
+    /// Adds the runs of a program, as measured by the kernel.
+    pub(super) fn measure(&mut self, program: &Program) {
+        if let Ok(info) = program.info() {
+            self.measured.0 += info.runs;
+            self.measured.1 += info.run_time_ns;
+        }
+    }
+
+    /// Returns a control word of its memory, summed over all processors.
+    fn word(&self, at: u32) -> u64 {
+        let cpus = 0..self.pointers.shape().cpus;
+        cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()
+    }
+}

@@ -1,0 +1,113 @@
+//! The state of attach points, for `doctor`, `ps` and tests.
+
+use super::request::{OwnedFrames, SharingDomain};
+use super::version::Version;
+use super::{AttachedRequest, Point, PointState, Points};
+use filter::{Amount, Attach};
+use std::sync::{Arc, PoisonError, Weak};
+
+/// The state of an attach point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PointStatus {
+    /// The user whose sockets it covers, if it is no interface.
+    pub user: Option<u32>,
+    /// The kernel's id of its program.
+    pub program: u32,
+    /// Number of runs, counted by the kernel while its statistics are enabled.
+    pub runs: u64,
+    /// Number of requests in its program.
+    pub lines: usize,
+    /// Number of owners with a ring of frames.
+    pub owners: usize,
+    /// Number of replacements of its program.
+    pub replaced: u64,
+    /// Its filters: name, number of requests that use it, and blocks since the program was
+    /// installed.
+    pub steps: Vec<(String, usize, u64)>,
+    /// Frames processed by all its programs so far.
+    pub frames: u64,
+    /// The requests, in order of attachment.
+    pub each: Vec<RequestStatus>,
+    /// The rings of frames.
+    pub rings: Vec<FrameRingStatus>,
+}
+
+/// A ring of frames: its sharing domain, its size in bytes, and the number of its requests.
+pub type FrameRingStatus = (SharingDomain, u64, usize);
+
+/// A request at an attach point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestStatus {
+    /// Its number among all requests ever attached.
+    pub number: u32,
+    /// The owner's user id.
+    pub owner: u32,
+    /// Frames processed while it was attached.
+    pub taken: Amount,
+    /// Frames delivered to it, at all exits.
+    pub given: Amount,
+    /// Frames that could not be copied for it.
+    pub lost: u64,
+    /// Its filters: name, number of requests that use it, and blocks while the request was
+    /// attached.
+    pub steps: Vec<(String, usize, u64)>,
+}
+
+impl Points {
+    /// Returns the state of all attach points.
+    #[must_use]
+    pub fn shown(&self) -> Vec<(Attach, PointStatus)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let points = known.iter().filter_map(Weak::upgrade);
+        points.filter_map(|point| Some((point.site.attach.clone(), point.shown()?))).collect()
+    }
+}
+
+impl Point {
+    /// Returns the state of this attach point; `None` if no program runs there.
+    pub(super) fn shown(&self) -> Option<PointStatus> {
+        let state = self.state();
+        let version = &state.running.as_ref()?.version;
+        let owned = state.lines.iter().map(|line| &line.owner);
+        let mut rings: Vec<(*const OwnedFrames, FrameRingStatus)> = Vec::new();
+        for owner in owned {
+            let at = Arc::as_ptr(owner);
+            match rings.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, (.., lines))) => *lines += 1,
+                None => {
+                    let bytes = owner.records.own_shape().size().map_or(0, u64::from);
+                    rings.push((at, (owner.whose.clone(), bytes, 1)));
+                }
+            }
+        }
+        let info = version.program.info().ok()?;
+        let retired = state.retired.iter().map(Version::ran).sum::<u64>();
+        Some(PointStatus {
+            user: self.site.sockets.as_ref().map(|sockets| sockets.whose().0),
+            program: info.id,
+            runs: info.runs,
+            lines: state.lines.len(),
+            owners: rings.len(),
+            replaced: state.replaced,
+            steps: version.steps(),
+            frames: state.frames + retired + version.ran(),
+            each: state.lines.iter().map(|line| state.shown(line, version)).collect(),
+            rings: rings.into_iter().map(|(_, ring)| ring).collect(),
+        })
+    }
+}
+
+impl PointState {
+    /// Returns the status of a request, with its counters so far.
+    fn shown(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
+        let counted = self.counted(line, running);
+        RequestStatus {
+            number: line.number,
+            owner: line.uid,
+            taken: counted.ran,
+            given: counted.handed.iter().copied().sum(),
+            lost: line.failed(),
+            steps: running.steps_of(line.number, &counted.entered),
+        }
+    }
+}

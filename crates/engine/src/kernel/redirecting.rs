@@ -1,0 +1,238 @@
+//! Programs that redirect frames from the host: at XDP, in front of the AF_XDP sockets that `rx IF
+//! take` opens. [SL §5.5, §7.1; CONTRACT 2, 3, 18]
+//!
+//! In: the kernel part of one request. Out: the program at its interface, and the source of the
+//! frames that it redirects. Up to two programs are tried: one that asks the driver for VLAN tags,
+//! if the driver supports that, then one without. A frame from which the driver removed a tag is
+//! unsure, because twins at XDP read tags in the frame. Such a program serves a single request: an
+//! interface has one XDP hook, and a redirected frame reaches no other program.
+
+use super::assemble::{Assembled, FrameAction, Misfit, assemble};
+use super::final_counters::FinalCounters;
+use super::fused::{FusedTree, Member};
+use super::host::{AttachmentHandle, KernelRefusal};
+use super::load::{LoadFailure, LoadOptions, Loaded, load};
+use super::tree::RequestTree;
+use super::{KernelInputs, Opened, leads};
+use crate::error::BuildError;
+use ebpf::Hook;
+use ebpf::emit::Target;
+use ebpf::emit::redirect::{Redirect, TARGETS_MAX, headroom};
+use ebpf::emit::tap::offset;
+use endpoint::source::kernel::attach_point::AttachPoint;
+use endpoint::source::rx::take::{self, EXIT_NUMBER, LoadArguments, SLOT, SLOTS_MAX, TAIL};
+use filter::Amount;
+use pipeline::graph::{Graph, NodeId};
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use sys::bpf::{License, LoadError, Map, ProgramKind};
+use sys::memory::ReadMapping;
+use sys::steps::{Resource, Steps};
+
+/// An attached redirecting program and its counters.
+#[derive(Debug)]
+pub(super) struct RedirectProgram {
+    /// The counters; dropped before their map.
+    counters: ReadMapping,
+    _counters: Map,
+    take: Redirect,
+    fused: FusedTree,
+    words: Vec<ebpf::FilterSpan>,
+    code: ebpf::Program,
+    maps: Vec<Option<Map>>,
+    ended: OnceLock<FinalCounters>,
+}
+
+/// The program that was loaded last.
+#[derive(Default)]
+struct LastProgram {
+    refusal: Option<KernelRefusal>,
+    last: Option<(ebpf::Program, Vec<Option<Map>>)>,
+}
+
+/// The inputs of a program.
+struct ProgramInputs<'p> {
+    graph: &'p Graph,
+    tree: &'p RequestTree,
+    fused: &'p FusedTree,
+    words: &'p [ebpf::FilterSpan],
+    source: NodeId,
+    target: Target,
+    take: Redirect,
+    counters: &'p Map,
+    steps: &'p Steps,
+    /// The steps that send frames, with the indices of their interfaces.
+    leads: &'p [(usize, u32)],
+}
+
+/// Loads and attaches a redirecting program, and opens the source of its frames.
+pub(super) fn build(
+    wanted: &KernelInputs<'_>,
+    tree: &RequestTree,
+    (source, place): (NodeId, &AttachPoint),
+) -> Result<Opened, BuildError> {
+    let KernelInputs { graph, opening, refuses, hardened, .. } = *wanted;
+    let refused = |why: String| BuildError::Refused(KernelRefusal { node: source, why });
+    if let Some(refusal) = refuses.loading(tree, graph, source) {
+        return Err(BuildError::Refused(refusal));
+    }
+    let step = |what| opening.steps.take(Resource::Memory, what);
+    let fused = FusedTree::of(&[Member { tree, graph, request: 0 }]);
+    let word = |step| fused.word(&[Member { tree, graph, request: 0 }], step);
+    let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
+    let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
+    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+    let stride = u32::from(offset::TALLIES.cast_unsigned())
+        + 16 * u32::try_from(fused.tallies()).unwrap_or(u32::MAX >> 8);
+    let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
+    let places = tree.sinks();
+    let hands = u16::try_from(places).unwrap_or(u16::MAX);
+    let take = Redirect { cpus, stride, tag_kfunc: None, deliveries: hands };
+    step("a desk").map_err(|error| refused(error.to_string()))?;
+    let counters = Map::array("desk", cpus.saturating_mul(stride), 1, true);
+    let counters = counters.map_err(|error| refused(error.to_string()))?;
+    let leads = leads(graph, tree, place)?;
+    let place_of = if hardened { Target::hardened(Hook::Xdp) } else { Target::from(Hook::Xdp) };
+    let target = place_of.redirecting();
+    let parts = ProgramInputs {
+        graph,
+        tree,
+        fused: &fused,
+        words: &words,
+        source,
+        target,
+        take,
+        counters: &counters,
+        steps: opening.steps,
+        leads: &leads,
+    };
+    let Assembled { heads, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
+    let made = Mutex::new(LastProgram::default());
+    let make = |making: &LoadArguments<'_>| {
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        match parts.loaded(making) {
+            Ok((code, Loaded { program, maps })) => {
+                *made = LastProgram { refusal: None, last: Some((code, maps)) };
+                Ok(program)
+            }
+            Err(refusal) => {
+                let error = sys::Error::new("bpf", refusal.why.clone(), 0);
+                made.refusal = Some(refusal);
+                Err(LoadError { error, log: String::new(), missing: Vec::new() })
+            }
+        }
+    };
+    let opened = take::by_program(opening, (heads, places), &make);
+    let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(refusal) = made.refusal {
+        return Err(BuildError::Refused(refusal));
+    }
+    let gives = opened.map_err(|failure| BuildError::Outside { node: source, failure })?;
+    let Some((code, maps)) = made.last else {
+        return Err(BuildError::Unexpected("a program was attached and not made".to_owned()));
+    };
+    step("a view of a desk").map_err(BuildError::Machine)?;
+    let memory = counters.map_read().map_err(BuildError::Machine)?;
+    let ended = OnceLock::new();
+    let handle = RedirectProgram {
+        counters: memory,
+        _counters: counters,
+        take,
+        fused,
+        words,
+        code,
+        maps,
+        ended,
+    };
+    Ok((Arc::new(handle), gives))
+}
+
+impl ProgramInputs<'_> {
+    fn assembled(&self, tags: Option<i32>) -> Result<Assembled, KernelRefusal> {
+        let member = Member { tree: self.tree, graph: self.graph, request: 0 };
+        let take = Redirect { tag_kfunc: tags, ..self.take };
+        let made = assemble(
+            self.fused,
+            &[member],
+            (self.target, FrameAction::Redirect(&take, self.leads)),
+        );
+        made.map_err(|Misfit { at, why }| KernelRefusal {
+            node: at.map_or(self.source, |(_, node)| node),
+            why,
+        })
+    }
+
+    fn loaded(&self, making: &LoadArguments<'_>) -> Result<(ebpf::Program, Loaded), KernelRefusal> {
+        let tags = making.asks.map(|asks| asks.function);
+        let code = self.assembled(tags)?.program;
+        let how = LoadOptions {
+            kind: ProgramKind::Xdp,
+            license: if tags.is_some() { License::MitOrGpl } else { License::ApacheOrMit },
+            fragments: making.fragments,
+            device: making.asks.map(|asks| asks.interface),
+        };
+        // The program has no doorbell; the counters' map fills its slot.
+        let given = [self.counters.as_fd(), self.counters.as_fd(), making.sockets.as_fd()];
+        let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), self.steps, |_| None);
+        let loaded = loaded.map_err(|failed: LoadFailure| {
+            let at = self.words.iter().position(|word| failed.is_at(word));
+            let node = at.and_then(|step| self.tree.steps.get(step)?.nodes.first().copied());
+            KernelRefusal { node: node.unwrap_or(self.source), why: failed.why }
+        })?;
+        Ok((code, loaded))
+    }
+}
+
+impl endpoint::source::kernel::Attachment for RedirectProgram {
+    /// Does nothing: the source owns the link, and detaches the program when dropped.
+    fn leave(&self) {}
+}
+
+impl AttachmentHandle for RedirectProgram {
+    /// Returns the final counters and state. The program must have been detached.
+    fn ended(&self) -> &FinalCounters {
+        self.ended.get_or_init(|| {
+            let mut counted = self.fused.counted(0, |number| self.tally(number));
+            let own = |word: &ebpf::FilterSpan| {
+                let step = self.words.iter().position(|known| known == word)?;
+                self.fused.own_step(0, step)
+            };
+            let mut states = HashMap::new();
+            for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
+                let Some(bytes) = map.as_ref().and_then(|map| map.get(0).ok()) else { continue };
+                let word = spec.state_of.and_then(|word| self.code.filters.get(word));
+                match word {
+                    Some(word) => states.extend(own(word).map(|step| (step, bytes))),
+                    None if number == 0 && !self.code.counters.is_empty() => {
+                        counted.add_reasons(&self.code, &bytes, own);
+                    }
+                    None => {}
+                }
+            }
+            // Run time is not measured, and there is no doorbell.
+            FinalCounters { counted, states, ..FinalCounters::default() }
+        })
+    }
+}
+
+impl RedirectProgram {
+    /// Returns a tally, summed over all processors.
+    fn tally(&self, number: u16) -> Amount {
+        let at = self.take.scratch().tally(number);
+        Amount { blocks: self.sum(at), bytes: self.sum(at + 8) }
+    }
+
+    fn sum(&self, at: u32) -> u64 {
+        let word =
+            |cpu: u32| self.counters.word((cpu * self.take.stride + at) as usize).unwrap_or(0);
+        (0..self.take.cpus).map(word).sum()
+    }
+}
+
+// The layouts of the headroom agree.
+const _: () = {
+    assert!(headroom::DELIVERY as usize == SLOT && headroom::EXIT as usize == EXIT_NUMBER);
+    assert!(headroom::REST as usize == TAIL && TARGETS_MAX as usize == SLOTS_MAX);
+    assert!(headroom::rest(3) as usize == take::tail_offset(3));
+};

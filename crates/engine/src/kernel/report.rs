@@ -1,0 +1,332 @@
+//! Counters of kernel programs, as nodes and edges of the ledger. (CONTRACT 19)
+//!
+//! In: the final counters of a request in the kernel, and the totals that the process received from
+//! it. Out: a node for each filter in the kernel, with the state that it had there, and the edges.
+//! A block on which a twin was unsure counts only as input of the user implementation: it crossed
+//! there on the edge on which it came. So the counters of both implementations add up to those of
+//! the filter.
+
+use super::final_counters::FinalCounters;
+use super::fused::REFUSED;
+use super::tree::{ExitBlocks, Step, TreeExit};
+use super::{Era, Kernel};
+use crate::described::counts;
+use endpoint::sink::offloaded::offloaded as offloaded_sink;
+use endpoint::source::kernel::ArcCounts;
+use endpoint::{DropReason, SourceCounters};
+use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE};
+use pipeline::graph::{NodeId, Use};
+use runtime::counters::{ExitEdge, OutsideCounts};
+use runtime::ledger::{Edge, EdgeKind};
+use runtime::space::Remains;
+use runtime::space::node::{Node, Operator, SinkOperator};
+use std::borrow::Cow;
+
+/// Totals of a request's kernel program.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProgramRan {
+    /// The source that represents the program: the first of several, by node of the plan.
+    pub source: usize,
+    /// The edges of the plan that leave it for a thread.
+    pub edges: Vec<usize>,
+    /// Number of frames that it processed.
+    pub frames: u64,
+    /// Number of doorbell notifications sent to the thread that reads it.
+    pub bells: u64,
+    /// Number of measured runs and their total time in ns; `None` if the kernel did not measure.
+    /// The program may run other requests, too.
+    pub measured: Option<(u64, u64)>,
+}
+
+/// Counters of the current era so far: blocks by node number and by edge number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EraCounters {
+    pub(crate) nodes: Vec<(usize, u64)>,
+    pub(crate) edges: Vec<(usize, u64)>,
+}
+
+/// Reasons that a delivered frame did not arrive.
+const LAPPED: &str = "lapped";
+const NOT_COPIED: &str = "not copied";
+
+impl Kernel {
+    /// Returns the nodes and edges of all eras, for programs that no longer run.
+    pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
+        let (mut ran, mut busy) = (Amount::default(), 0);
+        let mut all = Vec::new();
+        for (number, era) in self.eras().enumerate() {
+            let ended = era.ended(process);
+            ran += ended.counted.ran;
+            busy += ended.busy;
+            all.push(era.remains(&ended, number, process));
+        }
+        let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.counters(ran, busy));
+        let sources = self.era.sources.iter().map(seen).collect();
+        if let Some(told) =
+            all.last_mut().and_then(|remains: &mut Remains| remains.outside.as_mut())
+        {
+            told.sources = sources;
+        }
+        all
+    }
+
+    /// Returns the totals of the programs, with nodes and edges by number.
+    pub(crate) fn ran(&self) -> ProgramRan {
+        let classes = |hand: &&TreeExit| matches!(hand.which, ExitBlocks::Classes(_));
+        let hands = self.era.tree.hands.iter().filter(classes);
+        let edges = hands.map(|hand| self.era.ids.edges[hand.edge]).collect();
+        let mut ran = ProgramRan { source: self.era.first(), edges, ..ProgramRan::default() };
+        let mut measured = (0, 0);
+        for ended in self.eras().map(|era| era.handle.ended()) {
+            ran.frames += ended.counted.ran.blocks;
+            ran.bells += ended.bells;
+            measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
+        }
+        let (runs, ns) = measured;
+        let ns = self.timing.as_ref().map_or(ns, |timing| timing.without_itself(runs, ns));
+        ran.measured = (runs > 0).then_some((runs, ns));
+        ran
+    }
+
+    /// Returns the counters of the current era so far; `None` if this process cannot read them.
+    pub(crate) fn counts(&self) -> Option<EraCounters> {
+        let Era { graph, ids, tree, sources, handle, .. } = &self.era;
+        let counted = handle.so_far()?.counted;
+        let mut counts = EraCounters::default();
+        let ran = counted.ran.blocks;
+        counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
+        for (number, step) in tree.steps.iter().enumerate() {
+            let entered = of(&counted.entered, number).blocks;
+            for id in &step.nodes {
+                counts.nodes.push((ids.nodes[id.0], entered));
+                let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
+                counts.edges.extend(into.map(|(_, number)| (*number, entered)));
+            }
+        }
+        for (number, hand) in tree.hands.iter().enumerate() {
+            if matches!(hand.which, ExitBlocks::Classes(_)) {
+                let handed = of(&counted.handed, number).blocks;
+                counts.edges.push((ids.edges[hand.edge], handed));
+            }
+        }
+        Some(counts)
+    }
+
+    pub(super) fn eras(&self) -> impl Iterator<Item = &Era> {
+        self.before.iter().chain([&self.era])
+    }
+}
+
+impl Era {
+    /// Returns the final counters, or lower bounds derived from the frames that arrived, if the
+    /// serving process is gone.
+    fn ended(&self, process: &[Remains]) -> Cow<'_, FinalCounters> {
+        match self.handle.ended() {
+            ended if ended.lost => {
+                let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
+                Cow::Owned(FinalCounters::at_least(&self.tree, &taken.arrived))
+            }
+            ended => Cow::Borrowed(ended),
+        }
+    }
+
+    /// Returns the nodes and edges of this era, which has ended.
+    fn remains(&self, ended: &FinalCounters, number: usize, process: &[Remains]) -> Remains {
+        let mut nodes = Vec::new();
+        for id in &self.sources {
+            nodes.push(self.source_node(*id, ended));
+        }
+        for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
+            nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
+        }
+        let mut told = OutsideCounts::default();
+        self.calls(ended, &mut told);
+        let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
+        let ways = self.ways_out(ended, taken);
+        let named = |(hand, edge)| ExitEdge { name: (self.first(), number, hand), edge };
+        told.exits = ways.into_iter().map(named).collect();
+        Remains { nodes, outside: Some(told), ..Remains::default() }
+    }
+
+    /// Returns the numbers of lost and of duplicated blocks on the exits of an ended era. `taken`
+    /// holds the final totals received.
+    pub(crate) fn missing(&self, taken: &SourceCounters) -> (u64, u64) {
+        let mut missing = (0, 0);
+        for (_, edge) in self.ways_out(self.handle.ended(), taken.clone()) {
+            let (put, ended) = (edge.put.blocks, edge.ended());
+            missing.0 += put.saturating_sub(ended);
+            missing.1 += ended.saturating_sub(put);
+        }
+        missing
+    }
+
+    /// Returns the final state of filters whose state affects their answers, with their node
+    /// numbers. State of pure statistics is reported as counters of this era instead.
+    pub(crate) fn kept(&self) -> Vec<(usize, Vec<u8>)> {
+        let ended = self.handle.ended();
+        let mut kept = Vec::new();
+        for (step, bytes) in &ended.states {
+            let nodes = self.tree.steps.get(*step).map_or(&[][..], |step| &step.nodes);
+            let decides =
+                |id: &&NodeId| self.graph.node(**id).kind() != Some(FilterKind::Statistics);
+            kept.extend(
+                nodes.iter().filter(decides).map(|id| (self.ids.nodes[id.0], bytes.clone())),
+            );
+        }
+        kept
+    }
+
+    /// Returns the totals that the ended process received.
+    fn taken_by(&self, process: &[Remains]) -> SourceCounters {
+        let mut nodes = process.iter().flat_map(|space| &space.nodes);
+        let source = nodes.find_map(|node| match &node.operator {
+            Operator::Source(part) if node.planned == self.first() => Some(part),
+            _ => None,
+        });
+        source.map_or_else(SourceCounters::default, |part| part.source.counters())
+    }
+
+    /// Returns a step's input without unsure blocks, for one of its nodes.
+    fn taken(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
+        let hand = self.tree.hands.iter().position(|hand| {
+            hand.from == Some(step) && hand.to == id && matches!(hand.which, ExitBlocks::Unsure)
+        });
+        let unsure = hand.map_or_else(Amount::default, |hand| of(&ended.counted.handed, hand));
+        of(&ended.counted.entered, step).saturating_sub(unsure)
+    }
+
+    fn node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
+        let taken = self.taken(step, id, ended);
+        let number = self.ids.nodes[id.0];
+        let Some(used) = self.graph.node(id).filter() else {
+            return Node::new("?", number, Operator::Pass, Counts::default());
+        };
+        let description = used.description;
+        let is_sink = description.kind == FilterKind::Sink;
+        let mut written = Amount::default();
+        let part = match (is_sink, description.user) {
+            (true, _) => {
+                let refused = ended.counted.reason(step, REFUSED);
+                let (sink, report) = offloaded_sink(description, taken, refused);
+                written = sink.written().unwrap_or_default();
+                Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
+            }
+            (false, Some(make)) => match make(&used.arguments) {
+                Ok(filter) => Operator::Filter(put_into(filter, ended.states.get(&step))),
+                Err(_) => Operator::Pass,
+            },
+            (false, None) => Operator::Pass,
+        };
+        let mut node = Node::new(used.title(), number, part, counts(description));
+        (node.reasons, node.counters) = (description.reasons, description.counters);
+        node.taken.push(taken);
+        if is_sink {
+            node.flow.sunk = written;
+            return node;
+        }
+        node.flow.routed = ended.counted.passed(Some(step));
+        node.flow.unselected = ended.counted.unselected(Some(step));
+        let reasons = node.reasons.iter().zip(&mut node.counts.unanswered);
+        for (reason, count) in reasons {
+            *count = ended.counted.reason(step, reason);
+        }
+        node
+    }
+
+    /// Adds the edges inside the program. A block counts as put and as taken at once.
+    fn calls(&self, ended: &FinalCounters, told: &mut OutsideCounts) {
+        for (number, step) in self.tree.steps.iter().enumerate() {
+            for id in &step.nodes {
+                let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
+                let Some((planned, edge)) = into else { continue };
+                let amount = self.taken(number, *id, ended);
+                let (from, to) = (era_name(self, edge.from), era_name(self, *id));
+                let planned = self.ids.edges[planned];
+                let edge = Edge::new(from.into(), to.into(), EdgeKind::Call, planned);
+                told.edges.push(Edge { put: amount, taken: amount, ..edge });
+            }
+        }
+    }
+
+    /// Returns the edges out of the program, with the index of their exit. The program counts one
+    /// end, and the source the other.
+    fn ways_out(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
+        let mut ways = Vec::new();
+        let SourceCounters { arrived, dropped, .. } = taken;
+        // For frames that found no room, the kernel counts the frames but not their exits. A single
+        // used exit accounts for all of them.
+        let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
+        let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
+        let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
+        for (number, hand) in self.tree.hands.iter().enumerate() {
+            let put = of(&ended.counted.handed, number);
+            let is_unsure = matches!(hand.which, ExitBlocks::Unsure);
+            if is_unsure && put.blocks == 0 {
+                continue;
+            }
+            let ArcCounts { taken, lapped, unread, missing } =
+                arrived.get(number).cloned().unwrap_or_default();
+            let from = era_name(self, self.graph.edges[hand.edge].from);
+            let (to, planned) = (era_name(self, hand.to), self.ids.edges[hand.edge]);
+            let edge = Edge::new(from.into(), to.into(), EdgeKind::Ring, planned);
+            let mut edge = Edge { put, taken, ..edge };
+            let failed = of(&ended.counted.failed, number);
+            let here = taken.blocks + lapped + unread + failed.blocks;
+            let ring = match used {
+                1 if put.blocks > 0 => full,
+                _ => put.blocks.saturating_sub(here).min(full),
+            };
+            // The bytes of lost frames are not counted.
+            let blocks = |blocks| Amount { blocks, bytes: 0 };
+            let unread = blocks(unread);
+            let why = [(DropReason::Ring, blocks(ring)), (DropReason::Unread, unread)];
+            let why = [(LAPPED.into(), blocks(lapped))].into_iter().chain(why);
+            let why = why.chain([(NOT_COPIED.into(), failed)]);
+            edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
+            edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
+            ways.push((number, edge));
+        }
+        // Each of those frames is missing on at least one exit; attribute the remainder to the
+        // busiest exit.
+        let rings = ways
+            .iter()
+            .flat_map(|(_, edge)| &edge.dropped)
+            .filter(|(why, _)| *why == DropReason::Ring);
+        let told: u64 = rings.map(|(_, amount)| amount.blocks).sum();
+        let most = ways.iter_mut().max_by_key(|(_, edge)| edge.put.blocks);
+        if let (Some((_, edge)), true) = (most, used > 1 && told < full) {
+            edge.dropped.push((DropReason::Ring, Amount { blocks: full - told, bytes: 0 }));
+        }
+        ways
+    }
+
+    fn source_node(&self, id: NodeId, ended: &FinalCounters) -> Node {
+        let (name, number) = (era_name(self, id), self.ids.nodes[id.0]);
+        let mut node = Node::new(name, number, Operator::Pass, Counts::default());
+        node.counts.made = ended.counted.ran;
+        node.taken.push(Amount::default());
+        node.flow.routed = ended.counted.passed(None);
+        node.flow.unselected = ended.counted.unselected(None);
+        node
+    }
+}
+
+/// Restores a twin's state in the user implementation.
+fn put_into(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
+    if let (Some(bytes), Some(state)) = (kept, filter.state()) {
+        let moved = MovedSession { key: PRIVATE, bytes: bytes.clone(), held: Vec::new() };
+        // The conformance test of twins ensures that both use one layout.
+        let put = state.put(moved, &mut Holds::new(0, 0));
+        debug_assert!(put.is_ok(), "{put:?}");
+    }
+    filter
+}
+
+fn of(amounts: &[Amount], number: usize) -> Amount {
+    amounts.get(number).copied().unwrap_or_default()
+}
+
+fn era_name(era: &Era, id: NodeId) -> String {
+    let node = era.graph.node(id);
+    node.filter().map_or_else(|| node.name().to_owned(), Use::title)
+}

@@ -1,0 +1,44 @@
+//! Messages about latency breaches.
+
+use pipeline::explain::{about, nanoseconds};
+use runtime::latency::Breach;
+
+/// Formats a breach: the age of the block, the place, the bound and the excess.
+#[must_use]
+pub fn describe(breach: &Breach) -> String {
+    let over = |ns: u64| about(ns.saturating_sub(breach.asked_ns));
+    let asked = nanoseconds(breach.asked_ns).replace(' ', "");
+    match (&breach.way, &breach.wait) {
+        (Some((sink, age)), wait) => {
+            let (old, late) = (about(*age), over(*age));
+            let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
+                format!("; {place}: {} where it has {}", about(*waited), about(*share))
+            });
+            let taken = format!("a block was {old} old when `{sink}` had taken it");
+            format!("{taken}, {late} over --latency={asked}{wait}")
+        }
+        (None, Some((place, waited, _))) => {
+            let (waited, late) = (about(*waited), over(*waited));
+            format!("{place}: a block has waited for {waited}, {late} over --latency={asked}")
+        }
+        (None, None) => "no block is late".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v14_breach_names_sink_place_and_bound() {
+        const MS: u64 = 1_000_000;
+        let way = Some(("b".to_owned(), 14 * MS));
+        let wait = Some(("a → b".to_owned(), 12 * MS, 4 * MS));
+        let text = "a block was 14.0 ms old when `b` had taken it, 4.00 ms over --latency=10ms; \
+                    a → b: 12.0 ms where it has 4.00 ms";
+        assert_eq!(describe(&Breach { asked_ns: 10 * MS, way, wait }), text);
+        let wait = Some(("a → b".to_owned(), 11 * MS, 4 * MS));
+        let text = "a → b: a block has waited for 11.0 ms, 1.00 ms over --latency=10ms";
+        assert_eq!(describe(&Breach { asked_ns: 10 * MS, way: None, wait }), text);
+    }
+}

@@ -1,0 +1,125 @@
+//! The names that a request may use: the filters of `filter`, the sources and sinks of `endpoint`,
+//! and the spaces of this machine (CONTRACT 27).
+
+use crate::compiler::Libpcap;
+use crate::keys::{FixedKey, KeyFiles};
+use crate::names::MachineNames;
+use filter::{
+    Arguments, Compiler, Description, EndpointFacts, FilterKind, Keys, LinkType, Mistake, Names,
+};
+use pipeline::Registry;
+use std::sync::Arc;
+
+/// The names of this program. The variants differ in the services of the machine that a request may
+/// use while it is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MachineRegistry {
+    /// For requests of this user: all services.
+    #[default]
+    Local,
+    /// For recorded requests: no name lookups, whose results are part of the text, and no access to
+    /// files and interfaces, which may have changed since.
+    Recorded,
+    /// For requests of untrusted peers: no libpcap, no name lookups, and no access to files,
+    /// interfaces and keys. Only filters that may run here are created. (RELIABILITY T5)
+    Untrusted,
+    /// For calibration: like [`Self::Recorded`], with a fixed key instead of key files.
+    Calibration,
+}
+
+impl MachineRegistry {
+    /// Returns all descriptions, in the order in which a block meets them: sources, filters,
+    /// programs, sinks.
+    pub fn descriptions() -> impl Iterator<Item = &'static Description> {
+        let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
+        let programs = endpoint::catalog::PROCESSES.iter().map(|entry| entry.description);
+        let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
+        let filters = filter::catalog::FILTERS.iter().copied();
+        sources.chain(filters).chain(test_filters()).chain(programs).chain(sinks)
+    }
+}
+
+/// Returns the descriptions that exist only in test builds.
+#[cfg(not(feature = "testing"))]
+const fn test_filters() -> [&'static Description; 0] {
+    []
+}
+
+#[cfg(feature = "testing")]
+const fn test_filters() -> [&'static Description; 3] {
+    [&crate::testing::PANICS, &crate::testing::HOSTILE, &crate::testing::LIAR]
+}
+
+impl Registry for MachineRegistry {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let named = || Self::descriptions().filter(|entry| entry.name == name);
+        named().find(|entry| entry.kind != FilterKind::Source).or_else(|| named().next())
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        let program = || Some(endpoint::catalog::process(name)?.head);
+        endpoint::catalog::source(name).map(|entry| entry.description).or_else(program)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
+        let facts = match entry.kind {
+            FilterKind::Source => endpoint::catalog::source(entry.name).map(|entry| &entry.facts),
+            FilterKind::Sink => endpoint::catalog::sink(entry.name).map(|entry| &entry.facts),
+            _ => None,
+        };
+        let program = || endpoint::catalog::process(entry.name).map(|entry| &entry.facts);
+        facts.or_else(program).unwrap_or(&EndpointFacts::NONE)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for entry in Self::descriptions() {
+            if !names.contains(&entry.name) {
+                names.push(entry.name);
+            }
+        }
+        names
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        vec!["kernel", "thread*"]
+    }
+
+    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        let runs_here = *self != Self::Untrusted || entry.kernel.is_some();
+        match endpoint::catalog::process(entry.name) {
+            Some(program) if *self != Self::Untrusted => {
+                (program.refuses)(arguments.text("command").unwrap_or_default())
+            }
+            _ => entry.user.filter(|_| runs_here).and_then(|make| make(arguments).err()),
+        }
+    }
+
+    fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
+        let source = endpoint::catalog::source(source.name).filter(|_| *self == Self::Local)?;
+        (source.links)(arguments)
+    }
+
+    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+        match self {
+            Self::Untrusted => None,
+            _ => Some(Arc::new(Libpcap::new(*self == Self::Local))),
+        }
+    }
+
+    fn resolver(&self) -> Option<Arc<dyn Names>> {
+        (*self == Self::Local).then(|| Arc::new(MachineNames::default()) as _)
+    }
+
+    fn keys(&self) -> Option<Arc<dyn Keys>> {
+        match self {
+            Self::Local | Self::Recorded => Some(Arc::new(KeyFiles)),
+            Self::Untrusted => None,
+            Self::Calibration => Some(Arc::new(FixedKey)),
+        }
+    }
+
+    fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
+        (*self == Self::Local).then(|| endpoint::sees_one_way(source, arguments)).flatten()
+    }
+}

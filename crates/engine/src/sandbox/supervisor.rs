@@ -1,0 +1,250 @@
+//! Supervision of a sandbox process: its progress, and its end.
+//!
+//! **Deadlines.** A filter that makes no progress although blocks wait for it is killed: after
+//! [`BUSY`] of its own processor time, or, if it sleeps, after [`ASLEEP`]. Time in which it did not
+//! get a processor does not count, so a busy machine kills no filter.
+
+use super::limits::MEMORY;
+use abi::text::Visible;
+use endpoint::process::ProcessControl;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL, REPORT_TEXT, syscall_name};
+use sys::helper::HelperProcess;
+use sys::process_group::ProcessEnd;
+
+/// Interval of progress checks.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// Processor time that a filter may use without progress, in ns.
+const BUSY: u64 = 2_000_000_000;
+/// Time that a filter may sleep although blocks wait for it and it has room for output.
+const ASLEEP: Duration = Duration::from_secs(20);
+/// Time limit for a process to exit after its output has ended.
+const END: Duration = Duration::from_secs(20);
+
+/// The supervisor of a sandbox process, shared by its entrance and its exit.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    name: &'static str,
+    kept: HelperProcess,
+    /// The socket for its final message.
+    words: OwnedFd,
+    /// The reason that it was killed, if it was.
+    why: OnceLock<String>,
+    /// Its final message, once read.
+    last_words: OnceLock<Vec<u8>>,
+    /// True once the path has no further use for it.
+    released: AtomicBool,
+    /// True once its input has ended.
+    closed: AtomicBool,
+    /// True while the process owes its state, or the confirmation that a state is restored.
+    asked: AtomicBool,
+    /// True once its output has ended regularly.
+    done: AtomicBool,
+    /// Number of messages put into its ring.
+    put: AtomicU64,
+    taken: AtomicU64,
+    given: AtomicU64,
+    last: Mutex<Last>,
+}
+
+/// The latest progress of the process.
+#[derive(Debug)]
+struct Last {
+    /// Numbers of messages that it had consumed and produced at that time.
+    moved: (u64, u64),
+    /// Processor time that it had used by then, in ns.
+    processor_ns: u64,
+    /// Time since which it has been observed asleep.
+    asleep: Option<Instant>,
+}
+
+impl Supervisor {
+    pub(super) fn new(name: &'static str, kept: HelperProcess, words: OwnedFd) -> Self {
+        let last = Last { moved: (0, 0), processor_ns: 0, asleep: None };
+        Self {
+            name,
+            kept,
+            words,
+            why: OnceLock::new(),
+            last_words: OnceLock::new(),
+            released: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+            put: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            given: AtomicU64::new(0),
+            last: Mutex::new(last),
+        }
+    }
+
+    /// Kills the process, for this reason.
+    pub(super) fn end(&self, why: impl Into<String>) {
+        // Later reasons follow from the first one.
+        let _ = self.why.set(why.into());
+        self.kept.kill();
+    }
+
+    /// Kills the process without a report, because its filter is no longer needed.
+    pub(super) fn release(&self) {
+        self.released.store(true, Ordering::Relaxed);
+        self.kept.kill();
+    }
+
+    /// Returns true if it has ended, or is being killed.
+    pub(super) fn is_over(&self) -> bool {
+        self.why.get().is_some() || self.kept.ended().is_some()
+    }
+
+    /// Waits for [`LOOK`] / 20, or until it has ended.
+    pub(super) fn rest(&self) {
+        let _ = self.kept.wait(LOOK / 20);
+    }
+
+    /// Records that its input has ended, so that it must end.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Records whether the process owes its state, or the confirmation that a state is restored.
+    pub(super) fn asks(&self, asks: bool) {
+        self.asked.store(asks, Ordering::Relaxed);
+    }
+
+    /// Records the number of messages put into its ring, and the number that it reports as
+    /// consumed.
+    pub(super) fn feeds(&self, put: u64, taken: u64) {
+        self.put.store(put, Ordering::Relaxed);
+        self.taken.store(taken.min(put), Ordering::Relaxed);
+    }
+
+    /// Records the regular end of its output.
+    pub(super) fn is_done(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts an output message.
+    pub(super) fn gave(&self) {
+        self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns true if it has work pending.
+    pub(super) fn is_due(&self) -> bool {
+        let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
+        waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Checks its progress, and kills it if there is none. `has_room`: it has room for its output.
+    pub(super) fn look(&self, has_room: bool) {
+        let Some(processor_ns) = self.kept.processor_ns() else { return };
+        let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
+        let mut last = self.last();
+        if moved != last.moved || !self.is_due() {
+            *last = Last { moved, processor_ns, asleep: None };
+            return;
+        }
+        let busy = processor_ns.saturating_sub(last.processor_ns);
+        if busy > BUSY {
+            drop(last);
+            let seconds = BUSY / 1_000_000_000;
+            self.end(format!("did not get on for {seconds} s of processor time, and was ended"));
+            return;
+        }
+        // A process that sleeps for lack of room is not at fault.
+        if !has_room {
+            return;
+        }
+        let since = *last.asleep.get_or_insert_with(Instant::now);
+        if since.elapsed() > ASLEEP {
+            drop(last);
+            let seconds = ASLEEP.as_secs();
+            self.end(format!("slept for {seconds} s although blocks waited for it, and was ended"));
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the reason that nothing more comes from an ended or ending process.
+    pub(super) fn why(&self) -> String {
+        match (self.why.get(), self.kept.wait(END)) {
+            (Some(why), _) => why.clone(),
+            (None, Some(ProcessEnd::Status(0))) => "ended by itself".to_owned(),
+            (None, Some(ended)) => self.describe_end(ended),
+            (None, None) => "does not end".to_owned(),
+        }
+    }
+
+    /// Formats the report of its end; `None` if that was regular.
+    fn end_report(&self, ended: ProcessEnd) -> Option<String> {
+        let describe_end = match (self.why.get(), ended) {
+            (Some(why), _) => why.clone(),
+            (None, _) if self.released.load(Ordering::Relaxed) => return None,
+            (None, ProcessEnd::Status(0)) if self.done.load(Ordering::Relaxed) => return None,
+            (None, ProcessEnd::Status(0)) => "ended by itself before its blocks did".to_owned(),
+            (None, ended) => self.describe_end(ended),
+        };
+        let name = self.name;
+        Some(format!(
+            "the filter `{name}`, in a process of its own, {describe_end}; what came to it then \
+             was dropped"
+        ))
+    }
+
+    /// Describes its exit, with its final message.
+    fn describe_end(&self, ended: ProcessEnd) -> String {
+        let words = self.last_words.get_or_init(|| {
+            let mut words = [0; 512];
+            let length = match sys::descriptor::try_receive(self.words.as_fd(), &mut words) {
+                Ok(Some((length, _))) => length,
+                _ => 0,
+            };
+            words.get(..length).unwrap_or_default().to_vec()
+        });
+        match (ended, words.as_slice()) {
+            (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL, number @ ..]) => {
+                let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
+                let name =
+                    syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
+                format!("was ended because it asked the kernel for {name}system call {number}")
+            }
+            (ended, words) => match (text(words), ended) {
+                (Some(said), _) => format!("{ended}: {said}"),
+                // The allocator aborts when memory runs out.
+                (None, ProcessEnd::Signal(6)) => {
+                    let most = MEMORY >> 20;
+                    format!("{ended}, as one that needs more than the {most} MB that it may have")
+                }
+                (None, ended) => ended.to_string(),
+            },
+        }
+    }
+}
+
+/// Returns the printable text of a process's final message, which is untrusted.
+pub(super) fn text(words: &[u8]) -> Option<String> {
+    let said = words.strip_prefix(&[REPORT_TEXT])?;
+    Some(Visible(&String::from_utf8_lossy(said)).to_string())
+}
+
+impl ProcessControl for Supervisor {
+    fn has_closed_input(&self) -> bool {
+        self.is_over() && !self.closed.load(Ordering::Relaxed)
+    }
+
+    fn finish(&self) -> Option<String> {
+        let ended = self.kept.wait(END).or_else(|| {
+            self.end(format!("did not end for {} s, and was ended", END.as_secs()));
+            self.kept.wait(END)
+        });
+        self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.kept.ended().is_none().then(|| self.kept.number())
+    }
+}

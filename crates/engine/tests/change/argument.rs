@@ -1,0 +1,133 @@
+//! Arguments of running filters are set in place: the state stays, and the position of the change
+//! divides the blocks exactly.
+
+use crate::common::{LONG, during, edit, given, numbers, on, set};
+use crate::script::{CONNECTIONS, Out, amid, held};
+use engine::change::{SwitchReport, change};
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+
+/// Returns the numbers that pass `sample`, of which the values change at these blocks.
+fn sampled(values: &[(u64, u64)], end: u64) -> Vec<u64> {
+    let every = |number: u64| values.iter().rev().find(|(from, _)| *from <= number).unwrap().1;
+    (0..end).filter(|number| number.is_multiple_of(every(*number))).collect()
+}
+
+#[test]
+fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
+    for (file, place) in [("set", "thread0"), ("set-apart", "thread1")] {
+        let text = format!("generate rate=20000 seq=yes | sample@{place} 3 | pcap {file}");
+        let (values, outcome) = during(&text, |live| {
+            let mut values = vec![(0, 3)];
+            for every in [5, 2, 7] {
+                on(live, 200);
+                let switched = set(live, &format!("arg sample every={every}"));
+                assert_eq!(
+                    switched.text,
+                    text.replace("0 3", "0 {}")
+                        .replace("1 3", "1 {}")
+                        .replace("{}", &every.to_string())
+                );
+                assert_eq!(live.text(), Some(switched.text));
+                values.push((switched.position, every));
+            }
+            on(live, 200);
+            values
+        });
+        assert!(values.is_sorted() && values[1].0 >= 200, "{values:?}");
+        assert_eq!(numbers(file), sampled(&values, given(&outcome)), "{values:?}");
+    }
+}
+
+#[test]
+fn v3_whole_line_sets_arguments_and_keeps_the_state() {
+    let line = |every: u64, more: &str| {
+        format!("generate rate=20000 seq=yes | sample {every} {more}| pcap@thread0 whole-set")
+    };
+    let (values, outcome) = during(&line(3, ""), |live| {
+        let mut values = vec![(0, 3)];
+        // In place; then by a new filter with the state of the old one, since the graph changes.
+        for (every, more) in [(5, ""), (4, "| inspect ")] {
+            on(live, 200);
+            let whole = Edit::Whole(line(every, more));
+            let switched = change(live, &whole, &Machine::example(), LONG).expect("a change");
+            let SwitchReport { lost, duplicated, reordered, position, .. } = switched;
+            assert_eq!((lost, duplicated, reordered), (0, 0, 0));
+            values.push((position, every));
+        }
+        on(live, 200);
+        values
+    });
+    assert_eq!(numbers("whole-set"), sampled(&values, given(&outcome)), "{values:?}");
+}
+
+#[test]
+fn v3_refused_argument_leaves_everything_as_it_was() {
+    let text = "generate rate=20000 seq=yes | sample 3 | ratelimit 1000000000 burst=1000000 | \
+                count | pcap refused-set";
+    let ((), outcome) = during(text, |live| {
+        on(live, 200);
+        for (words, why) in [
+            ("arg sample every=0", "`every` of `sample`: 0 is not between 1 and 4294967295"),
+            ("arg sample evry=4", "`sample` has no parameter `evry`; `arg` sets `every`"),
+            (
+                "arg sample state=x",
+                "`state` of `sample` stays as it is while it runs; `arg` sets `every`",
+            ),
+            ("arg sample 4", "write `arg NODE NAME=VALUE`"),
+            ("arg sample every=4 --name=X", "write `arg NODE NAME=VALUE`"),
+            (
+                "arg count sort=yes",
+                "`count` has no parameter `sort`, and it lets no argument be set",
+            ),
+            ("arg tcp gap=1s", "the request has no `tcp`"),
+            (
+                "arg generate rate=5",
+                "`rate` of `generate` stays as it is while it runs, and it lets",
+            ),
+            // Each value is right alone.
+            ("arg ratelimit rate=1000000000 per=1us", "more than one block per nanosecond"),
+        ] {
+            let refused = edit(live, words).expect_err(words).to_string();
+            assert!(refused.contains(why), "{words}: {refused}");
+            assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0), "{words}");
+        }
+        on(live, 200);
+    });
+    assert_eq!(numbers("refused-set"), sampled(&[(0, 3)], given(&outcome)));
+}
+
+#[test]
+fn v3_set_tcp_keeps_connections_and_held_blocks() {
+    let line = ("generate | tcp | http | pcap x", "tcp");
+    let (undisturbed, _) = amid(line, CONNECTIONS, |_| {});
+    let (set_amid, outcome) = amid(line, CONNECTIONS, |live| {
+        for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
+            set(live, words);
+            assert_eq!(held(live), u64::from(CONNECTIONS), "{words}");
+        }
+        let text = live.text().expect("a text");
+        assert_eq!(text, "generate | tcp gap=2s timeout=1h held=1M | http | pcap x");
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert!(undisturbed == set_amid, "what comes out is the same, byte by byte");
+}
+
+#[test]
+fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
+    let line = ("--parallel=2 generate | tcp | regex POST |all pcap x", "tcp");
+    let matched = |out: &[Out]| out.iter().filter(|(_, class, _)| *class == 1).count();
+    let (before, _) = amid(line, CONNECTIONS, |_| {});
+    assert_eq!(matched(&before), CONNECTIONS as usize, "the first quarter of each message");
+    let (after, outcome) = amid(line, CONNECTIONS, |live| {
+        let replicas = live.plan().expect("a plan").replicas;
+        assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
+        let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();
+        assert!(why.contains("copies that keep sessions of their own"), "{why}");
+        set(live, "arg regex keep=yes");
+        assert_eq!(live.plan().expect("a plan").replicas.len(), replicas.len());
+    });
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    // The match was found before the change; the three other quarters and the end have its class.
+    assert_eq!(matched(&after), 5 * CONNECTIONS as usize);
+}

@@ -1,0 +1,54 @@
+//! Published state of filters (`state=NAME`) while the path changes: name and content stay with the
+//! filter.
+
+use crate::common::{LONG, during, edit, given, on, set};
+use engine::change::change;
+use engine::published::TableReader;
+use pipeline::edit::Edit;
+use pipeline::plan::Machine;
+use testkit::wait;
+
+#[test]
+fn m3_m4_published_state_survives_upgrades_and_moves() {
+    let name = format!("change-{}", std::process::id());
+    let other = format!("{name}-other");
+    let line = format!(
+        "generate seq=yes rate=20000 | count state={name} | sample 1 state={other} | pcap seen"
+    );
+    let (reader, outcome) = during(&line, |live| {
+        let (reader, sample) =
+            (TableReader::open(&name).unwrap(), TableReader::open(&other).unwrap());
+        let blocks = || reader.snapshot().rows.first().map_or(0, |row| row[0]);
+        for words in [
+            "upgrade count",
+            "move count to thread1",
+            "upgrade count",
+            "insert inspect before count",
+            "move count to thread0",
+            "remove inspect",
+        ] {
+            on(live, 500);
+            let before = blocks();
+            set(live, words);
+            let after = blocks();
+            assert!(after >= before, "{words}: it goes on at {after}, and was at {before}");
+            wait::until("blocks", || blocks() > after + 500);
+        }
+        // A name belongs to one filter, even if another is to replace that filter.
+        let words = ["replace", "count", "with", &format!("count state={name}")];
+        let refused = change(live, &Edit::parse(&words).unwrap(), &Machine::example(), LONG);
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains("is taken by another state of the same user"), "{why}");
+        // The reader of a removed filter's state sees its end.
+        assert!(!sample.has_ended());
+        edit(live, "remove sample").unwrap();
+        wait::until("the end of what was removed", || sample.has_ended());
+        assert!(!reader.has_ended());
+        reader
+    });
+    let count = outcome.ledger.filters.iter().find(|node| node.name == "count").unwrap();
+    let look = reader.snapshot();
+    assert!(look.whole && look.ended);
+    assert_eq!(look.rows[0][..2], [count.taken.blocks, count.taken.bytes], "to the last block");
+    assert_eq!(count.taken.blocks, given(&outcome));
+}
