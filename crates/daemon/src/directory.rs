@@ -1,13 +1,13 @@
-//! The directory of a daemon, and the lock on it. (RELIABILITY T13)
+//! The directory of a daemon, and its lock. (RELIABILITY T13)
 //!
 //! ```text
-//! DIR/lock                     locked by the daemon that runs; holds its process number
-//! DIR/io.streamline            the stream, for the usual tools
-//! DIR/io.streamline.packets    messages and descriptors
+//! DIR/lock                     locked by the running daemon; contains its process number
+//! DIR/io.streamline            stream socket, for common tools
+//! DIR/io.streamline.packets    packet socket, for messages with descriptors
 //! ```
 //!
-//! The directory must belong to root or to this user, closed to other writers, and is held open: a
-//! later change of its path does not matter.
+//! The directory must belong to root or to the daemon's user, and no one else may write to it. It
+//! is opened once and used by descriptor, so later changes to its path have no effect.
 
 use member::place::name;
 use std::fmt;
@@ -20,29 +20,29 @@ use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
 const LOCK: &str = "lock";
-/// Connections that may wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 1024;
 
-/// A directory in which no daemon can be, with the reason.
+/// An error that keeps a daemon from using a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DirectoryError {
-    /// Another daemon has the directory.
+    /// Another daemon has locked the directory.
     Held {
         /// The directory.
         directory: PathBuf,
-        /// The process that has it, where it says.
+        /// Process that holds the lock, if its number is in the lock file.
         process: Option<u32>,
     },
-    /// The directory is not safe.
+    /// Another user could tamper with the directory.
     Unsafe {
         /// The directory.
         directory: PathBuf,
-        /// The reason.
+        /// Explanation for people.
         why: String,
     },
-    /// It cannot be told where the directory of this user is.
+    /// No directory for this user can be determined.
     Nowhere,
-    /// The machine refuses.
+    /// A system call failed.
     System(sys::Error),
 }
 
@@ -83,24 +83,26 @@ impl From<sys::Error> for DirectoryError {
     }
 }
 
-/// The name of a process, as in ` (streamline)`.
+/// Formats the name of a process for a message: ` (streamline)`; empty if it has exited.
 fn command(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
 }
 
-/// A directory that this process holds.
+/// A locked directory.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
-    /// True if we made the directory.
+    /// True if this process created the directory, and removes it in the end.
     made: bool,
 }
 
 impl Directory {
-    /// Takes this directory, made if it is not there; `open`: other users may come.
+    /// Creates the directory if needed and locks it. `open` lets other users connect.
+    ///
+    /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         let mark = steps.mark();
         let taken = Self::taken(path, open, steps);
@@ -114,7 +116,7 @@ impl Directory {
         steps.take(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
-            // Those of a user's state, and of nobody else.
+            // A user's state directories are created private.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(base);
             made.map_err(|error| refused("mkdir", base, &error))?;
         }
@@ -125,14 +127,14 @@ impl Directory {
         };
         if made {
             let own = path.to_owned();
-            // Only an empty one can be removed.
+            // Succeeds only if the directory is empty.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(own))
             });
         }
         steps.take(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::directory(path).map_err(|error| match error.errno {
-            LINK | NO_DIRECTORY => unsafe_place(path, "it is no directory, or a link to one"),
+            ELOOP | ENOTDIR => unsafe_place(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
         check(path, &directory)?;
@@ -141,18 +143,19 @@ impl Directory {
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
 
-    /// The lock, ours from now on.
+    /// Creates and locks the lock file, and writes the process number into it.
     fn locked(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
             let file = local_socket::private_file(directory, LOCK)?;
             if !local_socket::lock(&file)? {
                 let mut text = String::new();
-                // Who has it may not have said yet who it is.
+                // The holder of the lock may not have written its number yet.
                 let _ = File::from(file).take(32).read_to_string(&mut text);
                 let process = text.trim().parse().ok();
                 return Err(DirectoryError::Held { directory: path.to_owned(), process });
             }
-            // A daemon that ends removes its lock: ours may be one that is there no more.
+            // An ending daemon removes its lock file, so the locked file may already be unlinked;
+            // try again.
             if local_socket::is_same_file(directory, LOCK, &file) {
                 let mut file = File::from(file);
                 let told = file
@@ -164,7 +167,7 @@ impl Directory {
         }
     }
 
-    /// Listens in the directory, in the place of a daemon that left its sockets behind.
+    /// Listens on a socket in the directory; replaces a stale socket of an earlier daemon.
     pub(crate) fn listen(
         &self,
         form: Framing,
@@ -178,15 +181,16 @@ impl Directory {
         Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG)?)
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves nothing behind. `sockets`: those there are ours.
+    /// Removes the lock, the sockets if `sockets` is true, and the directory if this process
+    /// created it.
     pub(crate) fn clear(self, sockets: bool) {
-        // Nobody needs what cannot be removed, and the next daemon removes it.
+        // Errors are ignored: the next daemon replaces what could not be removed.
         if sockets {
             for form in [Framing::Packets, Framing::Stream] {
                 let _ = local_socket::remove(&self.directory, name(form));
@@ -200,7 +204,7 @@ impl Directory {
     }
 }
 
-/// Refuses a directory in which others can write.
+/// Rejects a directory to which other users can write.
 fn check(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
@@ -215,7 +219,7 @@ fn check(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-/// Refuses a file that others than root or this user may have written.
+/// Rejects a file to which users other than root and this one can write.
 pub(crate) fn is_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;
@@ -241,10 +245,8 @@ fn refused(call: &'static str, path: &Path, error: &std::io::Error) -> Directory
 }
 
 const ROOT: u32 = 0;
-/// ELOOP.
-const LINK: i32 = 40;
-/// ENOTDIR.
-const NO_DIRECTORY: i32 = 20;
+const ELOOP: i32 = 40;
+const ENOTDIR: i32 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -254,7 +256,7 @@ mod tests {
     use sys::steps::UNLOGGED;
 
     #[test]
-    fn t13_a_directory_has_one_daemon_and_is_left_clean() {
+    fn t13_directory_admits_one_daemon_and_is_cleaned_up() {
         let folder = Folder::new();
         let path = folder.path().join("place");
         let place = Directory::take(&path, true, &UNLOGGED).unwrap();
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn t13_a_directory_that_others_may_write_or_lead_is_refused() {
+    fn t13_directory_writable_by_others_or_linked_is_refused() {
         let folder = Folder::new();
         let path = folder.path().join("place");
         fs::create_dir(&path).unwrap();

@@ -1,12 +1,12 @@
-//! The daemon of a machine: a register of all paths, and a kernel space that users share.
-//! [SL §7, §8]
+//! The daemon of a machine: the registry of all paths, and a kernel space shared by users. [SL §7,
+//! §8]
 //!
-//! - [`server`]: the daemon;
-//! - [`policy`]: the rights of users, by root's word;
-//! - [`directory`]: the directory that one daemon holds.
+//! - [`server`]: the server;
+//! - [`policy`]: rights and quotas of users, configured by root;
+//! - [`directory`]: the directory with the sockets, locked by one daemon at a time.
 //!
-//! Its protocol and its clients are the crate `member`. The daemon runs no filter of a user: a path
-//! runs in a process of its user, and goes on when the daemon ends.
+//! The protocol and its clients are in the crate `member`. The daemon runs no user's filter in its
+//! own process: a path runs in a process of its user and continues when the daemon ends.
 #![forbid(unsafe_code)]
 
 pub mod directory;

@@ -1,9 +1,9 @@
-//! A folder for the tests of this crate.
+//! Temporary directories for the tests of this crate.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own that goes away.
+/// A new temporary directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

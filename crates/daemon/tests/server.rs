@@ -1,4 +1,4 @@
-//! The daemon, asked by friends and by strangers, over real sockets.
+//! The daemon over real sockets, called by cooperative and hostile clients.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use sys::local_socket::{self, Framing};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A daemon in a folder of its own.
+/// A daemon in a temporary directory.
 struct Daemon {
     folder: PathBuf,
     stop: Arc<EventFd>,
@@ -65,7 +65,7 @@ fn send(socket: &OwnedFd, bytes: &[u8]) {
     sys::descriptor::send(socket, bytes, &[]).unwrap();
 }
 
-/// The next reply; none: hung up.
+/// Returns the next reply; `None` if the daemon has hung up.
 fn reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 200_000];
     let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).unwrap();
@@ -78,7 +78,8 @@ fn ask(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
     reply(socket).unwrap().0
 }
 
-/// A path that nobody runs: a connection that has registered one, and the way to it.
+/// A registered path without a process of its own: the registering connection and the admission
+/// socket.
 fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     let (near, far) = sys::descriptor::pair().unwrap();
     let socket = daemon.socket(Framing::Packets);
@@ -94,13 +95,13 @@ fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
 }
 
 #[test]
-fn j3_the_usual_tools_are_understood() {
+fn j3_stream_socket_serves_common_varlink_tools() {
     let daemon = Daemon::start();
     let stream = daemon.socket(Framing::Stream);
     send(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
     let info = reply(&stream).unwrap().0;
     assert_eq!(info.parameters["interfaces"], json!(["org.varlink.service", "io.streamline"]));
-    // Two calls in three pieces.
+    // Two calls, sent in three fragments.
     send(&stream, b"{\"method\":\"io.strea");
     send(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
     send(&stream, b"}\0");
@@ -120,7 +121,7 @@ fn j3_the_usual_tools_are_understood() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
+fn invalid_calls_get_standard_errors() {
     let daemon = Daemon::start();
     for form in [Framing::Packets, Framing::Stream] {
         let socket = daemon.socket(form);
@@ -156,7 +157,7 @@ fn what_cannot_be_answered_is_answered_by_the_standard_errors() {
 }
 
 #[test]
-fn interfaces_describe_themselves() {
+fn interface_descriptions_are_served() {
     let daemon = Daemon::start();
     let socket = daemon.socket(Framing::Packets);
     let method = "org.varlink.service.GetInterfaceDescription";
@@ -166,7 +167,7 @@ fn interfaces_describe_themselves() {
 }
 
 #[test]
-fn a_path_is_there_as_long_as_its_connection() {
+fn path_is_registered_as_long_as_its_connection() {
     let daemon = Daemon::start();
     let watch = daemon.socket(Framing::Packets);
     send(&watch, &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.text());
@@ -185,7 +186,7 @@ fn a_path_is_there_as_long_as_its_connection() {
     let (_, _, twice) = path(&daemon, "web");
     assert_eq!(twice.error.as_deref(), Some("io.streamline.NameTaken"));
 
-    // Who connects gets a socket of which the path gets the other end.
+    // The client receives one socket of a pair, the path the other.
     let to = daemon.client().connect("web").unwrap();
     let mut bytes = [0; 999];
     let (length, descriptors) = sys::descriptor::receive(&near, &mut bytes).unwrap();
@@ -202,7 +203,7 @@ fn a_path_is_there_as_long_as_its_connection() {
 }
 
 #[test]
-fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
+fn bad_admission_socket_is_refused_and_full_one_is_busy() {
     let daemon = Daemon::start();
     let socket = daemon.socket(Framing::Packets);
     let register = Register { line: "rx lo | count".to_owned(), ..Register::default() };
@@ -224,13 +225,13 @@ fn a_way_that_is_none_is_refused_and_one_that_is_full_is_busy() {
 }
 
 #[test]
-fn who_asks_for_a_path_that_is_just_ending_hears_that_there_is_none() {
+fn connect_to_an_ending_path_finds_none() {
     let daemon = Daemon::start();
     let client = daemon.client();
     for round in 0..200 {
         let (socket, near, _) = path(&daemon, "short");
-        // It answers nobody any more, and is still registered. A program that another test starts
-        // has a copy of its end for a moment: until then somebody may be let in, whom nobody hears.
+        // The path no longer replies but is still registered. A child of another test may hold a
+        // duplicate of its socket for a moment, so that a client may still be admitted in vain.
         drop(near);
         let mut refused = None;
         testkit::until("nobody is let in", || {
@@ -245,12 +246,12 @@ fn who_asks_for_a_path_that_is_just_ending_hears_that_there_is_none() {
 }
 
 #[test]
-fn who_was_let_in_and_is_heard_by_nobody_hears_that_the_path_has_just_ended() {
+fn admitted_client_of_a_dead_path_learns_of_its_end() {
     let daemon = Daemon::start();
     let (_socket, near, _) = path(&daemon, "short");
     let to = daemon.client().connect("short").unwrap();
     drop(near);
-    let ended = ClientError::Ended("short".to_owned());
+    let ended = ClientError::PathEnded("short".to_owned());
     assert_eq!(to.stop().unwrap_err(), ended);
     assert_eq!(to.count().unwrap_err(), ended);
     assert_eq!(to.change(&[]).unwrap_err(), ended);
@@ -258,20 +259,20 @@ fn who_was_let_in_and_is_heard_by_nobody_hears_that_the_path_has_just_ended() {
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
-/// A client that floods, sends halves, never reads, and comes again and again.
+/// A client that floods, sends partial messages, never reads, and reconnects repeatedly.
 #[test]
-fn t8_t12_a_hostile_client_harms_nobody() {
-    if !testkit::alone("t8_t12_a_hostile_client_harms_nobody") {
+fn t8_t12_hostile_client_disturbs_no_others() {
+    if !testkit::alone("t8_t12_hostile_client_disturbs_no_others") {
         return;
     }
     let daemon = Daemon::start();
     let (_socket, _near, _) = path(&daemon, "victim");
     let call = Call::new("io.streamline.List", &json!({})).text();
-    // Asks and never reads: it is hung up on in the end.
+    // It calls without reading replies, and is finally disconnected.
     let greedy = daemon.socket(Framing::Packets);
     let sent = (0..1_000_000).find(|_| sys::descriptor::send(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
-    // Half messages, too long ones, descriptors that nobody asked for.
+    // Partial messages, overlong ones, unexpected descriptors.
     let mut halves = Vec::new();
     for _ in 0..50 {
         let half = daemon.socket(Framing::Stream);
@@ -292,12 +293,12 @@ fn t8_t12_a_hostile_client_harms_nobody() {
     }
     assert_eq!(daemon.client().list().unwrap().len(), 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // It may not have come to all who have left again.
+    // The daemon may not yet have noticed every disconnect.
     testkit::until("few descriptors are open", || open() < 400);
 }
 
 #[test]
-fn who_listens_must_be_root_or_this_user() {
+fn daemon_socket_of_a_foreign_user_is_rejected() {
     let missing = Client::find(Some(std::path::Path::new("/no/such/place"))).unwrap_err();
     assert!(missing.to_string().contains("streamline daemon --user"), "{missing}");
 }

@@ -1,138 +1,148 @@
-//! One connection, seen from the side that answers: whole messages in, replies out, no waiting for
-//! the peer. (RELIABILITY T8, T12)
+//! The server side of one connection: messages in, replies out, without ever blocking on the peer.
+//! (RELIABILITY T8, T12)
 //!
-//! What a peer may cost is bounded: one message half read, and [`UNSENT_MAX`] bytes that it has not
-//! taken. A peer that takes less than it asks for is let go, not waited for: as long as we read all
-//! that it sends, no descriptor of its own lies in our queue, and its end is always seen.
+//! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
+//! unsent replies. A peer that reads its replies too slowly is disconnected. Incoming data is
+//! always read promptly, so that no descriptor of the peer stays in the receive queue and its
+//! hangup is always noticed.
 
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::local_socket::{self, Framing};
+use sys::watcher::{Interest, Watcher};
 
-/// The most bytes of replies that lie here.
+/// Maximum number of queued bytes.
 pub const UNSENT_MAX: usize = 1 << 20;
-/// The most descriptors that lie here.
+/// Maximum number of queued descriptors.
 const DESCRIPTORS_MAX: usize = 16;
 
-/// A connection.
+/// A non-blocking connection to a peer.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    form: Framing,
-    /// Bytes of an incomplete message, on a stream.
-    half: Vec<u8>,
-    /// Bytes of it already searched for an end.
-    looked: usize,
+    framing: Framing,
+    /// Start of an incomplete message on a stream.
+    partial: Vec<u8>,
+    /// Length of the prefix of `partial` that was searched for a terminator.
+    scanned: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
+    /// True while it is watched for room in the socket buffer.
+    watched_for_room: bool,
 }
 
 #[derive(Debug)]
 struct Unsent {
     bytes: Vec<u8>,
-    /// Number of them already sent.
+    /// Number of bytes already sent.
     sent: usize,
     descriptors: Vec<OwnedFd>,
 }
 
-/// The next event of a connection.
+/// The result of reading from a connection.
 #[derive(Debug)]
-pub enum Arrived {
-    /// Nothing more for now.
-    Nothing,
-    /// A message and what came with it.
+pub enum Received {
+    /// No complete message is available yet.
+    Pending,
+    /// A message, with the descriptors sent along.
     Message(Vec<u8>, Vec<OwnedFd>),
-    /// More than a message may have, or more descriptors: nothing that follows can be understood.
+    /// The message or its descriptors exceed the limit; the connection is unusable from here on.
     TooLong,
-    /// The other end is gone.
-    Gone,
+    /// The peer has closed the connection.
+    Closed,
 }
 
-/// The end of a connection: the peer has gone, or takes less than it asks for.
+/// The error of a connection that is unusable: the peer has gone, or reads its replies too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Over;
+pub struct Disconnected;
 
 impl Connection {
-    /// A connection over this socket.
+    /// Creates a connection over a connected socket.
     #[must_use]
-    pub const fn new(socket: OwnedFd, form: Framing) -> Self {
-        Self { socket, form, half: Vec::new(), looked: 0, out: VecDeque::new(), unsent: 0 }
+    pub fn new(socket: OwnedFd, framing: Framing) -> Self {
+        let (partial, out) = (Vec::new(), VecDeque::new());
+        Self { socket, framing, partial, scanned: 0, out, unsent: 0, watched_for_room: false }
     }
 
-    /// The form of its socket.
+    /// Returns the framing of the socket.
     #[must_use]
-    pub const fn form(&self) -> Framing {
-        self.form
+    pub const fn framing(&self) -> Framing {
+        self.framing
     }
 
-    /// Returns the next message. Never waits.
-    pub fn next_message(&mut self) -> Arrived {
-        match self.form {
+    /// Returns the next message. Never blocks.
+    pub fn next_message(&mut self) -> Received {
+        match self.framing {
             Framing::Packets => self.packet(),
-            Framing::Stream => self.piece(),
+            Framing::Stream => self.stream_message(),
         }
     }
 
-    fn packet(&self) -> Arrived {
+    fn packet(&self) -> Received {
         let mut bytes = vec![0; MESSAGE_MAX];
         match sys::descriptor::try_receive(&self.socket, &mut bytes) {
-            Ok(None) => Arrived::Nothing,
-            Ok(Some((0, _))) => Arrived::Gone,
+            Ok(None) => Received::Pending,
+            Ok(Some((0, _))) => Received::Closed,
             Ok(Some((length, descriptors))) => {
                 bytes.truncate(length);
-                Arrived::Message(bytes, descriptors)
+                Received::Message(bytes, descriptors)
             }
-            Err(error) if error.errno == TOO_LONG => Arrived::TooLong,
-            Err(_) => Arrived::Gone,
+            Err(error) if error.errno == EMSGSIZE => Received::TooLong,
+            Err(_) => Received::Closed,
         }
     }
 
-    fn piece(&mut self) -> Arrived {
+    fn stream_message(&mut self) -> Received {
         loop {
-            let new = self.half.get(self.looked..).unwrap_or_default();
+            let new = self.partial.get(self.scanned..).unwrap_or_default();
             if let Some(end) = new.iter().position(|byte| *byte == 0) {
-                let end = self.looked + end;
-                self.looked = 0;
-                let rest = self.half.split_off(end + 1);
-                let mut message = std::mem::replace(&mut self.half, rest);
+                let end = self.scanned + end;
+                self.scanned = 0;
+                let rest = self.partial.split_off(end + 1);
+                let mut message = std::mem::replace(&mut self.partial, rest);
                 message.pop();
-                return Arrived::Message(message, Vec::new());
+                return Received::Message(message, Vec::new());
             }
-            self.looked = self.half.len();
-            if self.half.len() > MESSAGE_MAX {
-                return Arrived::TooLong;
+            self.scanned = self.partial.len();
+            if self.partial.len() > MESSAGE_MAX {
+                return Received::TooLong;
             }
             let mut bytes = [0; 4096];
             match sys::descriptor::try_receive(&self.socket, &mut bytes) {
-                Ok(None) => return Arrived::Nothing,
-                Ok(Some((0, _))) => return Arrived::Gone,
-                // Descriptors have no place in a stream of messages: they are closed here.
+                Ok(None) => return Received::Pending,
+                Ok(Some((0, _))) => return Received::Closed,
+                // A stream has no message to attach descriptors to; dropping them closes them.
                 Ok(Some((length, _))) => {
-                    self.half.extend_from_slice(bytes.get(..length).unwrap_or_default());
+                    self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
                 }
-                Err(error) if error.errno == TOO_LONG => return Arrived::TooLong,
-                Err(_) => return Arrived::Gone,
+                Err(error) if error.errno == EMSGSIZE => return Received::TooLong,
+                Err(_) => return Received::Closed,
             }
         }
     }
 
-    /// Says something. What cannot go at once goes when the socket has room again.
-    pub fn say(&mut self, mut bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<(), Over> {
-        if self.form == Framing::Stream {
+    /// Queues a message and sends as much as the socket accepts without blocking;
+    /// [`flush`](Self::flush) sends the rest. Fails if the queue limits are exceeded.
+    pub fn send(
+        &mut self,
+        mut bytes: Vec<u8>,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Disconnected> {
+        if self.framing == Framing::Stream {
             bytes.push(0);
         }
         self.unsent += bytes.len();
-        let many: usize = self.out.iter().map(|unsent| unsent.descriptors.len()).sum();
-        if self.unsent > UNSENT_MAX || many + descriptors.len() > DESCRIPTORS_MAX {
-            return Err(Over);
+        let queued: usize = self.out.iter().map(|unsent| unsent.descriptors.len()).sum();
+        if self.unsent > UNSENT_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
+            return Err(Disconnected);
         }
         self.out.push_back(Unsent { bytes, sent: 0, descriptors });
         self.flush()
     }
 
-    /// Sends what there is, as far as there is room.
-    pub fn flush(&mut self) -> Result<(), Over> {
+    /// Sends queued messages until the socket buffer is full. Never blocks.
+    pub fn flush(&mut self) -> Result<(), Disconnected> {
         while let Some(first) = self.out.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
@@ -146,13 +156,23 @@ impl Connection {
                         self.out.pop_front();
                     }
                 }
-                Err(_) => return Err(Over),
+                Err(_) => return Err(Disconnected),
             }
         }
         Ok(())
     }
 
-    /// Returns true if messages wait for room.
+    /// Watches for room in the socket buffer, under `number`, only while messages are queued.
+    pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
+        let waits = self.has_unsent();
+        if waits == std::mem::replace(&mut self.watched_for_room, waits) {
+            return Ok(());
+        }
+        let interest = if waits { Interest::ReadWrite } else { Interest::Read };
+        watcher.change(&*self, number, interest).map_err(|_| Disconnected)
+    }
+
+    /// Returns true if queued messages remain.
     pub fn has_unsent(&self) -> bool {
         !self.out.is_empty()
     }
@@ -164,22 +184,21 @@ impl AsFd for Connection {
     }
 }
 
-/// EMSGSIZE.
-const TOO_LONG: i32 = 90;
+const EMSGSIZE: i32 = 90;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair(form: Framing) -> (Connection, OwnedFd) {
-        let (here, there) = match form {
+    fn pair(framing: Framing) -> (Connection, OwnedFd) {
+        let (here, there) = match framing {
             Framing::Packets => sys::descriptor::pair().unwrap(),
             Framing::Stream => {
                 let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
                 (here.into(), there.into())
             }
         };
-        (Connection::new(here, form), there)
+        (Connection::new(here, framing), there)
     }
 
     fn send(to: &OwnedFd, bytes: &[u8]) {
@@ -188,13 +207,13 @@ mod tests {
 
     fn message(from: &mut Connection) -> String {
         match from.next_message() {
-            Arrived::Message(bytes, _) => String::from_utf8(bytes).unwrap(),
+            Received::Message(bytes, _) => String::from_utf8(bytes).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn pieces_become_messages() {
+    fn stream_fragments_are_joined_to_messages() {
         let (mut here, there) = pair(Framing::Stream);
         for piece in [&b"on"[..], b"", b"e\0two\0th"] {
             if !piece.is_empty() {
@@ -203,40 +222,40 @@ mod tests {
         }
         assert_eq!(message(&mut here), "one");
         assert_eq!(message(&mut here), "two");
-        assert!(matches!(here.next_message(), Arrived::Nothing));
+        assert!(matches!(here.next_message(), Received::Pending));
         send(&there, b"ree\0");
         assert_eq!(message(&mut here), "three");
         drop(there);
-        assert!(matches!(here.next_message(), Arrived::Gone));
+        assert!(matches!(here.next_message(), Received::Closed));
     }
 
     #[test]
-    fn a_message_has_its_bounds() {
-        for form in [Framing::Packets, Framing::Stream] {
-            let (mut here, there) = pair(form);
+    fn oversized_message_is_rejected() {
+        for framing in [Framing::Packets, Framing::Stream] {
+            let (mut here, there) = pair(framing);
             send(&there, &[b'x'; MESSAGE_MAX + 4097]);
-            assert!(matches!(here.next_message(), Arrived::TooLong), "{form:?}");
+            assert!(matches!(here.next_message(), Received::TooLong), "{framing:?}");
         }
     }
 
     #[test]
-    fn who_takes_nothing_is_let_go() {
-        for form in [Framing::Packets, Framing::Stream] {
-            let (mut here, there) = pair(form);
-            let said = (0..1_000_000).find(|_| here.say(vec![b'x'; 1000], Vec::new()).is_err());
-            assert!(said.is_some_and(|n| n > 100), "{form:?}: {said:?}");
+    fn slow_reader_is_disconnected() {
+        for framing in [Framing::Packets, Framing::Stream] {
+            let (mut here, there) = pair(framing);
+            let said = (0..1_000_000).find(|_| here.send(vec![b'x'; 1000], Vec::new()).is_err());
+            assert!(said.is_some_and(|n| n > 100), "{framing:?}: {said:?}");
             assert!(here.has_unsent());
             drop(there);
-            assert_eq!(here.flush(), Err(Over));
+            assert_eq!(here.flush(), Err(Disconnected));
         }
     }
 
     #[test]
-    fn what_did_not_go_at_once_goes_later() {
+    fn unsent_bytes_are_flushed_later() {
         let (mut here, there) = pair(Framing::Stream);
         let sent: usize = (0..300)
             .map(|n: usize| {
-                here.say(vec![b'a'; n * 3], Vec::new()).unwrap();
+                here.send(vec![b'a'; n * 3], Vec::new()).unwrap();
                 n * 3 + 1
             })
             .sum();

@@ -1,83 +1,82 @@
-//! The errors of `io.streamline`, and all errors as a person reads them: what, where, why, what to
-//! do.
+//! The errors of `io.streamline`, and the text of every error for people: what, where, why, remedy.
 
 use crate::varlink::Fault;
 use serde_json::json;
 
-/// There is no such path.
+/// Creates `NoSuchPath`: the path does not exist or is not visible to the caller.
 #[must_use]
 pub fn no_such_path(path: &str) -> Fault {
     let path: String = path.chars().take(80).collect();
     Fault::new("io.streamline.NoSuchPath", &json!({ "path": path }))
 }
 
-/// Several users have a path of this name.
+/// Creates `WhichPath`: paths of several users have this name.
 #[must_use]
 pub fn which_path(path: &str, numbers: &[u32]) -> Fault {
     Fault::new("io.streamline.WhichPath", &json!({ "path": path, "numbers": numbers }))
 }
 
-/// The path is another user's.
+/// Creates `NotYours`: the path belongs to another user.
 #[must_use]
 pub fn not_yours(path: &str, uid: u32) -> Fault {
     Fault::new("io.streamline.NotYours", &json!({ "path": path, "uid": uid }))
 }
 
-/// The name is taken.
+/// Creates `NameTaken`: another path of the user has this name.
 #[must_use]
 pub fn name_taken(name: &str, number: u32) -> Fault {
     Fault::new("io.streamline.NameTaken", &json!({ "name": name, "number": number }))
 }
 
-/// This is no name, or no line.
+/// Creates `Refused`: the name or request is invalid.
 #[must_use]
 pub fn refused(parameter: &str, why: &str) -> Fault {
     Fault::new("io.streamline.Refused", &json!({ "parameter": parameter, "why": why }))
 }
 
-/// The user has as much as it may have.
+/// Creates `QuotaExceeded`: the user's quota of `what` is exhausted.
 #[must_use]
 pub fn quota(what: &str, limit: u64) -> Fault {
     Fault::new("io.streamline.QuotaExceeded", &json!({ "what": what, "limit": limit }))
 }
 
-/// The process of the path does not take what is sent to it.
+/// Creates `Busy`: the process of the path does not read its socket.
 #[must_use]
 pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
 }
 
-/// A node of a line does not run in the kernel, by the word of this party.
+/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names the cause of the refusal.
 #[must_use]
 pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// The daemon was started again before the call was done; no refusal.
+/// Value of `by` if the daemon restarted during the call, which may then be repeated.
 pub const AGAIN: &str = "again";
 
-/// The name of that error.
+/// Name of the error made by [`not_in_kernel`].
 pub const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
 
-/// The method takes or gives descriptors.
+/// Creates `NeedsDescriptors`: the method transfers descriptors, but was called over a stream.
 #[must_use]
 pub fn needs_descriptors(socket: &str) -> Fault {
     Fault::new("io.streamline.NeedsDescriptors", &json!({ "socket": socket }))
 }
 
-/// The path runs as before.
+/// Creates `Unchanged`: the change failed, and the path runs unchanged.
 #[must_use]
 pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
-/// A node that cannot be tapped.
+/// Creates `Untapped`: the node cannot be tapped.
 #[must_use]
 pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))
 }
 
-/// An error as a person reads it: what, where, why, what to do.
+/// Formats an error for people: what, where, why, remedy.
 #[must_use]
 pub fn sentence(fault: &Fault) -> String {
     let text = |parameter| fault.text(parameter);

@@ -1,33 +1,34 @@
-//! Asks many peers at once, with one deadline for all of them. (RELIABILITY T8)
+//! Queries of many peers at once, with one deadline for all. (RELIABILITY T8)
 //!
 //! ```text
-//!  peers by user ──► at most so many at a time, as many of each user ──► poll ──► answers
-//!                                                   the deadline ──► who did not answer
+//! peers by user ──► limited number in flight, shared equally by users ──► poll ──► answers
+//!                                             deadline ──► `None` for the silent ones
 //! ```
 //!
-//! A peer is a process of any user: it may be stopped, or never answer. Each user has an equal
-//! share of the places, so that mute peers of one user hold up answers of no other, however many
-//! they are. Nothing waits for a peer but the poll of all, until the deadline.
+//! A peer is a process of any user, and may be stopped or never reply. Each user has an equal share
+//! of the queries in flight, so silent peers of one user, however many, do not delay those of
+//! another. The only blocking call is the poll over all peers, until the deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// The most peers that are asked at the same time: each has two descriptors.
-const PLACES_MAX: usize = 480;
+/// Maximum number of queries in flight; each uses two descriptors.
+const QUERIES_MAX: usize = 480;
 
-/// A peer that was begun to be asked.
-struct Asked<P> {
+/// A peer whose reply is outstanding.
+struct Query<P> {
     at: usize,
     uid: u32,
     peer: P,
 }
 
-/// Asks all peers and returns what each answered, in their order; `None`: no answer came within
-/// `limit`, or there was no place for it. `begin` sends the question and must not wait for the
-/// peer; an `Err` is an answer. `next` is called when the peer can be read, and continues with it
-/// until its answer is whole.
+/// Queries all peers and returns their answers in order; `None` if an answer was not complete
+/// within `limit`.
+///
+/// `begin` sends the query and must not block; its `Err` counts as the answer. `next` is called
+/// whenever the peer is readable, and returns `Break` with the complete answer.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,
@@ -36,15 +37,15 @@ pub fn gather<A, P: AsFd, R>(
 ) -> Vec<Option<R>> {
     let deadline = Instant::now() + limit;
     let mut answers: Vec<Option<R>> = peers.iter().map(|_| None).collect();
-    let mut waiting = Waiting::new(peers.iter().map(|(uid, _)| *uid));
-    let mut asked: Vec<Asked<P>> = Vec::new();
+    let mut waiting = QueryQueue::new(peers.iter().map(|(uid, _)| *uid));
+    let mut asked: Vec<Query<P>> = Vec::new();
     loop {
         while let Some((at, uid)) = waiting.next(Instant::now() < deadline) {
             let Some((_, peer)) = peers.get(at) else { continue };
             match begin(peer) {
-                Ok(peer) => asked.push(Asked { at, uid, peer }),
+                Ok(peer) => asked.push(Query { at, uid, peer }),
                 Err(answer) => {
-                    waiting.leaves(uid);
+                    waiting.release(uid);
                     answers[at] = Some(answer);
                 }
             }
@@ -61,9 +62,9 @@ pub fn gather<A, P: AsFd, R>(
                 continue;
             };
             match next(wanted, it.peer) {
-                ControlFlow::Continue(peer) => asked.push(Asked { peer, ..it }),
+                ControlFlow::Continue(peer) => asked.push(Query { peer, ..it }),
                 ControlFlow::Break(answer) => {
-                    waiting.leaves(it.uid);
+                    waiting.release(it.uid);
                     answers[it.at] = Some(answer);
                 }
             }
@@ -71,12 +72,12 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// Peers not yet asked, by user, and the indexes of each user.
-struct Waiting {
+/// Peers not yet queried, by user, and the number of queries in flight.
+struct QueryQueue {
     users: BTreeMap<u32, User>,
     share: usize,
     free: usize,
-    /// The user whose turn it was.
+    /// User of the latest query, for round robin.
     last: Option<u32>,
 }
 
@@ -86,7 +87,7 @@ struct User {
     asked: usize,
 }
 
-impl Waiting {
+impl QueryQueue {
     fn new(uids: impl Iterator<Item = u32>) -> Self {
         let mut users: BTreeMap<u32, User> = BTreeMap::new();
         for (at, uid) in uids.enumerate() {
@@ -94,13 +95,13 @@ impl Waiting {
         }
         let descriptors =
             usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
-        let free = (descriptors.saturating_sub(64) / 3).clamp(4, PLACES_MAX);
+        let free = (descriptors.saturating_sub(64) / 3).clamp(4, QUERIES_MAX);
         let share = (free / users.len().max(1)).max(1);
         Self { users, share, free, last: None }
     }
 
-    /// The next peer that has a place, one user after the other; `None`: all places are taken, or
-    /// there is no time any more.
+    /// Takes the next peer to query, round robin over users with a free share; `None` if every
+    /// share is used or the time is over.
     fn next(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &User| user.asked < self.share && !user.queue.is_empty();
         let mut behind =
@@ -116,8 +117,8 @@ impl Waiting {
         Some((at, uid))
     }
 
-    /// The place of a peer of this user is free again.
-    fn leaves(&mut self, uid: u32) {
+    /// Releases one query of this user's share.
+    fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
             user.asked -= 1;
@@ -133,7 +134,7 @@ mod tests {
     const MUTE: u32 = 41_001;
     const OTHER: u32 = 41_002;
 
-    /// Asks peers of which some never answer; which answered.
+    /// Queries peers, given as user and whether the peer replies; returns the answers.
     fn ask(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn mute_peers_of_one_user_hide_nobody() {
+    fn silent_peers_of_one_user_delay_no_others() {
         let mut peers = vec![(MUTE, false); 10_000];
         peers.extend([(OTHER, true); 300]);
         peers.insert(5000, (OTHER, true));
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_answer_are_all_heard() {
+    fn all_replying_peers_are_gathered() {
         let answers = ask(&[(OTHER, true); 2000], testkit::wait::LIMIT);
         assert!(answers.iter().all(Option::is_some));
         let answers = gather(

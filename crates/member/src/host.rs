@@ -1,25 +1,31 @@
-//! The daemon as the one that runs lines in the kernel: for a process that may not, or that shares
-//! what runs there with others. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//! The daemon as host of kernel programs, for a process without the right to load any, or one that
+//! shares programs with others. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
-//! In: a part of a line ([`engine::kernel::Asked`]). Out: its rings, which this process maps and
-//! cannot write. Each part has a connection of its own. When this process ends, however, the daemon
-//! sees that connection end and takes the part out of the program. When the daemon ends and nobody
-//! keeps anything for the next one, the program goes with it: then no frame comes any more, what
-//! was handed over before is read, and the path ends with a message that says so
-//! ([`Standing::lost`]). A line that changes gets another connection: what is to be in its place
-//! waits there until it is switched. Where somebody keeps the connections, the next daemon answers
-//! what the one before was asked (docs/book/decisions/0038).
+//! The host attaches part of a request ([`engine::kernel::KernelRequest`]) and maps its rings
+//! read-only into this process. Each part has a connection of its own; when it closes, the daemon
+//! removes the part from the program.
+//!
+//! If the daemon ends without passing its state to a successor, the program ends too: frames
+//! already copied are still read, and the path ends with a message ([`Attachment::lost`]). If a
+//! request changes, its new version is prepared over a second connection and then switched in. If a
+//! service manager preserves the connections, the next daemon completes the calls of the previous
+//! one (docs/book/decisions/0038).
 
-use crate::client::{Caller, Client, ClientError, LONG, plain};
+use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, plain};
 use crate::faults::{AGAIN, NOT_IN_KERNEL};
-use crate::protocol::{Allowed, Attach, Attached, Instead, Stay};
-use crate::rights::{FILE, Missing, is_named};
-use crate::varlink::{Call, Malformed};
+use crate::protocol::{Attach, AttachReply, CarriedStep, Permissions, Replacement};
+use crate::rights::{Denial, FILE, is_named};
+use crate::varlink::{Call, MessageError};
 use engine::build::BuildError;
-use engine::kernel::handout::{Ended, Failure, Handout, Layout, Part, Standing};
-use engine::kernel::{Asked, Held, Host, Lent, NotSwitched, Succeeds, Successor};
+use engine::kernel::delegation::{
+    Attachment, DelegatedLayout, DelegatedProgram, Failure, FinalCounters, KernelPart,
+};
+use engine::kernel::{
+    AttachmentHandle, Host, KernelAttachment, KernelRequest, PreparedSuccessor, ProgramSwitch,
+    SwitchError,
+};
 use pipeline::graph::NodeId;
-use pipeline::plan::{Kernel, Plan, Refused};
+use pipeline::plan::{Kernel, KernelRefusal, Plan};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -29,27 +35,27 @@ use sys::steps::Resource;
 
 /// A daemon that runs parts of requests in the kernel.
 #[derive(Clone, Debug)]
-pub struct Through {
+pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// The limits of this user; `None` for no limits.
+    /// Limits of this user; `None`: unlimited.
     bounds: Option<Arc<Bounds>>,
 }
 
-/// The rights that root has opened to a user.
+/// The filters and interfaces that the policy grants to this user.
 #[derive(Debug)]
 struct Bounds {
     filters: Vec<String>,
     interfaces: Vec<String>,
-    /// The policy file.
+    /// Path of the policy file.
     file: String,
 }
 
-/// Descriptors of a part: frames, pointers, doorbell.
-const HANDED: usize = 3;
+/// Number of descriptors in a reply to `Attach`: frames, pointers, doorbell.
+const ATTACH_DESCRIPTORS: usize = 3;
 
-impl Through {
-    /// The daemon that is there, if it runs programs in the kernel.
+impl DaemonHost {
+    /// Finds a daemon; `None` if it does not run programs in the kernel.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.allowed()?;
@@ -58,18 +64,18 @@ impl Through {
         let about = client.about()?;
         let free = allowed.everything || about.uid == sys::process::identity().0;
         let file = about.policy.unwrap_or_else(|| FILE.to_owned());
-        let Allowed { filters, interfaces, .. } = allowed;
+        let Permissions { filters, interfaces, .. } = allowed;
         let bounds = (!free).then(|| Arc::new(Bounds { filters, interfaces, file }));
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that policy keeps out of the kernel, as far as that is known in
-    /// advance: what the user already uses is not counted.
+    /// Returns the nodes of a plan that the policy keeps out of the kernel. The user's current
+    /// usage is not considered.
     #[must_use]
-    pub fn foreseen(&self, plan: &Plan) -> Vec<Refused> {
+    pub fn foreseen(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
         let file = plain(&bounds.file);
-        let missing = Missing { uid: sys::process::identity().0, file: &file };
+        let missing = Denial { uid: sys::process::identity().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
             let name = used.description.name;
@@ -85,40 +91,43 @@ impl Through {
             let steps = program.steps.iter().flat_map(|step| &step.nodes);
             program.sources.iter().chain(steps)
         });
-        steps.filter_map(|node| Some(Refused { node: *node, why: why(*node)? })).collect()
+        steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// The kernel as one plans for it: what loads for others loads without CAP_PERFMON.
+    /// Returns the kernel that plans should assume. It is hardened, since the daemon loads programs
+    /// without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    /// Has a part run there.
+    /// Maps the rings in the daemon's reply. A refusal becomes [`BuildError::KernelRefusal`], for
+    /// the node that the reply names.
     fn part(
         &self,
-        asked: &Asked<'_>,
-        answer: Result<Answer, ClientError>,
-    ) -> Result<Made, BuildError> {
-        let refused = |node, why: String| BuildError::Refused(Refused { node, why });
+        asked: &KernelRequest<'_>,
+        answer: Result<AttachedRings, ClientError>,
+    ) -> Result<MappedRings, BuildError> {
+        let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
         let answer = answer.map_err(|error| match error {
             ClientError::Refused(fault) if fault.name == NOT_IN_KERNEL => {
                 let node = usize::try_from(fault.number("node")).map_or(asked.source, NodeId);
-                // Of a node that is not ours nothing is believed.
+                // A node outside this part cannot be trusted; the refusal then applies to the
+                // source.
                 let known = asked.nodes.contains(&node);
                 refused(if known { node } else { asked.source }, plain(fault.text("why")))
             }
             other => refused(asked.source, format!("the daemon runs it not: {other}")),
         })?;
-        let (handout, line, caller) = answer;
-        if !handout.is_for(asked) {
+        let (delegation, line, caller) = answer;
+        if !delegation.is_for(asked) {
             let why = "the daemon reads this line in another way than this program: both must be \
                        of one version";
             return Err(refused(asked.source, why.to_owned()));
         }
         let attach = &asked.planned.attach;
         let own = || "your own sockets".to_owned();
-        let there = Arc::new(There {
+        let there = Arc::new(RemoteRequest {
             through: self.clone(),
             line,
             caller,
@@ -126,18 +135,24 @@ impl Through {
             ended: OnceLock::new(),
             lost: Mutex::new(None),
         });
-        let held: Arc<dyn Held> = Arc::clone(&there) as _;
-        let lent = handout.lend(held).map_err(|error| refused(asked.source, error.to_string()))?;
+        let held: Arc<dyn AttachmentHandle> = Arc::clone(&there) as _;
+        let lent =
+            delegation.lend(held).map_err(|error| refused(asked.source, error.to_string()))?;
         Ok((lent, there))
     }
 
-    /// Asks for it; in the place of another line, when it is switched.
-    fn ask(&self, asked: &Asked<'_>, instead: Option<Instead>) -> Result<Answer, ClientError> {
+    /// Sends `Attach` on a new connection and receives the rings. With `instead`, the part is only
+    /// prepared, until `Switch`.
+    fn ask(
+        &self,
+        asked: &KernelRequest<'_>,
+        instead: Option<Replacement>,
+    ) -> Result<AttachedRings, ClientError> {
         asked.steps.take(Resource::Descriptor, "a connection to the daemon for a line")?;
-        let caller = Client::at(&self.directory)?.into_caller(LONG)?;
+        let caller = Client::at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),
-            part: Part::of(asked).text(),
+            part: KernelPart::of(asked).text(),
             network: network(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instead,
@@ -145,112 +160,112 @@ impl Through {
         let call = Call::new("io.streamline.Attach", &attach);
         caller.send(&Call { more: true, ..call }, &[])?;
         let (reply, descriptors) = caller.reply()?;
-        let Attached { layout, line, .. } = reply.take()?;
-        let layout = layout.as_deref().and_then(Layout::from_text);
-        let strange = |what: &str| ClientError::Strange(Malformed::NotOne(what.to_owned()));
+        let AttachReply { layout, line, .. } = reply.take()?;
+        let layout = layout.as_deref().and_then(DelegatedLayout::from_text);
+        let strange = |what: &str| ClientError::Malformed(MessageError::Invalid(what.to_owned()));
         let (Some(layout), Some(line)) = (layout, line) else {
             return Err(strange("no layout came"));
         };
-        let descriptors = <[_; HANDED]>::try_from(descriptors);
-        let [records, pointers, bell] =
+        let descriptors = <[_; ATTACH_DESCRIPTORS]>::try_from(descriptors);
+        let [records, pointers, doorbell] =
             descriptors.map_err(|_| strange("other descriptors came than were to"))?;
-        Ok((Handout { layout, records, pointers, bell }, line, caller))
+        Ok((DelegatedProgram { layout, records, pointers, bell: doorbell }, line, caller))
     }
 }
 
-impl Host for Through {
-    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
+impl Host for DaemonHost {
+    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.part(asked, self.ask(asked, None)).map(|(lent, _)| lent)
     }
 }
 
-/// The daemon's answer: rings, number of the line, and the connection on which the line depends.
-type Answer = (Handout, u64, Caller);
+/// The daemon's reply: rings, number of the request, and the connection that keeps it attached.
+type AttachedRings = (DelegatedProgram, u64, Caller);
 
-/// The rings from the daemon, and the line.
-type Made = (Lent, Arc<There>);
+/// The mapped rings, and the handle of the request.
+type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
 
-/// A line that the daemon runs.
+/// A request that the daemon runs in the kernel.
 #[derive(Debug)]
-struct There {
-    through: Through,
-    /// The line's number at the daemon.
+struct RemoteRequest {
+    through: DaemonHost,
+    /// Number that the daemon assigned to the request.
     line: u64,
-    /// The line goes with it.
+    /// Connection that keeps the request attached.
     caller: Caller,
     interface: String,
-    ended: OnceLock<Ended>,
+    ended: OnceLock<FinalCounters>,
     lost: Mutex<Option<Failure>>,
 }
 
-/// The state of waiting for a line's final counts.
+/// The reason for the end of a request in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hears {
-    /// It is to leave.
-    Leaves,
-    /// Another one runs in its place.
+enum EndCause {
+    /// This process detaches the request.
+    Detached,
+    /// Another request has replaced it.
     Replaced,
-    /// No daemon knows the line.
+    /// The daemon has removed it.
     Ended,
 }
 
-impl There {
-    /// Hears the last word about the line.
-    fn hear(&self, why: Hears) -> Ended {
+impl RemoteRequest {
+    /// Detaches the request if needed and receives its final counts. Blocks up to the call timeout.
+    fn receive_final_counts(&self, why: EndCause) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
-        if why == Hears::Leaves
+        if why == EndCause::Detached
             && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
         {
-            return self.lose(&error.to_string());
+            return self.give_up(&error.to_string());
         }
         let told = loop {
-            match self.word() {
-                // A daemon that was started again says once more what was changed before.
-                Ok(Attached { switched: Some(_), .. }) => {}
+            match self.next_message() {
+                // A restarted daemon repeats the replies to earlier switches.
+                Ok(AttachReply { switched: Some(_), .. }) => {}
                 told => break told,
             }
         };
-        self.heard(why, told)
+        self.interpret(why, told)
     }
 
-    /// Returns the daemon's next message.
-    fn word(&self) -> Result<Attached, ClientError> {
+    /// Receives the daemon's next message.
+    fn next_message(&self) -> Result<AttachReply, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
     }
 
-    /// Returns true if the line still exists although nothing was heard of it for a while.
+    /// Waits briefly for a message; returns true if the request is still attached.
     fn is_kept(&self) -> bool {
-        sys::poll::readable_within(&[self.caller.as_fd()], Some(SEEK));
-        Standing::lost(self).is_none() && self.ended.get().is_none()
+        sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
+        Attachment::lost(self).is_none() && self.ended.get().is_none()
     }
 
-    /// Takes the last word.
-    fn heard(&self, why: Hears, told: Result<Attached, ClientError>) -> Ended {
-        let Attached { ended, why: told_why, .. } = match told {
+    /// Interprets the final message and records the cause of an involuntary end.
+    fn interpret(&self, why: EndCause, told: Result<AttachReply, ClientError>) -> FinalCounters {
+        let AttachReply { ended, why: reason, .. } = match told {
             Ok(told) => told,
-            Err(ClientError::Gone) => return self.lose("the daemon has ended"),
-            Err(other) => return self.lose(&other.to_string()),
+            Err(ClientError::Disconnected) => return self.give_up("the daemon has ended"),
+            Err(other) => return self.give_up(&other.to_string()),
         };
-        // Nobody has asked for it: of a line that nothing runs for any more no frame comes.
-        let unasked = (why == Hears::Ended).then(|| "the daemon has taken it away".to_owned());
-        if let Some(why) = told_why.or(unasked) {
+        // This process did not detach it, so a path without frames must report why.
+        let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
+        if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, plain(&why));
             let hint = "what came before was handed on; `--embedded` runs it without the daemon, \
                         with the rights of whoever starts it";
             self.set(failure.hint(hint));
         }
-        let ended = ended.as_deref().and_then(Ended::from_text);
-        ended.unwrap_or_else(|| self.lose("the daemon says not what was counted"))
+        let ended = ended.as_deref().and_then(FinalCounters::from_text);
+        ended.unwrap_or_else(|| self.give_up("the daemon says not what was counted"))
     }
 
-    /// Gives up on the line's counts.
-    fn lose(&self, why: &str) -> Ended {
+    /// Gives up on the final counts and records the reason.
+    fn give_up(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that handed frames over");
         let hint = "all that had come before was handed on; what the kernel counted is lost, so \
                     its counts are of what has arrived; start again when the daemon is back";
         self.set(Failure::new("watch", &self.interface, why).hint(hint));
-        Ended::lost()
+        FinalCounters::lost()
     }
 
     fn set(&self, failure: Failure) {
@@ -258,7 +273,7 @@ impl There {
     }
 }
 
-impl Standing for There {
+impl Attachment for RemoteRequest {
     fn leave(&self) {
         let _ = self.ended();
     }
@@ -266,92 +281,95 @@ impl Standing for There {
     fn lost(&self) -> Option<Failure> {
         let told = || sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         while self.ended.get().is_none() && told() {
-            match self.word() {
-                Ok(Attached { switched: Some(_), .. }) => {}
-                word => drop(self.ended.get_or_init(|| self.heard(Hears::Ended, word))),
+            match self.next_message() {
+                Ok(AttachReply { switched: Some(_), .. }) => {}
+                message => {
+                    self.ended.get_or_init(|| self.interpret(EndCause::Ended, message));
+                }
             }
         }
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Held for There {
-    fn ended(&self) -> &Ended {
-        self.ended.get_or_init(|| self.hear(Hears::Leaves))
+impl AttachmentHandle for RemoteRequest {
+    fn ended(&self) -> &FinalCounters {
+        self.ended.get_or_init(|| self.receive_final_counts(EndCause::Detached))
     }
 
     fn successor(
         self: Arc<Self>,
-        asked: &Asked<'_>,
+        asked: &KernelRequest<'_>,
         stays: &[(usize, usize)],
-    ) -> Result<Successor, BuildError> {
+        _about: &str,
+    ) -> Result<PreparedSuccessor, BuildError> {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let stays = stays.iter().map(|(was, is)| Stay { was: step(*was), is: step(*is) });
-        let instead = Instead { line: self.line, stays: stays.collect() };
+        let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
+        let instead = Replacement { line: self.line, stays: stays.collect() };
         let mut answer = self.through.ask(asked, Some(instead.clone()));
-        let until = sys::clock::monotonic().saturating_add(LONG_NS);
-        // A daemon that dies before it has answered leaves the line that runs to the next one.
-        while let Err(ClientError::Gone | ClientError::Nobody(_)) = answer
+        let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
+        // If the daemon dies before it replies, the next one takes over the running request.
+        while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
             && self.is_kept()
         {
             answer = self.through.ask(asked, Some(instead.clone()));
         }
         let (lent, new) = self.through.part(asked, answer)?;
-        Ok(Successor { lent, switch: Box::new(Switch { old: self, new }) })
+        Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
     }
 }
 
-/// A line of the daemon's in the place of another one.
+/// A prepared request that replaces a running one.
 #[derive(Debug)]
 struct Switch {
-    old: Arc<There>,
-    new: Arc<There>,
+    old: Arc<RemoteRequest>,
+    new: Arc<RemoteRequest>,
 }
 
-impl Succeeds for Switch {
-    fn switch(&mut self) -> Result<(), NotSwitched> {
+impl ProgramSwitch for Switch {
+    fn switch(&mut self) -> Result<(), SwitchError> {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Switch", &nothing);
         let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
         let told = sent.and_then(|()| self.new.caller.reply());
         match told.and_then(|(reply, _)| Ok(reply.take()?)) {
-            Ok(Attached { switched: Some(true), .. }) => {
-                // What it has counted was said before.
-                self.old.ended.get_or_init(|| self.old.hear(Hears::Replaced));
+            Ok(AttachReply { switched: Some(true), .. }) => {
+                // The daemon has already sent the final counts of the old request.
+                self.old.ended.get_or_init(|| self.old.receive_final_counts(EndCause::Replaced));
                 Ok(())
             }
-            Ok(Attached { why, .. }) => {
-                Err(NotSwitched::Refused(plain(&why.unwrap_or_else(|| NOT_SAID.to_owned()))))
+            Ok(AttachReply { why, .. }) => {
+                Err(SwitchError::Refused(plain(&why.unwrap_or_else(|| NO_REASON.to_owned()))))
             }
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
                 let why = plain(fault.text("why"));
                 Err(match fault.text("by") == AGAIN {
-                    true => NotSwitched::Again(why),
-                    false => NotSwitched::Refused(why),
+                    true => SwitchError::Again(why),
+                    false => SwitchError::Refused(why),
                 })
             }
             Err(other) => {
                 let why = format!("the daemon does not change it: {other}");
-                // What its connection was not kept for was not switched by anybody.
+                // A connection that the next daemon did not inherit was certainly not switched.
                 Err(match other {
-                    ClientError::Gone => NotSwitched::Again(why),
-                    _ => NotSwitched::Refused(why),
+                    ClientError::Disconnected => SwitchError::Again(why),
+                    _ => SwitchError::Refused(why),
                 })
             }
         }
     }
 }
 
-/// The network name space in which this thread is, by which it is told from others.
+/// Returns the identity of this thread's network namespace; empty if it cannot be read.
 #[must_use]
 pub fn network() -> String {
     let about = std::fs::metadata("/proc/thread-self/ns/net");
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
 
-/// The longest search for the next daemon, in ns, and its interval.
-const LONG_NS: u64 = 120_000_000_000;
-const SEEK: Duration = Duration::from_millis(100);
-/// The message for a daemon that gives no usable answer.
-const NOT_SAID: &str = "the daemon does not say why it changes it not";
+/// Longest wait for the next daemon, in ns, and its polling interval.
+const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Message for a refusal without a reason.
+const NO_REASON: &str = "the daemon does not say why it changes it not";

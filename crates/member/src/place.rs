@@ -1,36 +1,38 @@
-//! Directories in which a client looks for a daemon. (RELIABILITY T13)
+//! The directories in which a client searches for a daemon. (RELIABILITY T13)
 //!
 //! ```text
-//! /run/streamline            of the machine: of root, open to all to read
-//! $XDG_RUNTIME_DIR/streamline    of one user: closed to others; without that variable
-//!                            /run/user/UID/streamline, or ~/.local/state/streamline/run
+//! /run/streamline               machine-wide daemon: owned by root, readable by all
+//! $XDG_RUNTIME_DIR/streamline  daemon of one user, private; without that variable
+//!                               /run/user/UID/streamline, or
+//! /.local/state/streamline/run
 //! ```
 //!
-//! A client asks the kernel for the user that listens there, and takes nobody but root and its own
-//! user for the daemon; in `/run/streamline`, which only root can make, also the user to whom root
-//! gave it.
+//! A client obtains the user ID of the listening process from the kernel, and accepts only root and
+//! its own user; in `/run/streamline`, which only root can create, also the user who owns that
+//! directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use sys::local_socket::Framing;
 
-/// The directory of the machine's daemon.
+/// The directory of the machine-wide daemon.
 pub const MACHINE: &str = "/run/streamline";
-/// The variable that names another directory.
+/// Environment variable that overrides the search.
 pub const VARIABLE: &str = "STREAMLINE_DAEMON";
-/// The socket that is a stream.
+/// Name of the stream socket.
 pub const STREAM: &str = "io.streamline";
-/// The socket that keeps messages apart.
+/// Name of the packet socket, which preserves message boundaries.
 pub const PACKETS: &str = "io.streamline.packets";
 
-/// The directory of this user's own daemon: the first place that is there.
+/// Returns the best directory for this user's own daemon.
 #[must_use]
 pub fn of_user() -> Option<PathBuf> {
     of_user_all().into_iter().next()
 }
 
-/// Directories for this user's own daemon, best first. Only the user and root can write there.
+/// Returns the directories for this user's own daemon, best first. Only the user and root can write
+/// there.
 fn of_user_all() -> Vec<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -42,7 +44,7 @@ fn of_user_all() -> Vec<PathBuf> {
     };
     let runtime = [named("XDG_RUNTIME_DIR"), Some(PathBuf::from(format!("/run/user/{own}")))];
     let runtime = runtime.into_iter().flatten().filter(is_private);
-    // In a container, under cron, after `su`: no session has made a folder for the runtime.
+    // In a container, under cron or after `su` no session has created a runtime directory.
     let home = || named("HOME").map(|home| home.join(".local/state"));
     let state = named("XDG_STATE_HOME").or_else(home).map(|state| state.join("streamline/run"));
     let mut all: Vec<PathBuf> = runtime.map(|base| base.join("streamline")).chain(state).collect();
@@ -50,8 +52,8 @@ fn of_user_all() -> Vec<PathBuf> {
     all
 }
 
-/// Directories in which a client looks, in this order: that of the variable; those of this user's
-/// own daemon; that of the machine's.
+/// Returns the directories to search, in order: the one named by the environment variable, or else
+/// those of this user's daemon, followed by the machine-wide one.
 #[must_use]
 pub fn searched() -> Vec<PathBuf> {
     match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
@@ -60,14 +62,14 @@ pub fn searched() -> Vec<PathBuf> {
     }
 }
 
-/// Returns true if this is the machine's directory and root has given it to this user.
+/// Returns true if this is the machine-wide directory and root has made this user its owner.
 pub(crate) fn is_of(directory: &Path, uid: u32) -> bool {
     directory == Path::new(MACHINE)
         && fs::symlink_metadata(directory)
             .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)
 }
 
-/// The name of the socket of this form.
+/// Returns the file name of the socket with this framing.
 #[must_use]
 pub const fn name(form: Framing) -> &'static str {
     match form {

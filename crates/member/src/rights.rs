@@ -1,24 +1,24 @@
-//! Rights that root has not opened, in words for people, and the names of users and groups.
+//! Denials of the policy as sentences for people, and names of users and groups.
 
-/// The policy of a machine.
+/// The default policy file of a machine.
 pub const FILE: &str = "/etc/streamline/policy.toml";
 
-/// A user without a right, and the file of the policy.
+/// A user who lacks a right, and the policy file that could grant it.
 #[derive(Clone, Copy, Debug)]
-pub struct Missing<'w> {
-    /// The user.
+pub struct Denial<'w> {
+    /// Numeric ID of the user.
     pub uid: u32,
-    /// The file.
+    /// Path of the policy file.
     pub file: &'w str,
 }
 
-impl Missing<'_> {
+impl Denial<'_> {
     fn user(self) -> String {
         let number = || format!("user {}", self.uid);
         user_name(self.uid).map_or_else(number, |name| format!("`{name}`"))
     }
 
-    /// Says that the user may not watch an interface in this name space.
+    /// Explains that the user may not watch an interface in this network namespace.
     #[must_use]
     pub fn closed(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
@@ -30,7 +30,7 @@ impl Missing<'_> {
         )
     }
 
-    /// Says that the user is no member of a group.
+    /// Explains that the user is not a member of a group.
     #[must_use]
     pub fn not_in(self, group: &str) -> String {
         format!(
@@ -40,13 +40,13 @@ impl Missing<'_> {
         )
     }
 
-    /// Says that no group has this name.
+    /// Explains that no group has this name.
     #[must_use]
     pub fn no_group(self, group: &str) -> String {
         format!("no group is called `{group}` in /etc/group: write the number (`id -g`)")
     }
 
-    /// Says that the user may not have a filter in the kernel.
+    /// Explains that the user may not run a filter in the kernel.
     #[must_use]
     pub fn not_safe(self, filter: &str) -> String {
         format!(
@@ -58,10 +58,10 @@ impl Missing<'_> {
     }
 }
 
-/// All interfaces of the daemon's name space.
+/// Pattern that matches every interface in the daemon's network namespace.
 pub const ALL: &str = "*";
 
-/// Returns true if one of these names means this interface.
+/// Returns true if one of these patterns matches the interface.
 #[must_use]
 pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool {
     names.iter().any(|known| match (known.split_once('/'), netns) {
@@ -71,25 +71,26 @@ pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool 
     })
 }
 
-/// The number of a user by its name.
+/// Looks up the number of a user in `/etc/passwd`.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// The number of a group by its name.
+/// Looks up the number of a group in `/etc/group`.
 #[must_use]
 pub fn group_number(name: &str) -> Option<u32> {
     entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// The name of a user by its number.
+/// Looks up the name of a user in `/etc/passwd`.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
 }
 
-/// Names and numbers of a file of the form `name:password:number:…`.
+/// Returns the names and numbers in a file of the form `name:password:number:…`; empty if
+/// unreadable.
 fn entries(file: &str) -> impl Iterator<Item = (String, u32)> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<_> = text

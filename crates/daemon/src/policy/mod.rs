@@ -1,73 +1,75 @@
-//! The policy: the file in which root states the rights and quotas of users.
+//! The policy: rights and quotas of users, read from a file that root writes.
 //!
 //! ```toml
-//! others-see = "names"          # of a path of another user: nothing, names or lines
+//! others-see = "names"          # of another user's path: nothing, names or lines
 //!
-//! [quota]                       # of each user that is not named below
+//! [quota]                       # of each user without an entry below
 //! paths = 32
-//! kernel-ns = 10_000_000        # of each second
+//! kernel-ns = 10_000_000        # per second
 //!
 //! [users.alice]                 # by name or by number
 //! paths = 200
 //!
 //! [kernel]
-//! filters = ["rx", "bpf", "dport", "count"]     # what users may have run in the kernel
+//! filters = ["rx", "bpf", "dport", "count"]     # filters that users may run in the kernel
 //!
-//! [[open]]                      # which interfaces they may watch: see [`open`]
+//! [[open]]                      # interfaces that they may watch: see [`open`]
 //! users = ["alice"]
 //! interfaces = ["eth0"]
 //! ```
 //!
-//! What the file does not say is as it is built in. Root and the user of the daemon have no bounds.
+//! Missing keys have the built-in values. Root and the daemon's own user have no limits.
 
 mod open;
 
 use crate::directory::is_trusted;
 use abi::access::Credentials;
+use engine::registry::MachineRegistry;
 use member::protocol::Quota;
 use member::rights::{self, FILE};
-use open::{Numbers, Opened};
+use open::{InterfaceGrant, Numbers};
+use pipeline::Registry as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The longest file.
+/// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// The rights and quotas of users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Visibility of paths to other users.
-    pub others_see: Seen,
-    /// The filters that users may have in the kernel.
+    pub others_see: Visibility,
+    /// Filters that users may run in the kernel.
     pub filters: Vec<String>,
-    /// The file; `None` for the built-in policy.
+    /// Path of the file; `None`: the built-in policy.
     pub file: Option<PathBuf>,
     pub(crate) quota: Quota,
     pub(crate) users: BTreeMap<u32, Quota>,
-    pub(crate) open: Vec<Opened>,
+    pub(crate) open: Vec<InterfaceGrant>,
 }
 
 /// The visibility of a path to other users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Seen {
-    /// Not that it is there.
+pub enum Visibility {
+    /// Hidden entirely.
     Nothing,
-    /// Its number, name and user.
+    /// Number, name and owner.
     Names,
-    /// Its line, too.
+    /// The text of its request, too.
     Lines,
 }
 
-/// An invalid policy.
+/// A policy file that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyError {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The mistake and its place.
+    /// Description of the mistake, with its line if known.
     pub why: String,
 }
 
@@ -79,15 +81,15 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// The file as it is written.
+/// The policy file as written, before names are resolved.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
-    others_see: Option<Seen>,
+struct PolicyFile {
+    others_see: Option<Visibility>,
     quota: Bounds,
     users: BTreeMap<String, Bounds>,
     kernel: InKernel,
-    open: Vec<open::Written>,
+    open: Vec<open::GrantEntry>,
 }
 
 #[derive(Deserialize, Default)]
@@ -107,7 +109,7 @@ struct InKernel {
     filters: Option<Vec<String>>,
 }
 
-/// The quota of a user that is not named.
+/// The built-in quota of a user.
 const QUOTA: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
@@ -117,35 +119,22 @@ const QUOTA: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// Filters that users may have in the kernel: those that look at packets and neither change, send
-/// nor take them.
-const FILTERS: &[&str] = &[
-    "rx",
-    "bpf",
-    "eth",
-    "vlan",
-    "strip",
-    "ip",
-    "ipproto",
-    "udp",
-    "sport",
-    "dport",
-    "match",
-    "split",
-    "shard",
-    "sample",
-    "ratelimit",
-    "count",
-    "hist",
-    "drop",
-    "discard",
-];
+/// Returns the names of the filters that users may run in the kernel by default: those that can run
+/// there and need no right.
+fn unrestricted() -> Vec<String> {
+    let entries = MachineRegistry::descriptions().filter(|entry| {
+        let in_kernel =
+            entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attaches.is_some();
+        in_kernel && entry.right.is_none()
+    });
+    entries.map(|entry| entry.name.to_owned()).collect()
+}
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            others_see: Seen::Names,
-            filters: FILTERS.iter().map(|name| (*name).to_owned()).collect(),
+            others_see: Visibility::Names,
+            filters: unrestricted(),
             file: None,
             quota: QUOTA,
             users: BTreeMap::new(),
@@ -155,8 +144,10 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The policy in this file; where there is none, and nobody asked for it, the one that is built
-    /// in.
+    /// Reads the policy file. A missing file yields the built-in policy unless `asked`, that is,
+    /// unless the file was named explicitly.
+    ///
+    /// Fails if the file is malformed or other users can write to it.
     pub fn read(file: &Path, asked: bool) -> Result<Self, PolicyError> {
         let wrong = |why: String| PolicyError { file: file.to_owned(), why };
         let reason = |error: std::io::Error| {
@@ -176,9 +167,10 @@ impl Policy {
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
-    /// The policy in this text.
+    /// Parses a policy. `numbers` resolve user and group names.
     fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
-        let written: Written = toml::from_str(text).map_err(|error| told(text, &error))?;
+        let written: PolicyFile =
+            toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
         let built_in = Self::default();
         let quota = written.quota.over(built_in.quota);
         let mut users = BTreeMap::new();
@@ -197,19 +189,19 @@ impl Policy {
             open: written
                 .open
                 .into_iter()
-                .map(|written| Opened::read(written, numbers))
+                .map(|written| InterfaceGrant::read(written, numbers))
                 .collect::<Result<_, _>>()?,
         })
     }
 
-    /// Returns true if the user has no quota: root, and the daemon's own user.
+    /// Returns true if the user has no limits by default: root, and the daemon's own user.
     #[must_use]
     pub fn is_free(&self, uid: u32) -> bool {
         uid == 0 || uid == sys::process::identity().0
     }
 
-    /// Returns true if the peer is a member of the group, given by name or number; `None` if there
-    /// is no such group.
+    /// Returns true if the peer is a member of the group, given by name or number; `None` if the
+    /// group does not exist.
     pub(crate) fn is_in(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_free(who.uid) || who.is_in(number))
@@ -221,7 +213,7 @@ impl Policy {
         self.is_free(who.uid) || open.any(|open| open.is_to(who) && open.is_of(interface, netns))
     }
 
-    /// The interfaces that somebody may watch.
+    /// Returns the interfaces that a peer may watch, sorted.
     pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
         if self.is_free(who.uid) {
             return vec![rights::ALL.to_owned()];
@@ -233,12 +225,12 @@ impl Policy {
         all
     }
 
-    /// Returns true if the user may have a filter in the kernel.
+    /// Returns true if the user may run a filter in the kernel.
     pub(crate) fn has(&self, uid: u32, filter: &str) -> bool {
         self.is_free(uid) || self.filters.iter().any(|known| known == filter)
     }
 
-    /// Returns the path of the policy file, present or not.
+    /// Returns the path of the policy file, whether or not it exists.
     pub(crate) fn place(&self) -> String {
         let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
         file.display().to_string()
@@ -256,7 +248,7 @@ impl Policy {
 }
 
 impl Bounds {
-    /// Completes the quota with values from `otherwise`.
+    /// Fills in missing limits from `otherwise`.
     fn over(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),
@@ -269,8 +261,8 @@ impl Bounds {
     }
 }
 
-/// A mistake of the file with its line.
-fn told(text: &str, error: &toml::de::Error) -> String {
+/// Formats a mistake with its line number.
+fn format_mistake(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| before.matches('\n').count() + 1);
     let what = error.message().replace('\n', " ");
@@ -288,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn p5_nothing_is_open_but_what_is_written_and_to_whom() {
+    fn p5_only_listed_interfaces_are_open_to_listed_users() {
         let policy = parse(
             "[[open]]\nusers = [\"alice\", 1002]\ninterfaces = [\"eth0\", \"blue/eth1\"]\n\
              [[open]]\ngroups = [\"netadm\"]\ninterfaces = [\"*\"]\n",
@@ -315,7 +307,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_it_is_built_in() {
+    fn users_may_observe_by_default_but_not_change_or_send() {
+        let filters = Policy::default().filters;
+        let has = |name: &str| filters.iter().any(|filter| filter == name);
+        for name in ["rx", "bpf", "ip", "dport", "sample", "count", "drop", "discard"] {
+            assert!(has(name), "{name}");
+        }
+        for name in ["rewrite", "token", "redirect", "tx", "tcp", "files"] {
+            assert!(!has(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn missing_keys_have_built_in_values() {
         assert_eq!(parse("").unwrap(), Policy::default());
         let policy = parse(
             "others-see = \"lines\"\n[quota]\npaths = 3\n[users.alice]\nbytes = 5\n\
@@ -324,7 +328,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             (policy.others_see, policy.filters.as_slice()),
-            (Seen::Lines, &["bpf".into()][..])
+            (Visibility::Lines, &["bpf".into()][..])
         );
         let quota = |uid| policy.quota(uid);
         assert_eq!(quota(4242), Quota { paths: Some(3), ..QUOTA });
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_where_they_are() {
+    fn policy_mistakes_name_their_line() {
         for (text, part) in [
             ("others-see = \"all\"", "line 1"),
             ("\n[quota]\npath = 3", "line 3"),
@@ -352,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_others_may_write_is_not_followed() {
+    fn policy_writable_by_others_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = crate::testing::Folder::new();
         let file = folder.path().join("policy.toml");

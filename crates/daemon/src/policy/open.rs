@@ -3,52 +3,52 @@
 //! ```toml
 //! [[open]]
 //! users = ["alice", 1002]       # by name or by number
-//! groups = ["netadm"]           # who is in one of them
-//! interfaces = ["eth0", "blue/eth0"]    # in the daemon's name space, or in that of this name; "*"
+//! groups = ["netadm"]           # their members, too
+//! interfaces = ["eth0", "blue/eth0"]    # of the daemon's namespace, or of `blue`; "*": all
 //! ```
 //!
-//! Who watches an interface sees the frames of everybody there. So nothing is open that is not
-//! written here, but to root.
+//! Watching an interface reveals the frames of all its users. Except to root, an interface is
+//! therefore closed unless it is listed here.
 
 use abi::access::{Credentials, Grantees};
 use member::rights::{ALL, is_named};
 use serde::Deserialize;
 
-/// Interfaces that are open to some.
+/// The interfaces that are open to a set of users.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Opened {
+pub(crate) struct InterfaceGrant {
     grantees: Grantees,
     interfaces: Vec<String>,
 }
 
-/// The same as it is written.
+/// An `[[open]]` entry as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Written {
+pub(super) struct GrantEntry {
     #[serde(default)]
-    users: Vec<Who>,
+    users: Vec<Principal>,
     #[serde(default)]
-    groups: Vec<Who>,
+    groups: Vec<Principal>,
     interfaces: Vec<String>,
 }
 
-/// A user or a group: a number, or a name.
+/// A user or group, by number or name.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Who {
+enum Principal {
     Number(u32),
     Name(String),
 }
 
-/// Resolves names to numbers.
+/// Resolves a name to a number; `None` if it is unknown.
 pub(super) type Numbers<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
-impl Opened {
+impl InterfaceGrant {
     pub(super) fn read(
-        written: Written,
+        written: GrantEntry,
         (users, groups): (Numbers<'_>, Numbers<'_>),
     ) -> Result<Self, String> {
-        let Written { users: named, groups: in_groups, interfaces } = written;
+        let GrantEntry { users: named, groups: in_groups, interfaces } = written;
         if named.is_empty() && in_groups.is_empty() {
             return Err("[[open]] opens to nobody: it needs `users` or `groups`".to_owned());
         }
@@ -65,7 +65,7 @@ impl Opened {
         Ok(Self { grantees: Grantees { users, groups }, interfaces })
     }
 
-    /// Returns true if the entry covers this peer.
+    /// Returns true if the entry applies to this peer.
     pub(super) fn is_to(&self, who: &Credentials) -> bool {
         self.grantees.include(who)
     }
@@ -74,20 +74,20 @@ impl Opened {
         &self.interfaces
     }
 
-    /// Returns true if the entry covers this interface.
+    /// Returns true if the entry applies to this interface.
     pub(super) fn is_of(&self, interface: &str, netns: Option<&str>) -> bool {
         is_named(&self.interfaces, interface, netns)
     }
 }
 
 fn numbers(
-    all: Vec<Who>,
+    all: Vec<Principal>,
     number: Numbers<'_>,
     (what, file, command): (&str, &str, &str),
 ) -> Result<Vec<u32>, String> {
-    let one = |who: Who| match who {
-        Who::Number(number) => Ok(number),
-        Who::Name(name) => name.parse().ok().or_else(|| number(&name)).ok_or_else(|| {
+    let one = |who: Principal| match who {
+        Principal::Number(number) => Ok(number),
+        Principal::Name(name) => name.parse().ok().or_else(|| number(&name)).ok_or_else(|| {
             format!("no {what} is called `{name}` in {file}: write the number (`{command}`)")
         }),
     };

@@ -1,27 +1,29 @@
-//! The methods of `io.streamline`.
+//! The methods of the interface `io.streamline`.
 
-use super::guest::{self, Guest, Part, Worker};
-use super::kernel::Seen;
+use super::client::{self, Client, Part, Worker};
+use super::event_loop::{Server, seconds};
+use super::kernel::commands::ProgramStatus;
 use super::registry::Entry;
-use super::{Server, seconds, store};
-use crate::policy::Seen as Sees;
-use engine::kernel::point::{ShownLine, ShownRing, Whose};
+use super::store;
+use crate::policy::Visibility;
+use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
 use member::connection::Connection;
 use member::faults;
 use member::place::PACKETS;
 use member::protocol::{
-    About, Admit, Allowed, Amount, Connect, Connected, Event, InKernel, KernelRing, NewLine,
-    Number, Path, Paths, Program, Quota, Register, Sharing, Step,
+    About, Admit, Amount, Connect, ConnectReply, Event, KernelProgram, KernelPrograms,
+    KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
+    Quota, Register, RequestChange,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::local_socket::{self, Framing};
 use sys::steps::Resource;
 use sys::watcher::Interest;
 
-/// An answer: replies and their descriptors.
+/// The result of a call: replies with their descriptors.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) replies: Vec<(Value, Vec<OwnedFd>)>,
@@ -29,21 +31,16 @@ pub(super) struct Answer {
     pub(super) continues: bool,
 }
 
-/// The most bytes of a path as text, without its line: a name and a log.
+/// Upper bound of a serialized path in bytes, apart from its request: name, log and fixed fields.
 const PATH_BYTES: usize = 4096 + 512;
-
-/// A method that takes nothing.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 impl Answer {
     pub(super) fn one(parameters: &impl Serialize) -> Self {
         Self::with(parameters, Vec::new())
     }
 
-    /// The reply comes when the kernel's thread has done what it needs.
-    pub(super) const fn later() -> Self {
+    /// Returns no reply for now; the kernel thread's completion sends it.
+    pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
 
@@ -70,17 +67,17 @@ impl Server {
         if call.upgrade {
             return Err(Fault::invalid("upgrade"));
         }
-        let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
+        let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
         match method {
-            "About" => call.take().map(|Nothing {}| Answer::one(&self.about())),
+            "About" => call.take().map(|NoParameters {}| Answer::one(&self.about())),
             "List" => {
-                let Nothing {} = call.take()?;
-                self.list(guest, call.more)
+                let NoParameters {} = call.take()?;
+                self.list(client, call.more)
             }
-            "Allowed" => call.take().map(|Nothing {}| Answer::one(&self.allowed(guest))),
+            "Allowed" => call.take().map(|NoParameters {}| Answer::one(&self.allowed(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
             "Watch" => {
-                let Nothing {} = call.take()?;
+                let NoParameters {} = call.take()?;
                 self.watch(id)
             }
             "Register" => {
@@ -88,8 +85,8 @@ impl Server {
                 self.register(id, wanted, descriptors)
             }
             "Changed" => {
-                let NewLine { line } = call.take()?;
-                let number = guest.path.as_ref().map(|path| path.number);
+                let RequestChange { line } = call.take()?;
+                let number = client.path.as_ref().map(|path| path.number);
                 let number = number.ok_or_else(Fault::denied)?;
                 self.registry.change(number, line)?.into_iter().for_each(store::change);
                 Ok(Answer::one(&serde_json::json!({})))
@@ -99,15 +96,15 @@ impl Server {
                 self.attach(id, asked, call.more)
             }
             "Switch" => {
-                let Nothing {} = call.take()?;
+                let NoParameters {} = call.take()?;
                 self.switch(id)
             }
             "Detach" => {
-                let Nothing {} = call.take()?;
+                let NoParameters {} = call.take()?;
                 self.detach(id)
             }
             "Sharing" => {
-                let Nothing {} = call.take()?;
+                let NoParameters {} = call.take()?;
                 self.sharing(id)
             }
             "Connect" => {
@@ -128,15 +125,15 @@ impl Server {
         }
     }
 
-    /// All paths; in several replies where the caller understands more than one.
-    fn list(&self, guest: &Guest, more: bool) -> Result<Answer, Fault> {
-        let shown = |entry: &Entry| entry.shown(guest.who.uid, &self.policy);
-        let mut rest: Vec<Path> = self.registry.all().filter_map(shown).collect();
+    /// Lists visible paths, split into several replies if `more` is accepted.
+    fn list(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
+        let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
+        let mut rest: Vec<Path> = self.registry.all().filter_map(status).collect();
         let long = |path: &Path| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
             return if fits {
-                Ok(Answer::one(&Paths { paths: rest }))
+                Ok(Answer::one(&PathList { paths: rest }))
             } else {
                 Err(Fault::expected_more())
             };
@@ -149,110 +146,115 @@ impl Server {
                 bytes < REPLY_MAX
             };
             let many = rest.iter().take_while(fits).count().max(1);
-            let later = rest.split_off(many.min(rest.len()));
-            let paths = std::mem::replace(&mut rest, later);
-            replies.push((serde_json::to_value(Paths { paths }).unwrap_or_default(), Vec::new()));
+            let deferred = rest.split_off(many.min(rest.len()));
+            let paths = std::mem::replace(&mut rest, deferred);
+            replies
+                .push((serde_json::to_value(PathList { paths }).unwrap_or_default(), Vec::new()));
         }
         Ok(Answer { replies, continues: false })
     }
 
-    fn allowed(&self, guest: &Guest) -> Allowed {
-        let uid = guest.who.uid;
+    fn allowed(&self, client: &Client) -> Permissions {
+        let uid = client.who.uid;
         let used = Quota {
             paths: Some(self.registry.of_user(uid)),
             connections: self.per_user.get(&uid).copied(),
             ..self.kernel.used(uid)
         };
-        Allowed {
+        Permissions {
             everything: uid == 0,
             quota: self.policy.quota(uid),
             used,
             filters: self.policy.filters.clone(),
-            interfaces: self.policy.interfaces(&guest.who),
+            interfaces: self.policy.interfaces(&client.who),
             kernel: self.kernel.open.clone().ok(),
             closed: self.kernel.open.clone().err(),
         }
     }
 
-    /// Describes what runs in the kernel, as far as this user may know of it.
-    pub(super) fn told(&self, uid: u32, seen: &[Seen]) -> Sharing {
+    /// Describes the kernel programs as far as they are visible to this user.
+    pub(super) fn describe_programs(&self, uid: u32, seen: &[ProgramStatus]) -> KernelPrograms {
         let free = self.policy.is_free(uid);
         let path_of = |process: i32| {
             let mut all = self.registry.all();
             all.find(|entry| entry.process == process).map(|entry| entry.number)
         };
-        let program = |seen: &Seen| {
-            let (shown, (interface, netns, side)) = (&seen.shown, seen.at.clone());
+        let program = |seen: &ProgramStatus| {
+            let (status, (interface, netns, side)) = (&seen.status, seen.at.clone());
             let ours = |owner: u32| free || owner == uid;
-            let known = |owner: u32| ours(owner) || self.policy.others_see != Sees::Nothing;
-            let line = |line: &ShownLine| {
-                let of_guest = seen.lines.get(&line.number);
+            let known = |owner: u32| ours(owner) || self.policy.others_see != Visibility::Nothing;
+            let line = |line: &RequestStatus| {
+                let of_client = seen.lines.get(&line.number);
                 let ours = ours(line.owner);
-                InKernel {
-                    path: of_guest.and_then(|(process, _)| path_of(*process)),
+                KernelRequest {
+                    path: of_client.and_then(|(process, _)| path_of(*process)),
                     uid: line.owner,
                     taken: ours.then_some(line.taken.blocks),
                     given: ours
                         .then_some(Amount { blocks: line.given.blocks, bytes: line.given.bytes }),
                     lost: ours.then_some(line.lost),
-                    kernel_ns: of_guest.filter(|_| ours).map(|(_, ns)| *ns),
+                    kernel_ns: of_client.filter(|_| ours).map(|(_, ns)| *ns),
                 }
             };
-            let step = |(name, lines, blocks): &(String, usize, u64)| Step {
+            let step = |(name, lines, blocks): &(String, usize, u64)| KernelStep {
                 name: name.clone(),
                 lines: *lines,
                 blocks: *blocks,
             };
-            let mut steps: Vec<Step> = Vec::new();
+            let mut steps: Vec<KernelStep> = Vec::new();
             if free {
-                steps.extend(shown.steps.iter().map(step));
+                steps.extend(status.steps.iter().map(step));
             }
-            for line in shown.each.iter().filter(|line| !free && line.owner == uid) {
+            for line in status.each.iter().filter(|line| !free && line.owner == uid) {
                 for step in line.steps.iter().map(step) {
                     if !steps.contains(&step) {
                         steps.push(step);
                     }
                 }
             }
-            let rings = shown.rings.iter();
-            let sees_all = free || self.policy.others_see != Sees::Nothing;
+            let rings = status.rings.iter();
+            let sees_all = free || self.policy.others_see != Visibility::Nothing;
             let rings = rings.filter(|(whose, ..)| match whose {
-                Whose::User(owner) => known(*owner),
-                Whose::Group(_) | Whose::World => sees_all,
+                SharingDomain::User(owner) => known(*owner),
+                SharingDomain::Group(_) | SharingDomain::World => sees_all,
             });
-            let ring = |(whose, bytes, lines): &ShownRing| {
+            let ring = |(whose, bytes, lines): &FrameRingStatus| {
                 let (uid, group) = match whose {
-                    Whose::User(uid) => (Some(*uid), None),
-                    Whose::Group(name) => (None, Some(name.to_string())),
-                    Whose::World => (None, None),
+                    SharingDomain::User(uid) => (Some(*uid), None),
+                    SharingDomain::Group(name) => (None, Some(name.to_string())),
+                    SharingDomain::World => (None, None),
                 };
                 KernelRing { uid, group, bytes: *bytes, lines: *lines }
             };
-            Program {
+            KernelProgram {
                 interface,
                 netns,
                 side: side.to_owned(),
-                program: shown.program,
-                replaced: shown.replaced,
-                frames: shown.frames,
-                lines: shown.each.iter().filter(|line| known(line.owner)).map(line).collect(),
+                program: status.program,
+                replaced: status.replaced,
+                frames: status.frames,
+                lines: status.each.iter().filter(|line| known(line.owner)).map(line).collect(),
                 steps,
                 rings: rings.map(ring).collect(),
             }
         };
         let programs = seen.iter().map(program);
-        // Of what runs for others alone not even that is told, where others see nothing.
-        Sharing { programs: programs.filter(|told| free || !told.lines.is_empty()).collect() }
+        // A program that runs only invisible requests is itself invisible.
+        KernelPrograms {
+            programs: programs
+                .filter(|describe_programs| free || !describe_programs.lines.is_empty())
+                .collect(),
+        }
     }
 
     fn watch(&mut self, id: u64) -> Result<Answer, Fault> {
-        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
-        guest.watches = true;
-        let uid = guest.who.uid;
-        let shown = self.registry.all().filter_map(|entry| entry.shown(uid, &self.policy));
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        client.watches = true;
+        let uid = client.who.uid;
+        let status = self.registry.all().filter_map(|entry| entry.status(uid, &self.policy));
         let event = |path| Event { event: "present".to_owned(), path };
         let value = |event| serde_json::to_value(event).unwrap_or_default();
-        let replies = shown.map(|path| (value(event(path)), Vec::new())).collect();
+        let replies = status.map(|path| (value(event(path)), Vec::new())).collect();
         Ok(Answer { replies, continues: true })
     }
 
@@ -262,89 +264,92 @@ impl Server {
         wanted: Register,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Answer, Fault> {
-        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
-        if guest.path.is_some() {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        if client.path.is_some() {
             return Err(faults::refused("path", "this connection has one already"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
         self.steps.take(Resource::Descriptor, "the process of a path").map_err(untaken)?;
-        let way = way_to(guest, descriptors)?;
+        let admissions = admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
-        let process = local_socket::peer_process(guest.connection.as_fd()).map_err(gone)?;
-        let who = (guest.who.uid, guest.process);
+        let process = local_socket::peer_process(client.connection.as_fd()).map_err(gone)?;
+        let who = (client.who.uid, client.process);
         let entry = self.enter(id, who, wanted)?;
         let number = entry.number;
         if let Err(error) = self.steps.take(Resource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
-        let guest = self.guests.get_mut(&id).ok_or_else(Fault::denied)?;
-        let watched = [(process.as_fd(), Part::Process), (way.as_fd(), Part::Way)];
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let watched = [(process.as_fd(), Part::Process), (admissions.as_fd(), Part::Admissions)];
         for (descriptor, part) in watched {
-            if self.watcher.watch(descriptor, guest::number(id, part), Interest::Read).is_err() {
+            if self.watcher.watch(descriptor, client::number(id, part), Interest::Read).is_err() {
                 self.registry.remove(number);
                 return Err(faults::refused("path", "the daemon cannot watch it"));
             }
         }
-        store::keep(&entry, guest.connection.as_fd(), way.as_fd());
-        guest.path = Some(Worker { number, process, way });
+        store::keep(&entry, client.connection.as_fd(), admissions.as_fd());
+        client.path = Some(Worker { number, process, admissions });
         self.steps.checkpoint("a path is registered");
         self.announce("came", &entry);
-        Ok(Answer::one(&Number { number }))
+        Ok(Answer::one(&PathNumber { number }))
     }
 
-    /// Takes a path up. What one that has just ended had is free, whoever is heard first.
+    /// Adds a path to the registry. If that fails, tries again after removing paths whose end is
+    /// pending.
     fn enter(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered = self.registry.add(who, wanted.clone(), paths_max, seconds()).cloned();
         entered.or_else(|_| {
-            self.sweep(who.0, id);
+            self.reap(who.0, id);
             self.registry.add(who, wanted, paths_max, seconds()).cloned()
         })
     }
 
     fn connect(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
-        let guest = self.guests.get(&id).ok_or_else(Fault::denied)?;
-        if guest.connection.form() != Framing::Packets {
+        let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
+        if client.connection.framing() != Framing::Packets {
             return Err(faults::needs_descriptors(PACKETS));
         }
-        let uid = guest.who.uid;
+        let uid = client.who.uid;
         let entry = self.registry.find(wanted, uid, &self.policy)?;
         if !entry.is_controlled_by(uid) {
             return Err(faults::not_yours(wanted, entry.uid));
         }
-        let connected = Connected { number: entry.number, uid: entry.uid };
+        let connected = ConnectReply { number: entry.number, uid: entry.uid };
         let number = entry.number;
         let of_path =
-            |guest: &&mut Guest| guest.path.as_ref().is_some_and(|path| path.number == number);
-        let worker = self.guests.values_mut().find(of_path);
-        let worker = worker.and_then(|guest| guest.path.as_mut());
-        // Who answers for it hangs up before its process is seen to end: it has gone then.
+            |client: &&mut Client| client.path.as_ref().is_some_and(|path| path.number == number);
+        let worker = self.clients.values_mut().find(of_path);
+        let worker = worker.and_then(|client| client.path.as_mut());
+        // A service thread that hangs up before its process exits has ended, too.
         let gone = || faults::no_such_path(wanted);
         let worker = worker.ok_or_else(gone)?;
-        // One that has not taken the last is not sent another.
-        worker.way.flush().map_err(|_| gone())?;
-        if worker.way.has_unsent() {
+        // Until the previous connection is sent, the process is considered busy.
+        worker.admissions.flush().map_err(|_| gone())?;
+        if worker.admissions.has_unsent() {
             return Err(faults::busy(wanted));
         }
         let busy = |_| faults::busy(wanted);
         let (near, far) = sys::descriptor::pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
-        // The kernel may refuse a message for other reasons, too.
-        let said = worker.way.say(admit.text(), vec![far]);
+        // Sending can also fail for other reasons than a hangup.
+        let said = worker.admissions.send(admit.text(), vec![far]);
         match said {
-            Err(_) if local_socket::is_gone(&worker.way) => Err(gone()),
-            Ok(()) if !worker.way.has_unsent() => Ok(Answer::with(&connected, vec![near, process])),
+            Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
+            Ok(()) if !worker.admissions.has_unsent() => {
+                Ok(Answer::with(&connected, vec![near, process]))
+            }
             _ => Err(faults::busy(wanted)),
         }
     }
 }
 
-/// Returns the one descriptor that comes with a path: the socket on which its process accepts
-/// connections.
-fn way_to(guest: &Guest, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
-    if guest.connection.form() != Framing::Packets {
+/// Extracts the single descriptor of a registration: the socket over which the path's process
+/// accepts connections.
+fn admission_socket(client: &Client, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
+    if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKETS));
     }
     let mut descriptors = descriptors.into_iter();

@@ -1,8 +1,8 @@
-//! The registry: running paths, their owners, and the rights of others on them.
+//! The registry of running paths: owners, names, numbers, and visibility.
 //!
-//! Values alone: credentials come from the kernel, and time is handed in.
+//! Pure data structure: credentials and the current time are arguments.
 
-use crate::policy::{Policy, Seen};
+use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
 use member::faults;
 use member::protocol::{LINE_MAX, Path, Register};
@@ -10,7 +10,7 @@ use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A registered path and its owner.
+/// A registered path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) number: u32,
@@ -22,19 +22,20 @@ pub(crate) struct Entry {
     pub(crate) started: u64,
 }
 
-/// All paths that run.
+/// All registered paths.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: BTreeMap<u32, Entry>,
-    /// The number that was given last.
+    /// Number assigned last.
     last: u32,
 }
 
-/// Beyond this, numbers begin again.
+/// Largest number; assignment wraps to 1 after it.
 const NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {
-    /// Takes up a path of this user, who may have so many.
+    /// Registers a path of this user. Fails if the name is taken, a field is invalid, or the user
+    /// already has `paths_max` paths.
     pub(crate) fn add(
         &mut self,
         (uid, process): (u32, i32),
@@ -61,7 +62,7 @@ impl Registry {
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
-    /// Takes up again what was registered before. Answers whether there is room for it.
+    /// Restores a stored entry. Returns false if its name or number is in use or invalid.
     pub(crate) fn restore(&mut self, entry: Entry) -> bool {
         let named = entry.name.as_ref().is_some_and(|name| self.named(entry.uid, name).is_some());
         let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
@@ -73,7 +74,7 @@ impl Registry {
         true
     }
 
-    /// A path has another line; answers what it is now.
+    /// Replaces the request of a path. Returns the new entry; `None` if the number is unknown.
     pub(crate) fn change(&mut self, number: u32, line: String) -> Result<Option<&Entry>, Fault> {
         check_line(&line)?;
         let entry = self.entries.get_mut(&number);
@@ -83,12 +84,12 @@ impl Registry {
         }))
     }
 
-    /// A path has ended.
+    /// Removes a path and returns its entry; `None` if the number is unknown.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
         self.entries.remove(&number)
     }
 
-    /// All of them, in the order of their numbers.
+    /// Iterates over all entries by ascending number.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
@@ -98,10 +99,11 @@ impl Registry {
         self.all().filter(|entry| entry.uid == uid).count() as u64
     }
 
-    /// The path that `uid` means by a number, a name, or `UID/NAME`.
+    /// Finds the path that `wanted` denotes for user `uid`, by number, name, or `UID/NAME`. The
+    /// user's own names take precedence; invisible paths are treated as unknown.
     pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
         let unknown = || faults::no_such_path(wanted);
-        let seen = |entry: &&Entry| entry.shown(uid, policy).is_some();
+        let seen = |entry: &&Entry| entry.status(uid, policy).is_some();
         if let Ok(number) = wanted.parse() {
             return self.entries.get(&number).filter(seen).ok_or_else(unknown);
         }
@@ -128,7 +130,7 @@ impl Registry {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
-    /// A number that no path has: the one that is wished for, or the next.
+    /// Allocates a number: `wish` if it is free, otherwise the next free one.
     fn number(&mut self, wish: Option<u32>) -> u32 {
         let free =
             |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
@@ -136,7 +138,7 @@ impl Registry {
             return number;
         }
         let after = (self.last + 1..=NUMBER_MAX).chain(1..=self.last);
-        // There are far fewer paths than numbers.
+        // A free number always exists, since there are far fewer paths than numbers.
         let next = after.into_iter().find(free).unwrap_or(NUMBER_MAX);
         self.last = next;
         next
@@ -144,16 +146,16 @@ impl Registry {
 }
 
 impl Entry {
-    /// Returns true if this user may connect to it.
+    /// Returns true if this user may connect to the path.
     pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
         uid == self.uid || uid == ROOT
     }
 
-    /// Returns the path as this user may see it.
-    pub(crate) fn shown(&self, uid: u32, policy: &Policy) -> Option<Path> {
+    /// Returns the path as visible to this user; `None` if it is hidden.
+    pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<Path> {
         let yours = self.is_controlled_by(uid);
-        let lines = yours || policy.others_see == Seen::Lines;
-        if !yours && policy.others_see == Seen::Nothing {
+        let lines = yours || policy.others_see == Visibility::Lines;
+        if !yours && policy.others_see == Visibility::Nothing {
             return None;
         }
         Some(Path {
@@ -188,7 +190,7 @@ fn check_log(log: Option<&str>) -> Result<(), Fault> {
     if is_path { Ok(()) } else { Err(faults::refused("log", "it is no absolute path")) }
 }
 
-/// Names of paths are those of streams, but no numbers.
+/// Checks the name of a path: the rules for streams apply, and it must not be a number.
 pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
     if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
         return Err(faults::refused("name", "it is a number, and paths have numbers of their own"));
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_each_users_own_and_numbers_are_the_machines() {
+    fn names_are_per_user_and_numbers_are_global() {
         let mut registry = Registry::default();
         assert_eq!(add(&mut registry, ALICE, wanted("web")), Ok(1));
         assert_eq!(add(&mut registry, BOB, wanted("web")), Ok(2));
@@ -229,8 +231,8 @@ mod tests {
         assert_eq!(add(&mut registry, ALICE, wanted("")), Ok(3));
         registry.remove(2);
         assert_eq!(add(&mut registry, ALICE, Register { number: Some(2), ..wanted("") }), Ok(2));
-        let full = add(&mut registry, ALICE, wanted(""));
-        assert_eq!(full, Err("io.streamline.QuotaExceeded".to_owned()));
+        let exceeded_limit = add(&mut registry, ALICE, wanted(""));
+        assert_eq!(exceeded_limit, Err("io.streamline.QuotaExceeded".to_owned()));
         assert_eq!(add(&mut registry, BOB, Register { number: Some(2), ..wanted("") }), Ok(4));
         let wish = Register { number: Some(u32::MAX), ..wanted("") };
         assert_eq!(add(&mut registry, BOB, wish), Ok(5));
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_lines_are_checked() {
+    fn invalid_names_and_requests_are_refused() {
         let mut registry = Registry::default();
         let long = "x".repeat(65);
         for name in ["7", "a b", "../x", "a/b", "\u{1b}[2J", long.as_str()] {
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_and_controls_what() {
+    fn visibility_and_control_follow_the_policy() {
         let mut registry = Registry::default();
         for (uid, name) in [(ALICE, "web"), (BOB, "web"), (BOB, "dns")] {
             add(&mut registry, uid, wanted(name)).unwrap();
@@ -268,24 +270,24 @@ mod tests {
             found.map(|entry| entry.number).map_err(|fault| fault.name)
         };
         let unknown = Err("io.streamline.NoSuchPath".to_owned());
-        assert_eq!(find("web", ALICE, Seen::Names), Ok(1));
-        assert_eq!(find("web", BOB, Seen::Names), Ok(2));
-        assert_eq!(find("1002/web", ALICE, Seen::Names), Ok(2));
-        assert_eq!(find("dns", ALICE, Seen::Names), Ok(3));
-        assert_eq!(find("dns", ALICE, Seen::Nothing), unknown);
-        assert_eq!(find("3", ALICE, Seen::Nothing), unknown);
-        assert_eq!(find("3", 0, Seen::Nothing), Ok(3));
-        assert_eq!(find("web", 0, Seen::Names), Err("io.streamline.WhichPath".to_owned()));
-        assert_eq!(find("x/y", 0, Seen::Names), unknown);
-        let dns = registry.find("dns", BOB, &policy(Seen::Names)).unwrap();
+        assert_eq!(find("web", ALICE, Visibility::Names), Ok(1));
+        assert_eq!(find("web", BOB, Visibility::Names), Ok(2));
+        assert_eq!(find("1002/web", ALICE, Visibility::Names), Ok(2));
+        assert_eq!(find("dns", ALICE, Visibility::Names), Ok(3));
+        assert_eq!(find("dns", ALICE, Visibility::Nothing), unknown);
+        assert_eq!(find("3", ALICE, Visibility::Nothing), unknown);
+        assert_eq!(find("3", 0, Visibility::Nothing), Ok(3));
+        assert_eq!(find("web", 0, Visibility::Names), Err("io.streamline.WhichPath".to_owned()));
+        assert_eq!(find("x/y", 0, Visibility::Names), unknown);
+        let dns = registry.find("dns", BOB, &policy(Visibility::Names)).unwrap();
         assert!(dns.is_controlled_by(BOB) && dns.is_controlled_by(0));
         assert!(!dns.is_controlled_by(ALICE));
-        let shown = |uid, sees| dns.shown(uid, &policy(sees));
-        assert_eq!(shown(ALICE, Seen::Nothing), None);
-        let names = shown(ALICE, Seen::Names).unwrap();
+        let status = |uid, sees| dns.status(uid, &policy(sees));
+        assert_eq!(status(ALICE, Visibility::Nothing), None);
+        let names = status(ALICE, Visibility::Names).unwrap();
         assert_eq!((names.name.as_deref(), names.line, names.process), (Some("dns"), None, None));
-        assert!(shown(ALICE, Seen::Lines).unwrap().line.is_some());
-        let own = shown(BOB, Seen::Nothing).unwrap();
+        assert!(status(ALICE, Visibility::Lines).unwrap().line.is_some());
+        let own = status(BOB, Visibility::Nothing).unwrap();
         assert!(own.yours && own.line.is_some() && own.process == Some(77));
     }
 }

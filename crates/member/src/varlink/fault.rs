@@ -5,56 +5,50 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
 
-/// An error as Varlink carries it.
+/// An error reply.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fault {
-    /// The interface and the error, joined by a dot.
+    /// Interface and error, joined by a dot.
     pub name: String,
-    /// The parameters.
+    /// Parameters of the error.
     pub parameters: Parameters,
 }
 
-/// The errors of the standard interface.
+/// The interface that defines the standard errors.
 const SERVICE: &str = "org.varlink.service";
 
 impl Fault {
-    /// An error of this name.
+    /// Creates an error.
     #[must_use]
     pub fn new(name: &str, parameters: &impl Serialize) -> Self {
         Self { name: name.to_owned(), parameters: object(parameters) }
     }
 
-    /// An interface that this service does not have.
+    /// Creates `InterfaceNotFound`: the service lacks this interface.
     #[must_use]
     pub fn interface(interface: &str) -> Self {
         Self::standard("InterfaceNotFound", &json!({ "interface": shortened(interface) }))
     }
 
-    /// The interface has no such method.
+    /// Creates `MethodNotFound`: the interface lacks this method.
     #[must_use]
     pub fn method(method: &str) -> Self {
         Self::standard("MethodNotFound", &json!({ "method": shortened(method) }))
     }
 
-    /// The method is known, and nobody has built it here.
-    #[must_use]
-    pub fn not_here(method: &str) -> Self {
-        Self::standard("MethodNotImplemented", &json!({ "method": shortened(method) }))
-    }
-
-    /// A parameter is missing, unknown or of another type.
+    /// Creates `InvalidParameter`: a parameter is missing, unknown or of the wrong type.
     #[must_use]
     pub fn invalid(parameter: &str) -> Self {
         Self::standard("InvalidParameter", &json!({ "parameter": shortened(parameter) }))
     }
 
-    /// The caller may not.
+    /// Creates `PermissionDenied`.
     #[must_use]
     pub fn denied() -> Self {
         Self::standard("PermissionDenied", &json!({}))
     }
 
-    /// The method gives more than one reply, and the caller understands one.
+    /// Creates `ExpectedMore`: the method sends several replies, and the call accepts one.
     #[must_use]
     pub fn expected_more() -> Self {
         Self::standard("ExpectedMore", &json!({}))
@@ -64,27 +58,27 @@ impl Fault {
         Self::new(&format!("{SERVICE}.{name}"), parameters)
     }
 
-    /// The error that a reply tells.
+    /// Returns the error in a reply; `None` if it is a result.
     #[must_use]
-    pub fn told(reply: &Reply) -> Option<Self> {
+    pub fn from_reply(reply: &Reply) -> Option<Self> {
         let name = reply.error.clone()?;
         Some(Self { name, parameters: reply.parameters.clone() })
     }
 
-    /// A text among what there is to know.
+    /// Returns a text parameter; empty if it is absent.
     #[must_use]
     pub fn text(&self, parameter: &str) -> &str {
         self.parameters.get(parameter).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// A number among what there is to know.
+    /// Returns a numeric parameter; 0 if it is absent.
     #[must_use]
     pub fn number(&self, parameter: &str) -> u64 {
         self.parameters.get(parameter).and_then(Value::as_u64).unwrap_or(0)
     }
 }
 
-/// Shortens a text of an untrusted peer before it is sent back.
+/// Truncates a text of an untrusted peer before it is echoed.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -1,16 +1,16 @@
 //! Varlink: calls and replies as JSON objects, interfaces as text. (varlink.org)
 //!
-//! In: bytes of a peer that may send anything. Out: a [`Call`] or a [`Reply`] whose form is right,
-//! or why it is not. Nothing here knows what a method does, and nothing does I/O.
+//! Parses bytes from an untrusted peer into a well-formed [`Call`] or [`Reply`], or an error. This
+//! module does no I/O and does not depend on any method.
 //!
 //! ```text
-//! {"method":"io.streamline.List","parameters":{}}          more, oneway: true where wanted
-//! {"parameters":{"paths":[]}}                              continues: true, more of them follow
+//! {"method":"io.streamline.List","parameters":{}}          optional: more, oneway
+//! {"parameters":{"paths":[]}}                              continues: true, if more replies follow
 //! {"error":"io.streamline.NoSuchPath","parameters":{"path":"web"}}
 //! ```
 //!
-//! On a socket that keeps boundaries a message is a packet, and descriptors travel with it; on a
-//! stream each message ends with a byte 0, so that the usual tools can speak to us.
+//! On a sequenced-packet socket each message is one packet and may carry descriptors. On a stream
+//! socket each message ends with a zero byte, so that common Varlink tools work.
 
 mod fault;
 pub mod interface;
@@ -25,30 +25,30 @@ use std::fmt;
 #[cfg(test)]
 mod tests;
 
-/// The longest call, in bytes.
+/// Maximum length of a call, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
 
-/// The longest reply in one packet, in bytes: what a socket takes in one piece.
+/// Maximum length of a reply, in bytes: it must fit into one packet of a local socket.
 pub const REPLY_MAX: usize = 192 << 10;
 
-/// Names with values, as calls and replies carry them.
+/// The named parameters of a call or reply.
 pub type Parameters = Map<String, Value>;
 
-/// A call.
+/// A method call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// The interface and the method, joined by a dot.
+    /// Interface and method, joined by a dot.
     pub method: String,
-    /// The parameters of the method.
+    /// Parameters of the method.
     #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
     pub parameters: Parameters,
     /// True if the caller accepts several replies.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub more: bool,
-    /// True if the caller wants no reply.
+    /// True if the caller expects no reply.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub oneway: bool,
-    /// True if the caller wants to upgrade the connection: refused here.
+    /// True if the caller asks to upgrade the connection to another protocol, which is refused.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub upgrade: bool,
 }
@@ -56,41 +56,41 @@ pub struct Call {
 /// A reply.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
-    /// The result of the method, or the parameters of the error.
+    /// Result of the method, or the parameters of the error.
     #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "nullable")]
     pub parameters: Parameters,
     /// True if more replies follow.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "nullable")]
     pub continues: bool,
-    /// The name of the error, if it is one.
+    /// Name of the error; `None` for a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A malformed message.
+/// An error on parsing a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Malformed {
-    /// There are more than [`MESSAGE_MAX`], or [`REPLY_MAX`].
+pub enum MessageError {
+    /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
     TooLong,
-    /// They are not what they should be: where, and why.
-    NotOne(String),
+    /// The bytes are not JSON of the required form; the text says where.
+    Invalid(String),
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong => {
                 write!(f, "a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")
             }
-            Self::NotOne(why) => write!(f, "this is no message of Varlink: {why}"),
+            Self::Invalid(why) => write!(f, "this is no message of Varlink: {why}"),
         }
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for MessageError {}
 
 impl Call {
-    /// A call of this method.
+    /// Creates a call that expects one reply.
     #[must_use]
     pub fn new(method: &str, parameters: &impl Serialize) -> Self {
         let parameters = object(parameters);
@@ -98,49 +98,49 @@ impl Call {
     }
 
     /// Parses a call.
-    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         read(bytes, MESSAGE_MAX)
     }
 
-    /// As bytes, without an end.
+    /// Serializes the call, without a terminator.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         text(self)
     }
 
-    /// The interface and the method.
+    /// Splits the name into interface and method.
     #[must_use]
     pub fn parts(&self) -> (&str, &str) {
         self.method.rsplit_once('.').unwrap_or(("", &self.method))
     }
 
-    /// Deserializes the parameters.
+    /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first bad one.
     pub fn take<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         from_object(self.parameters.clone()).map_err(|error| Fault::invalid(&culprit(&error)))
     }
 }
 
 impl Reply {
-    /// A reply with these parameters.
+    /// Creates a successful reply, after which none follows.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
         Self { parameters: object(parameters), ..Self::default() }
     }
 
     /// Parses a reply.
-    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         read(bytes, REPLY_MAX)
     }
 
-    /// As bytes, without an end.
+    /// Serializes the reply, without a terminator.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         text(self)
     }
 
     /// Deserializes the result.
-    pub fn take<T: DeserializeOwned>(self) -> Result<T, Malformed> {
-        from_object(self.parameters).map_err(|error| Malformed::NotOne(error.to_string()))
+    pub fn take<T: DeserializeOwned>(self) -> Result<T, MessageError> {
+        from_object(self.parameters).map_err(|error| MessageError::Invalid(error.to_string()))
     }
 }
 
@@ -154,23 +154,23 @@ impl From<&Fault> for Reply {
     }
 }
 
-fn read<T: DeserializeOwned>(bytes: &[u8], most: usize) -> Result<T, Malformed> {
+fn read<T: DeserializeOwned>(bytes: &[u8], most: usize) -> Result<T, MessageError> {
     if bytes.len() > most {
-        return Err(Malformed::TooLong);
+        return Err(MessageError::TooLong);
     }
-    serde_json::from_slice(bytes).map_err(|error| Malformed::NotOne(error.to_string()))
+    serde_json::from_slice(bytes).map_err(|error| MessageError::Invalid(error.to_string()))
 }
 
 fn text(message: &impl Serialize) -> Vec<u8> {
-    // What is written here are names, numbers and texts: none of that can fail.
+    // Names, numbers and texts always serialize.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// The fields of a value.
+/// Converts a struct to named parameters.
 fn object(value: &impl Serialize) -> Parameters {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
-        // Nothing to say: a method without parameters.
+        // A unit value: the method has no parameters.
         _ => Map::new(),
     }
 }
@@ -179,7 +179,7 @@ fn from_object<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T> {
     serde_json::from_value(Value::Object(map))
 }
 
-/// The parameter that an error is about: it stands in the first backticks.
+/// Returns the parameter that serde names in backticks.
 fn culprit(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or("parameters").to_owned()
@@ -190,7 +190,7 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// null is as good as nothing.
+/// Reads `null` as the default value.
 fn nullable<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -1,4 +1,4 @@
-//! Calls, replies, and whether the interface files say what the types are.
+//! Tests of calls, replies, and the agreement of the interface files with the types.
 
 use super::*;
 use crate::protocol;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 #[test]
-fn a_call_is_what_varlink_says() {
+fn call_serializes_as_varlink_specifies() {
     let call =
         Call::read(br#"{"method":"io.streamline.List","parameters":{},"more":true}"#).unwrap();
     assert_eq!(call.parts(), ("io.streamline", "List"));
@@ -23,7 +23,7 @@ fn a_call_is_what_varlink_says() {
 }
 
 #[test]
-fn what_is_no_call_is_refused() {
+fn malformed_call_is_refused() {
     for bytes in [
         &b""[..],
         b"{}",
@@ -37,15 +37,15 @@ fn what_is_no_call_is_refused() {
         b"\xff\xfe",
     ] {
         let shown = String::from_utf8_lossy(bytes);
-        assert!(matches!(Call::read(bytes), Err(Malformed::NotOne(_))), "{shown}");
+        assert!(matches!(Call::read(bytes), Err(MessageError::Invalid(_))), "{shown}");
     }
     let deep = format!("{{\"method\":\"x\",\"parameters\":{}", "{\"a\":".repeat(10_000));
     assert!(Call::read(deep.as_bytes()).is_err());
-    assert_eq!(Call::read(&vec![b' '; MESSAGE_MAX + 1]), Err(Malformed::TooLong));
+    assert_eq!(Call::read(&vec![b' '; MESSAGE_MAX + 1]), Err(MessageError::TooLong));
 }
 
 #[test]
-fn a_wrong_parameter_is_named() {
+fn invalid_parameter_is_named() {
     let take = |parameters: Value| {
         let call = Call::new("io.streamline.Connect", &parameters);
         call.take::<protocol::Connect>().map_err(|fault| fault.text("parameter").to_owned())
@@ -56,14 +56,14 @@ fn a_wrong_parameter_is_named() {
     assert!(take(json!({"path": 7})).is_err());
 }
 
-/// The names behind `method`, `error` or `type` of an interface.
+/// Returns the names of all definitions that start with `word`: `method`, `error` or `type`.
 fn named(interface: interface::Interface, word: &str) -> Vec<&str> {
     let starts = format!("{word} ");
     let lines = interface.text.lines().filter_map(|line| line.strip_prefix(starts.as_str()));
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
-/// The fields between the first parentheses behind these words.
+/// Returns the sorted field names in the first parentheses after `behind`.
 fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text
@@ -92,7 +92,7 @@ fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
     names
 }
 
-/// The fields of what we send.
+/// Returns the sorted field names of a serialized value.
 fn sent<T: Serialize>(value: &T) -> Vec<String> {
     let mut names: Vec<String> = object(value).keys().cloned().collect();
     names.sort();
@@ -100,16 +100,17 @@ fn sent<T: Serialize>(value: &T) -> Vec<String> {
 }
 
 #[test]
-fn the_interface_files_say_what_the_types_are() {
+fn interface_files_match_the_types() {
     use protocol::{
-        About, Allowed, Amount, Attach, Attached, Connected, Counters, Described, Edge, Ended,
-        Filter, Follow, Followed, InKernel, Instead, KernelRing, Link, Lost, Node, Path, Program,
-        Quota, Register, Sharing, Source, Space, Stay, Step,
+        About, Amount, Attach, AttachReply, CarriedStep, ConnectReply, Counters, Edge, Ended,
+        Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link,
+        Loss, Node, Path, PathDescription, PathUpdate, Permissions, Quota, Register, Replacement,
+        Source, Space,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
     let (quota, used) = (Quota::default(), Quota::default());
-    let allowed = Allowed {
+    let allowed = Permissions {
         everything: false,
         quota,
         used,
@@ -118,32 +119,32 @@ fn the_interface_files_say_what_the_types_are() {
         kernel: None,
         closed: None,
     };
-    let instead = Instead { line: 0, stays: Vec::new() };
+    let instead = Replacement { line: 0, stays: Vec::new() };
     let (line, part, network, version) = (none(), none(), none(), none());
     let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
     let daemon = interface::DAEMON;
     for (behind, sent) in [
-        ("type InKernel", sent(&InKernel::default())),
-        ("type Step", sent(&Step::default())),
+        ("type InKernel", sent(&KernelRequest::default())),
+        ("type Step", sent(&KernelStep::default())),
         ("type KernelRing", sent(&KernelRing::default())),
-        ("type Program", sent(&Program::default())),
+        ("type Program", sent(&KernelProgram::default())),
         ("type Amount", sent(&amount())),
-        ("method Sharing() ->", sent(&Sharing::default())),
+        ("method Sharing() ->", sent(&KernelPrograms::default())),
         ("method Attach", sent(&attach)),
-        ("instead: ?Instead ) ->", sent(&Attached::default())),
+        ("instead: ?Instead ) ->", sent(&AttachReply::default())),
         ("type Instead", sent(&instead)),
-        ("type Stay", sent(&Stay { was: 0, is: 0 })),
+        ("type Stay", sent(&CarriedStep { was: 0, is: 0 })),
         ("type Path", sent(&Path::default())),
         ("type Quota", sent(&quota)),
         ("method About() ->", sent(&about)),
         ("method Allowed() ->", sent(&allowed)),
         ("method Register", sent(&Register::default())),
-        ("method Connect(path: string) ->", sent(&Connected { number: 0, uid: 0 })),
+        ("method Connect(path: string) ->", sent(&ConnectReply { number: 0, uid: 0 })),
     ] {
         assert_eq!(fields(daemon, behind), sent, "{behind}");
     }
     let path = interface::PATH;
-    let lost = Lost { why: none(), blocks: None };
+    let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), seen: None, given: amount(), lost: Vec::new() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
     let filter = Filter {
@@ -180,16 +181,16 @@ fn the_interface_files_say_what_the_types_are() {
         ("type Node", sent(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", sent(&link)),
         ("type Ended", sent(&Ended::default())),
-        ("method Describe() ->", sent(&Described::default())),
+        ("method Describe() ->", sent(&PathDescription::default())),
         ("method Follow", sent(&Follow::default())),
-        ("method Follow(every_ms: ?int) ->", sent(&Followed::default())),
+        ("method Follow(every_ms: ?int) ->", sent(&PathUpdate::default())),
     ] {
         assert_eq!(fields(path, behind), sent, "{behind}");
     }
 }
 
 #[test]
-fn every_error_of_the_daemon_is_described_and_has_a_sentence() {
+fn every_daemon_error_is_declared_and_has_a_message() {
     use crate::faults;
     let all = [
         faults::no_such_path("web"),
@@ -214,16 +215,19 @@ fn every_error_of_the_daemon_is_described_and_has_a_sentence() {
 }
 
 proptest! {
-    /// Random bytes give a call or an error, in bounded time, without a panic.
+    /// Parsing of random bytes does not panic.
     #[test]
-    fn anything_is_a_call_or_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn random_bytes_are_parsed_without_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..2000),
+    ) {
         let _ = Call::read(&bytes);
         let _ = Reply::read(&bytes);
     }
 
-    /// A truncated message, or one with a byte changed, gives a call or an error.
+    /// A truncated message, or one with a changed byte, is refused or parsed to a serializable
+    /// call.
     #[test]
-    fn a_damaged_call_is_a_call_or_is_refused(
+    fn damaged_call_is_refused_or_serializable(
         at in 0..100usize,
         to in any::<u8>(),
         cut in any::<bool>(),
@@ -240,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn a_call_comes_back_as_it_was(method in ".{0,40}", key in ".{0,9}", text in ".{0,99}",
+    fn serialized_call_parses_to_itself(method in ".{0,40}", key in ".{0,9}", text in ".{0,99}",
                                    more in any::<bool>(), oneway in any::<bool>()) {
         let parameters = json!({ key: text });
         let call = Call { more, oneway, ..Call::new(&method, &parameters) };

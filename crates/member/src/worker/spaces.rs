@@ -1,34 +1,37 @@
-//! The spaces of a path for those who ask, and orders to them: on which processor each is to run.
-//! [SL §7; §6.2: affinity of spaces]
+//! The spaces of a path as clients see them, and commands that pin a space to a processor. [SL §7;
+//! §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
-use engine::live::{Fresh, Live};
-use engine::spaces::{Found, NotKept, Runs, keep_child};
-use pipeline::keep::Keep;
-use runtime::commands::NotTaken;
+use engine::live::{Freshness, Live};
+use engine::spaces::{PinError, SpaceStatus, SpaceTask, pin_child};
+use pipeline::binding::SpaceBinding;
+use runtime::commands::CommandError;
 use std::time::Duration;
 use sys::task::{RunState, Task};
 
-/// A space as it was found. `edge` knows from where to where the edges of the plan lead.
-pub(super) fn told<'e>(found: &Found, edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>) -> Space {
+/// Converts a space to its protocol type. `edge` returns the names of the two ends of an edge.
+pub(super) fn space_status<'e>(
+    found: &SpaceStatus,
+    edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>,
+) -> Space {
     let (kind, process, thread) = match found.runs {
-        Some(Runs::Thread(thread)) => ("thread", Some(std::process::id()), Some(thread)),
-        Some(Runs::Process(process)) => ("process", Some(process), None),
+        Some(SpaceTask::Thread(thread)) => ("thread", Some(std::process::id()), Some(thread)),
+        Some(SpaceTask::Process(process)) => ("process", Some(process), None),
         None => ("thread", None, None),
     };
     let late = match &found.fresh {
-        Fresh::Old(why) => Some(why),
-        Fresh::Now | Fresh::Ended => None,
+        Freshness::Old(why) => Some(why),
+        Freshness::Now | Freshness::Ended => None,
     };
     let held_up = match late {
-        Some(NotTaken::HeldUp { edge, .. }) => Some(*edge),
+        Some(CommandError::RingFull { edge, .. }) => Some(*edge),
         _ => found.held_up,
     };
     let waits = held_up.map(|number| match edge(number) {
         Some((from, to)) => format!("room in the ring from {from} to {to}"),
         None => "room in a ring".to_owned(),
     });
-    let ended = found.fresh == Fresh::Ended;
+    let ended = found.fresh == Freshness::Ended;
     let state = if waits.is_some() && !ended { "waits" } else { state(found.task.as_ref(), ended) };
     Space {
         name: found.name.clone(),
@@ -43,8 +46,8 @@ pub(super) fn told<'e>(found: &Found, edge: &dyn Fn(usize) -> Option<(&'e str, &
     }
 }
 
-/// An engine.
-pub(super) fn of_engine((name, process): (String, u32)) -> Space {
+/// Describes a worker process.
+pub(super) fn of_worker((name, process): (String, u32)) -> Space {
     let task = Task::of_process(process);
     let task = task.as_ref();
     Space {
@@ -70,30 +73,30 @@ fn state(task: Option<&Task>, ended: bool) -> &'static str {
         Some(RunState::Sleeps) => "sleeps",
         Some(RunState::Stopped) => "stopped",
         Some(RunState::Ended) => "ended",
-        // Somebody else's thread runs it.
+        // It runs in a thread of another crate's process, whose state is unknown.
         None => "runs",
     }
 }
 
-/// Keeps a space of a path on a processor, or lets it run on any; answers what is said of that.
-pub(super) fn keep(
+/// Pins a space of a path to a processor, or unpins it; returns a sentence that confirms it.
+pub(super) fn pin_space(
     lives: &[Live],
-    keep: &Keep,
+    binding: &SpaceBinding,
     (nodes, limit): (&[Node], Duration),
 ) -> Result<String, String> {
-    // A node may be named for its space, if it is the only one of that name.
-    let mut of_node = nodes.iter().filter(|node| node.name == keep.space);
+    // A space may be named by one of its nodes if only one node has that name.
+    let mut of_node = nodes.iter().filter(|node| node.name == binding.space);
     let named = match (of_node.next(), of_node.next()) {
         (Some(node), None) => &node.space,
-        _ => &keep.space,
+        _ => &binding.space,
     };
     let mut names = Vec::new();
     for live in lives {
         for found in live.counters(limit).spaces {
             if found.name == *named {
-                let processors = processors(keep)?;
+                let processors = processors(binding)?;
                 let kept = live.keep(&found, &processors);
-                return said(named, keep, (&processors, kept));
+                return said(named, binding, (&processors, kept));
             }
             names.push(found.name);
         }
@@ -105,28 +108,31 @@ pub(super) fn keep(
             named
         ));
     }
-    Err(unknown(keep, &names))
+    Err(unknown(binding, &names))
 }
 
-/// The same for one of several engines.
-pub(super) fn keep_engine(engines: &[(String, u32)], keep: &Keep) -> Result<String, String> {
-    let Some((_, process)) = engines.iter().find(|(name, _)| *name == keep.space) else {
+/// Pins one of several worker processes, like [`pin_space`].
+pub(super) fn pin_worker(
+    engines: &[(String, u32)],
+    binding: &SpaceBinding,
+) -> Result<String, String> {
+    let Some((_, process)) = engines.iter().find(|(name, _)| *name == binding.space) else {
         let names: Vec<String> = engines.iter().map(|(name, _)| name.clone()).collect();
-        return Err(unknown(keep, &names));
+        return Err(unknown(binding, &names));
     };
-    let processors = processors(keep)?;
-    said(&keep.space, keep, (&processors, keep_child(*process, &processors)))
+    let processors = processors(binding)?;
+    said(&binding.space, binding, (&processors, pin_child(*process, &processors)))
 }
 
-fn unknown(keep: &Keep, names: &[String]) -> String {
+fn unknown(binding: &SpaceBinding, names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    format!("no space of it is called `{}`: it has {}", keep.space, names.join(", "))
+    format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// The processors that are meant: those on which this thread may run, or one of them.
-fn processors(keep: &Keep) -> Result<Vec<usize>, String> {
+/// Returns the processors to pin to: all that this thread may use, or the one requested.
+fn processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
-    match keep.processor {
+    match binding.processor {
         None => Ok(allowed),
         Some(one) if allowed.contains(&one) => Ok(vec![one]),
         Some(one) => Err(format!(
@@ -138,11 +144,11 @@ fn processors(keep: &Keep) -> Result<Vec<usize>, String> {
 
 fn said(
     space: &str,
-    keep: &Keep,
-    (processors, kept): (&[usize], Result<(), NotKept>),
+    binding: &SpaceBinding,
+    (processors, kept): (&[usize], Result<(), PinError>),
 ) -> Result<String, String> {
     kept.map_err(|why| format!("`{space}` runs where it did: {why}"))?;
-    Ok(match keep.processor {
+    Ok(match binding.processor {
         Some(processor) => format!("{space} keeps to processor {processor}"),
         None => format!("{space} runs on any processor of its process: {}", list(processors)),
     })

@@ -1,84 +1,91 @@
-//! Accounts for the users' share of the kernel: rings, bytes, descriptors, time. (RELIABILITY T12,
-//! T18) (RELIABILITY T12, T18)
+//! Quota accounting of the kernel space: rings, bytes, descriptors, time. (RELIABILITY T12, T18)
 //!
-//! Rings and bytes are counted before anything is made. Time is estimated, by the table by which
-//! lines are planned, from what came to each filter and what was copied: a filter that runs once
-//! for several lines is a part of each. What would exceed what a user has is refused node by node,
-//! from the end of the line on, so that it runs in the user's own process (CONTRACT 25). A line
-//! that runs and whose user spends more, for two looks one after the other, is ended; the dearest
-//! first.
+//! Rings, bytes and descriptors are checked before anything is created. Time is estimated with the
+//! planner's cost table from the blocks per filter and the frames copied; the cost of a filter
+//! shared by several requests is split among them. A node that would exceed the quota is refused,
+//! from the end of the request backwards, and then runs in the user's own process (CONTRACT 25). If
+//! a user exceeds the time quota in two successive measurements, the most expensive request is
+//! removed.
 
-use super::thread::{Seen, Where};
-use engine::kernel::point::ShownLine;
+use super::commands::{AttachPoint, ProgramStatus};
+use engine::kernel::point::RequestStatus;
 use member::protocol::Quota;
 use pipeline::Share;
 use pipeline::graph::NodeId;
 use pipeline::plan::Costs;
 use std::collections::BTreeMap;
 
-/// The cost of a line.
+/// The resources that a new request needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost<'c> {
     /// Its nodes.
     pub(super) nodes: &'c [NodeId],
-    /// The first source of them.
+    /// First source among them.
     pub(super) source: NodeId,
-    /// Bytes of its pointers, and of the frames of its user.
+    /// Bytes of its pointer rings, and of the ring for frames.
     pub(super) bytes: (u64, u64),
-    /// With whom those frames share a ring: each of them pays for it.
+    /// Scope of sharing of the ring for frames. Each user in the scope is charged for it.
     pub(super) share: &'c Share,
-    /// In whose place it is to be. Both have memory until then, and one of them spends time.
-    pub(super) goes: Option<u64>,
+    /// Client of the request that it will replace. Until then both occupy memory, but only one uses
+    /// time.
+    pub(super) replaces: Option<u64>,
 }
 
-/// The books.
+/// The accounts of all users.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct Accounts {
     costs: Costs,
-    lines: BTreeMap<u64, Entry>,
-    /// Time of the last measurement.
-    looked: u64,
-    /// Frames that came to each place until then, and how many each second.
-    rates: BTreeMap<Where, (u64, f64)>,
-    /// Users who spent too much at the last look.
+    lines: BTreeMap<u64, Account>,
+    /// Monotonic time of the last measurement, in ns.
+    measured_at: u64,
+    /// Per attach point: total frames at the last measurement, and frames per second.
+    rates: BTreeMap<AttachPoint, (u64, f64)>,
+    /// Users over their time quota at the last measurement.
     over: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Account {
     uid: u32,
-    at: Where,
+    at: AttachPoint,
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// The time spent until the last measurement, and in the last second, in ns.
+    /// Total time at the last measurement, and time in the last second, in ns.
     spent: (f64, f64),
 }
 
-impl Entry {
-    /// Returns the key that separates its ring of frames from others of its user at one place.
+impl Account {
+    /// Returns the key that identifies its ring for frames among those of its user at one attach
+    /// point.
     const fn frames(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
 }
 
-/// The least time between two looks, in ns.
-const BETWEEN: u64 = 900_000_000;
-/// Descriptors that the daemon holds for a line, and for the frames of a user.
-const OF_LINE: u64 = 4;
-const OF_FRAMES: u64 = 1;
+/// Minimum interval between two measurements, in ns.
+const MEASURE_INTERVAL_NS: u64 = 900_000_000;
+/// Descriptors that the daemon holds per request, and per ring for frames.
+const REQUEST_DESCRIPTORS: u64 = 4;
+const RING_DESCRIPTORS: u64 = 1;
 
-impl Books {
+impl Accounts {
     pub(super) const fn new(costs: Costs) -> Self {
-        Self { costs, lines: BTreeMap::new(), looked: 0, rates: BTreeMap::new(), over: Vec::new() }
+        Self {
+            costs,
+            lines: BTreeMap::new(),
+            measured_at: 0,
+            rates: BTreeMap::new(),
+            over: Vec::new(),
+        }
     }
 
-    /// Checks that the user may have this too; the error names the node that does not run in the
+    /// Checks that a user's quota admits a new request. The error names the node to keep out of the
     /// kernel, and the reason.
     pub(super) fn allow(
         &self,
         uid: u32,
-        at: &Where,
+        at: &AttachPoint,
         cost: &Cost<'_>,
         quota: Quota,
     ) -> Result<(), (NodeId, String)> {
@@ -87,7 +94,12 @@ impl Books {
         let wanted = [
             ("rings", used.rings, 1 + new, quota.rings),
             ("bytes of rings", used.bytes, cost.bytes.0 + new * cost.bytes.1, quota.bytes),
-            ("descriptors", used.descriptors, OF_LINE + new * OF_FRAMES, quota.descriptors),
+            (
+                "descriptors",
+                used.descriptors,
+                REQUEST_DESCRIPTORS + new * RING_DESCRIPTORS,
+                quota.descriptors,
+            ),
         ];
         for (what, used, more, limit) in wanted {
             let used = used.unwrap_or(0);
@@ -104,8 +116,8 @@ impl Books {
         let rate = self.rates.get(at).map_or(0.0, |(_, rate)| *rate);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
-        let goes = cost.goes.map_or(0, |guest| self.costs(guest));
-        let used = used.kernel_ns.unwrap_or(0).saturating_sub(goes);
+        let replaces = cost.replaces.map_or(0, |client| self.costs(client));
+        let used = used.kernel_ns.unwrap_or(0).saturating_sub(replaces);
         let more = (rate * frame) as u64;
         if used.saturating_add(more) <= limit {
             return Ok(());
@@ -118,33 +130,33 @@ impl Books {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    fn has_frames(&self, uid: u32, at: &Where, frames: (u64, &Share)) -> bool {
+    fn has_frames(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
         self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frames() == frames)
     }
 
-    /// A line came.
+    /// Enters a request of a client into the accounts.
     pub(super) fn enter(
         &mut self,
-        guest: u64,
+        client: u64,
         uid: u32,
-        (at, number): (&Where, u32),
+        (at, number): (&AttachPoint, u32),
         (bytes, share): ((u64, u64), Share),
     ) {
         if self.lines.is_empty() {
-            self.looked = sys::clock::monotonic();
+            self.measured_at = sys::clock::monotonic();
         }
-        let entry = Entry { uid, at: at.clone(), number, bytes, share, spent: (0.0, 0.0) };
-        self.lines.insert(guest, entry);
+        let entry = Account { uid, at: at.clone(), number, bytes, share, spent: (0.0, 0.0) };
+        self.lines.insert(client, entry);
     }
 
-    /// A line went.
-    pub(super) fn leave(&mut self, guest: u64) {
-        self.lines.remove(&guest);
+    /// Removes a client's request from the accounts.
+    pub(super) fn leave(&mut self, client: u64) {
+        self.lines.remove(&client);
     }
 
-    /// Returns the time that a line spends per second, in ns.
-    pub(super) fn costs(&self, guest: u64) -> u64 {
-        self.lines.get(&guest).map_or(0, |entry| entry.spent.1 as u64)
+    /// Returns the time that a client's request spends per second, in ns; 0 if it has none.
+    pub(super) fn costs(&self, client: u64) -> u64 {
+        self.lines.get(&client).map_or(0, |entry| entry.spent.1 as u64)
     }
 
     /// Returns the usage of all users.
@@ -153,18 +165,18 @@ impl Books {
     }
 
     fn of_user(&self, uid: u32) -> Quota {
-        let mut frames: Vec<(&Where, (u64, &Share))> = Vec::new();
+        let mut frames: Vec<(&AttachPoint, (u64, &Share))> = Vec::new();
         let (mut rings, mut bytes, mut descriptors, mut kernel_ns) = (0, 0, 0, 0.0);
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
             rings += 1;
             bytes += entry.bytes.0;
-            descriptors += OF_LINE;
+            descriptors += REQUEST_DESCRIPTORS;
             kernel_ns += entry.spent.1;
             if !frames.contains(&(&entry.at, entry.frames())) {
                 frames.push((&entry.at, entry.frames()));
                 rings += 1;
                 bytes += entry.bytes.1;
-                descriptors += OF_FRAMES;
+                descriptors += RING_DESCRIPTORS;
             }
         }
         Quota {
@@ -178,18 +190,20 @@ impl Books {
 
     /// Returns true if the next measurement is due.
     pub(super) fn is_due(&self) -> bool {
-        sys::clock::monotonic().saturating_sub(self.looked) >= BETWEEN
+        sys::clock::monotonic().saturating_sub(self.measured_at) >= MEASURE_INTERVAL_NS
     }
 
-    /// Takes in what lines have cost. Answers those that are to end, and why.
-    pub(super) fn look(
+    /// Updates the accounts from the programs' counters. Returns the clients whose requests must be
+    /// removed, with reasons.
+    pub(super) fn measure(
         &mut self,
-        shown: &[Seen],
+        status: &[ProgramStatus],
         quota: impl Fn(u32) -> Option<u64>,
     ) -> Vec<(u64, String)> {
         let now = sys::clock::monotonic();
-        let seconds = now.saturating_sub(std::mem::replace(&mut self.looked, now)) as f64 / 1e9;
-        self.take_in(shown, seconds);
+        let seconds =
+            now.saturating_sub(std::mem::replace(&mut self.measured_at, now)) as f64 / 1e9;
+        self.add_measurement(status, seconds);
         let mut over = Vec::new();
         let mut ends = Vec::new();
         for (uid, used) in self.used() {
@@ -197,38 +211,39 @@ impl Books {
             let Some(limit) = limit.filter(|limit| spends > *limit) else { continue };
             over.push(uid);
             let ours = self.lines.iter().filter(|(_, entry)| entry.uid == uid);
-            let dearest = ours.max_by(|(_, a), (_, b)| a.spent.1.total_cmp(&b.spent.1));
-            if let Some((guest, _)) = dearest.filter(|_| self.over.contains(&uid)) {
+            let costliest = ours.max_by(|(_, a), (_, b)| a.spent.1.total_cmp(&b.spent.1));
+            if let Some((client, _)) = costliest.filter(|_| self.over.contains(&uid)) {
                 let why = format!(
                     "your lines take {spends} ns of each second in the kernel, and the policy of \
                      this machine lets you have {limit}: filter earlier, or ask its administrator"
                 );
-                ends.push((*guest, why));
+                ends.push((*client, why));
             }
         }
         self.over = over;
         ends
     }
 
-    fn take_in(&mut self, shown: &[Seen], seconds: f64) {
+    fn add_measurement(&mut self, status: &[ProgramStatus], seconds: f64) {
         let each = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
-        for Seen { at, shown, .. } in shown {
+        for ProgramStatus { at, status, .. } in status {
             let before = self.rates.get(at).map_or(0, |(frames, _)| *frames);
-            let rate = each(shown.frames.saturating_sub(before) as f64);
-            self.rates.insert(at.clone(), (shown.frames, rate));
+            let rate = each(status.frames.saturating_sub(before) as f64);
+            self.rates.insert(at.clone(), (status.frames, rate));
             for entry in self.lines.values_mut().filter(|entry| entry.at == *at) {
-                let Some(line) = shown.each.iter().find(|line| line.number == entry.number) else {
+                let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
                     continue;
                 };
-                let spent = spent(&self.costs, line, shown.lines);
+                let spent = spent(&self.costs, line, status.lines);
                 entry.spent = (spent, each((spent - entry.spent.0).max(0.0)));
             }
         }
     }
 }
 
-/// Returns the time spent by a line so far, in ns, its shared filters divided among the lines.
-fn spent(costs: &Costs, line: &ShownLine, lines: usize) -> f64 {
+/// Estimates the time spent by a request so far, in ns. The cost of a shared filter is divided
+/// equally among its requests.
+fn spent(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);
     let copied = line.given.bytes as f64 / 1024.0 * costs.copy;

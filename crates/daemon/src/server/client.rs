@@ -1,0 +1,111 @@
+//! A connected client, and the event numbers of its descriptors.
+
+use super::kernel::commands::RequestState;
+use super::store::{KnownState, Manager, forget_line};
+use abi::access::Credentials;
+use engine::kernel::point::Keeper as _;
+use member::connection::Connection;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, OwnedFd};
+use sys::service;
+
+/// A connected client.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) connection: Connection,
+    /// Its credentials when it connected.
+    pub(super) who: Credentials,
+    /// Its process number, for display only.
+    pub(super) process: i32,
+    /// True if it is notified of registered and removed paths.
+    pub(super) watches: bool,
+    /// Path that it has registered.
+    pub(super) path: Option<Worker>,
+    /// State of its request in the kernel.
+    pub(super) line: RequestState,
+    /// State under which the service manager stores its connection, if stored.
+    pub(super) kept: Option<KnownState>,
+    /// True while a reply of the kernel thread is outstanding.
+    pub(super) waits_for_kernel: bool,
+    /// Messages received while a reply is outstanding.
+    pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+/// The process of a path.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) number: u32,
+    /// Pidfd, readable once the process has exited.
+    pub(super) process: OwnedFd,
+    /// Socket through which admitted clients' connections are passed to it.
+    pub(super) admissions: Connection,
+}
+
+/// A descriptor of a client, as encoded in event numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Connection = 0,
+    Process = 1,
+    Admissions = 2,
+    /// A listening or internal descriptor that belongs to no client.
+    Listener = 3,
+}
+
+/// Encodes the event number of a descriptor.
+pub(super) const fn number(id: u64, part: Part) -> u64 {
+    id << 2 | part as u64
+}
+
+/// Decodes an event number into client number and descriptor.
+pub(super) const fn parts(number: u64) -> (u64, Part) {
+    let part = match number & 3 {
+        0 => Part::Connection,
+        1 => Part::Process,
+        2 => Part::Admissions,
+        _ => Part::Listener,
+    };
+    (number >> 2, part)
+}
+
+impl Client {
+    pub(super) fn new(connection: Connection, who: Credentials, process: i32) -> Self {
+        Self {
+            connection,
+            who,
+            process,
+            watches: false,
+            path: None,
+            line: RequestState::None,
+            kept: None,
+            waits_for_kernel: false,
+            deferred: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        let asked = matches!(
+            self.line,
+            RequestState::Requested | RequestState::ReplacementRequested | RequestState::Switching
+        );
+        self.waits_for_kernel || asked
+    }
+}
+
+impl Client {
+    /// Stores the client's connection under a state; `id` is the client's number.
+    pub(super) fn keep_line(&mut self, id: u64, knows: KnownState) {
+        if !service::stores_descriptors() || self.kept == Some(knows) {
+            return;
+        }
+        Manager.keep(&format!("{}{id}", knows.name()), self.connection.as_fd());
+        // Storing the new name before removing the old one leaves at least one at any time.
+        if let Some(before) = self.kept.replace(knows) {
+            forget_line(id, before);
+        }
+    }
+
+    /// Removes the client's connection from the store.
+    pub(super) fn forget_line(&mut self, id: u64) {
+        self.kept.take().into_iter().for_each(|known| forget_line(id, known));
+    }
+}

@@ -1,0 +1,306 @@
+//! The server's state, its start, and the loop that dispatches events to it.
+
+use super::client::{self, Client, Part};
+use super::kernel::commands::Adoption;
+use super::kernel::queue::{DONE, KernelQueue};
+use super::registry::Registry;
+use super::store::{self, Stored};
+use crate::directory::{Directory, DirectoryError};
+use crate::policy::Policy;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sys::local_socket::{self, Framing};
+use sys::steps::{Resource, Steps};
+use sys::watcher::{Interest, WatchEvent, Watcher};
+
+/// The daemon's server.
+#[derive(Debug)]
+pub struct Server {
+    pub(super) watcher: Watcher,
+    pub(super) sockets: Vec<(OwnedFd, Framing)>,
+    place: Option<Directory>,
+    /// True if this process created the sockets, false if a service manager did.
+    own_sockets: bool,
+    /// Log of acquired resources; tests make its steps fail.
+    pub(super) steps: Steps,
+    pub(super) policy: Policy,
+    pub(super) registry: Registry,
+    /// Programs that run in the kernel for users.
+    pub(super) kernel: KernelQueue,
+    pub(super) clients: BTreeMap<u64, Client>,
+    /// Number of connections by user.
+    pub(super) per_user: BTreeMap<u32, u64>,
+    /// Clients to disconnect once the current event is handled.
+    pub(super) leaving: Vec<u64>,
+    pub(super) next: u64,
+    pub(super) started: u64,
+    pub(super) clients_max: usize,
+    notes: Vec<String>,
+}
+
+/// Event number of the stop descriptor.
+const STOP: u64 = 3;
+/// First client number.
+pub(super) const FIRST_CLIENT: u64 = 16;
+/// Maximum number of clients.
+const CLIENTS_MAX: usize = 4096;
+/// Pause before accepting again after the kernel ran out of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Server {
+    /// Creates a server in a directory. `open` lets all users connect. `steps` logs each acquired
+    /// resource, at start and at each registration.
+    pub fn open(
+        directory: &Path,
+        open: bool,
+        policy: Policy,
+        steps: &Steps,
+    ) -> Result<Self, DirectoryError> {
+        Self::opened(directory, open, policy, (steps, Stored::default()))
+    }
+
+    fn opened(
+        directory: &Path,
+        open: bool,
+        policy: Policy,
+        (steps, kept): (&Steps, Stored),
+    ) -> Result<Self, DirectoryError> {
+        let place = Directory::take(directory, open, steps)?;
+        let sockets = [Framing::Packets, Framing::Stream].map(|form| {
+            let socket = place.listen(form, open, steps)?;
+            Ok::<_, DirectoryError>((socket, form))
+        });
+        let sockets = sockets.into_iter().collect::<Result<Vec<_>, _>>();
+        match sockets {
+            Ok(sockets) => Self::new(place, (sockets, true), policy, (steps, kept)),
+            Err(error) => {
+                place.clear(true);
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates a server from descriptors passed by a service manager: listening sockets, and stored
+    /// paths and kernel objects of the previous daemon, which are adopted.
+    pub fn from_descriptors(
+        directory: &Path,
+        given: Vec<(String, OwnedFd)>,
+        policy: Policy,
+        steps: &Steps,
+    ) -> Result<Self, DirectoryError> {
+        let mut kept = store::sort_descriptors(given);
+        let sockets = std::mem::take(&mut kept.sockets);
+        if sockets.is_empty() {
+            return Self::opened(directory, true, policy, (steps, kept));
+        }
+        let place = Directory::take(directory, true, steps)?;
+        let with_form = |socket: OwnedFd| {
+            let form = local_socket::framing(&socket)?;
+            // Sockets from a service manager may be blocking.
+            let socket = UnixListener::from(socket);
+            let refused = |error: std::io::Error| {
+                sys::Error::new("ioctl", "a socket", error.raw_os_error().unwrap_or(0))
+            };
+            socket.set_nonblocking(true).map_err(refused)?;
+            Ok((form, OwnedFd::from(socket)))
+        };
+        let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
+        let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
+        Self::new(place, (sockets, false), policy, (steps, kept))
+    }
+
+    fn new(
+        place: Directory,
+        (sockets, own_sockets): (Vec<(OwnedFd, Framing)>, bool),
+        policy: Policy,
+        (steps, kept): (&Steps, Stored),
+    ) -> Result<Self, DirectoryError> {
+        let Stored { paths, kernel, lines, .. } = kept;
+        let begun = Self::begin(&sockets, &policy, (steps, kernel));
+        let (watcher, kernel, running) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                place.clear(own_sockets);
+                return Err(error);
+            }
+        };
+        steps.commit();
+        let files = usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
+        let Adoption { lines: running, notes } = running;
+        let mut server = Self {
+            watcher,
+            sockets,
+            place: Some(place),
+            own_sockets,
+            steps: steps.clone(),
+            policy,
+            registry: Registry::default(),
+            kernel,
+            clients: BTreeMap::new(),
+            per_user: BTreeMap::new(),
+            leaving: Vec::new(),
+            next: FIRST_CLIENT,
+            started: seconds(),
+            // A client that is a path uses three descriptors; the rest is reserve.
+            clients_max: (files.saturating_sub(64) / 4).clamp(8, CLIENTS_MAX),
+            notes,
+        };
+        server.adopt_requests(lines, running);
+        server.restore_paths(paths);
+        Ok(server)
+    }
+
+    /// Returns remarks about the start, such as objects of the previous daemon that could not be
+    /// adopted.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Performs the steps of the start that can fail.
+    fn begin(
+        sockets: &[(OwnedFd, Framing)],
+        policy: &Policy,
+        (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
+    ) -> Result<(Watcher, KernelQueue, Adoption), DirectoryError> {
+        steps.take(Resource::Descriptor, "what watches descriptors")?;
+        let watcher = Watcher::new()?;
+        for (number, (socket, _)) in (0..).zip(sockets) {
+            watcher.watch(socket, client::number(number, Part::Listener), Interest::Read)?;
+        }
+        steps.take(Resource::Thread, "what runs lines in the kernel")?;
+        let (kernel, running) = KernelQueue::begin(policy, &watcher, (kept, steps))?;
+        Ok((watcher, kernel, running))
+    }
+
+    /// Serves clients until `stop` becomes readable.
+    pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
+        let stopped = client::number(STOP, Part::Listener);
+        self.watcher.watch(stop, stopped, Interest::Read)?;
+        let mut paused = false;
+        loop {
+            let limit = paused.then_some(PAUSE);
+            paused = false;
+            for event in self.watcher.wait(limit) {
+                if event.number == stopped {
+                    self.end_lines();
+                    return self.watcher.forget(stop);
+                }
+                paused |= self.handle_event(event);
+            }
+            if paused != (limit.is_some()) {
+                self.listen(!paused);
+            }
+            self.disconnect_leaving();
+        }
+    }
+
+    /// Handles an event. Returns true if accepting must pause for lack of resources.
+    fn handle_event(&mut self, event: WatchEvent) -> bool {
+        let (id, part) = client::parts(event.number);
+        match part {
+            Part::Listener if id == DONE => {
+                self.handle_completions();
+            }
+            Part::Listener => return self.accept(id),
+            Part::Process => self.leaving.push(id),
+            Part::Admissions => self.read_admission(id),
+            Part::Connection => self.receive(id, event),
+        }
+        false
+    }
+
+    /// Starts or pauses watching the listening sockets.
+    fn listen(&self, listens: bool) {
+        for (number, (socket, _)) in (0..).zip(&self.sockets) {
+            let number = client::number(number, Part::Listener);
+            // Failure needs no handling: the next pause tries again.
+            let _ = match listens {
+                true => self.watcher.watch(socket, number, Interest::Read),
+                false => self.watcher.forget(socket),
+            };
+        }
+    }
+
+    /// Disconnects the clients in `leaving` and removes their paths and kernel requests.
+    fn disconnect_leaving(&mut self) {
+        while let Some(id) = self.leaving.pop() {
+            let Some(mut client) = self.clients.remove(&id) else { continue };
+            self.forget(&client);
+            if let Some(used) = self.per_user.get_mut(&client.who.uid) {
+                *used = used.saturating_sub(1);
+                if *used == 0 {
+                    self.per_user.remove(&client.who.uid);
+                }
+            }
+            client.forget_line(id);
+            self.abandon(id, client.line, client.who.uid);
+            let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
+            gone.iter().for_each(|entry| store::forget(entry.number));
+            drop(client);
+            if let Some(entry) = gone {
+                self.announce("went", &entry);
+            }
+        }
+    }
+
+    /// Disconnects clients of this user whose hangup is pending in the event queue, so that their
+    /// share of the quota is free for the client `asking`, independent of the order of events.
+    pub(super) fn reap(&mut self, uid: u32, asking: u64) {
+        let is_over = |client: &Client| {
+            let path = client.path.as_ref();
+            let process: Vec<_> = path.map(|path| path.process.as_fd()).into_iter().collect();
+            let mut ends = vec![client.connection.as_fd()];
+            ends.extend(path.map(|path| path.admissions.as_fd()));
+            let (ended, gone) = sys::poll::readable_or_gone(&process, &ends, Some(Duration::ZERO));
+            ended.contains(&true) || gone.contains(&true)
+        };
+        let others = self
+            .clients
+            .iter()
+            .filter(|(id, client)| client.who.uid == uid && **id != asking && is_over(client));
+        let over: Vec<u64> = others.map(|(id, _)| *id).collect();
+        self.leaving.extend(over);
+        self.disconnect_leaving();
+    }
+
+    /// Stops watching all descriptors of a client, of which other processes may have duplicates.
+    fn forget(&self, client: &Client) {
+        let mut all = vec![client.connection.as_fd()];
+        if let Some(path) = &client.path {
+            all.extend([path.process.as_fd(), path.admissions.as_fd()]);
+        }
+        for descriptor in all {
+            // An unwatched descriptor is no error here.
+            let _ = self.watcher.forget(descriptor);
+        }
+    }
+
+    /// Returns the daemon's directory.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Path> {
+        self.place.as_ref().map(Directory::path)
+    }
+
+    /// Returns the number of registered paths.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        self.registry.all().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.clear(self.own_sockets);
+        }
+    }
+}
+
+/// Returns the wall-clock time in seconds since 1970.
+pub(super) fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

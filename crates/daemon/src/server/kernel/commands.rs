@@ -1,0 +1,100 @@
+//! Commands to the kernel thread, their completions, and the states that they report.
+
+use abi::access::Credentials;
+use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
+use engine::kernel::point::PointStatus;
+use member::protocol::Attach;
+use member::varlink::Fault;
+use std::collections::BTreeMap;
+
+/// An attach point as displayed: interface, network namespace, direction.
+pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
+
+/// The program at an attach point, and its clients.
+#[derive(Debug)]
+pub(in crate::server) struct ProgramStatus {
+    pub(in crate::server) at: AttachPoint,
+    pub(in crate::server) status: PointStatus,
+    /// Process of each request and its cost in ns per second, by request number.
+    pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
+}
+
+/// A command to the kernel thread.
+#[derive(Debug)]
+pub(in crate::server) enum Command {
+    /// Runs part of a request for this client.
+    Attach { client: u64, who: Credentials, process: i32, asked: Attach },
+    /// Replaces a running request by the one prepared for this client.
+    Switch { client: u64 },
+    /// Removes a client's request; `why` is set if the client did not ask for it.
+    Detach { client: u64, why: Option<String> },
+    /// Reports the running programs.
+    Show { client: u64 },
+    /// Removes all requests.
+    End { why: String },
+    /// Leaves all requests running for the next daemon and ends the thread.
+    Keep,
+}
+
+/// The completion of a command.
+#[derive(Debug)]
+pub(in crate::server) enum Completion {
+    AttachReply {
+        client: u64,
+        result: Result<DelegatedProgram, Fault>,
+    },
+    /// The prepared request has replaced the running one, or was discarded.
+    Switched {
+        client: u64,
+        result: Result<(), Fault>,
+    },
+    Detached {
+        client: u64,
+        ended: Box<FinalCounters>,
+        why: Option<String>,
+    },
+    Shown {
+        client: u64,
+        status: Vec<ProgramStatus>,
+    },
+    /// All requests are removed or left to the next daemon.
+    Ended,
+    /// The command is complete; the thread is idle.
+    Ready,
+}
+
+/// The state of a client's request in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::server) enum RequestState {
+    #[default]
+    None,
+    /// Attachment is queued or in progress.
+    Requested,
+    /// Attachment as a replacement is queued or in progress.
+    ReplacementRequested,
+    /// Prepared; waits for `Switch`.
+    Prepared,
+    /// Being switched in.
+    Switching,
+    /// Running.
+    Running,
+    /// Being removed.
+    Detaching,
+}
+
+/// Objects adopted from the previous daemon, and the reasons why others were rejected.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Adoption {
+    pub(in crate::server) lines: Vec<AdoptedRequest>,
+    pub(in crate::server) notes: Vec<String>,
+}
+
+/// An adopted request of a client of the previous daemon.
+#[derive(Debug)]
+pub(in crate::server) struct AdoptedRequest {
+    pub(in crate::server) client: u64,
+    pub(in crate::server) uid: u32,
+    /// Final counts that the client did not receive: the request had been replaced or was being
+    /// removed.
+    pub(in crate::server) ended: Option<Box<FinalCounters>>,
+}

@@ -1,0 +1,248 @@
+//! The methods of clients with requests in the kernel, and the completions of their commands.
+
+use super::commands::{Command, Completion, ProgramStatus, RequestState};
+use crate::server::event_loop::Server;
+use crate::server::methods::Answer;
+use crate::server::store::KnownState;
+use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
+use member::faults;
+use member::place::PACKETS;
+use member::protocol::{Attach, AttachReply};
+use member::varlink::{Fault, Reply};
+use serde_json::json;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+use sys::local_socket::Framing;
+
+/// Longest wait for the removal of all requests at shutdown, in ns: the kernel may delay each, and
+/// service managers do not wait longer.
+const SHUTDOWN_LIMIT_NS: u64 = 60_000_000_000;
+
+impl Server {
+    /// Queues the attachment of part of a request for a client.
+    pub(in crate::server) fn attach(
+        &mut self,
+        id: u64,
+        asked: Attach,
+        more: bool,
+    ) -> Result<Answer, Fault> {
+        let closed = |why: &str| faults::not_in_kernel(0, "kernel", why);
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        if client.connection.framing() != Framing::Packets {
+            return Err(faults::needs_descriptors(PACKETS));
+        }
+        if !more {
+            return Err(Fault::expected_more());
+        }
+        if client.line != RequestState::None {
+            return Err(faults::refused("line", "this connection has one in the kernel already"));
+        }
+        if let Err(why) = &self.kernel.open {
+            return Err(closed(&format!("the daemon runs no programs: {why}")));
+        }
+        let (who, process) = (client.who.clone(), client.process);
+        let uid = who.uid;
+        let line = if asked.instead.is_some() {
+            RequestState::ReplacementRequested
+        } else {
+            RequestState::Requested
+        };
+        let order = Command::Attach { client: id, who, process, asked };
+        self.kernel.enqueue(uid, order).ok_or_else(|| closed("too many of your lines wait"))?;
+        client.line = line;
+        Ok(Answer::deferred())
+    }
+
+    /// Queues the replacement of a running request by the client's prepared one.
+    pub(in crate::server) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        if client.line != RequestState::Prepared {
+            return Err(faults::refused("line", "none of this connection waits for that"));
+        }
+        client.line = RequestState::Switching;
+        // The path is paused until this completes.
+        self.kernel.push_urgent(Command::Switch { client: id });
+        Ok(Answer::one(&json!({})))
+    }
+
+    /// Detaches a client's request at its own call.
+    pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        if matches!(client.line, RequestState::Running | RequestState::Prepared) {
+            match client.line == RequestState::Running {
+                // If this daemon dies before it sends the final counts, the next one detaches the
+                // request.
+                true => client.keep_line(id, KnownState::Detaching),
+                false => client.forget_line(id),
+            }
+            self.steps.checkpoint("the line of a guest leaves");
+            self.leaves(id);
+        }
+        Ok(Answer::one(&json!({})))
+    }
+
+    /// Queues the removal of a client's request.
+    pub(in crate::server) fn leaves(&mut self, id: u64) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.line = RequestState::Detaching;
+            self.kernel.push_urgent(Command::Detach { client: id, why: None });
+        }
+    }
+
+    /// Queues a report of the kernel programs for a client.
+    pub(in crate::server) fn sharing(&mut self, id: u64) -> Result<Answer, Fault> {
+        let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
+        let uid = client.who.uid;
+        if self.kernel.open.is_err() {
+            return Ok(Answer::one(&member::protocol::KernelPrograms::default()));
+        }
+        let order = Command::Show { client: id };
+        let busy = || faults::refused("call", "too many of yours wait");
+        self.kernel.enqueue(uid, order).ok_or_else(busy)?;
+        client.waits_for_kernel = true;
+        Ok(Answer::deferred())
+    }
+
+    /// Drops queued commands of a disconnected client and removes its request.
+    pub(in crate::server) fn abandon(&mut self, id: u64, line: RequestState, uid: u32) {
+        let of_client = |order: &Command| match order {
+            Command::Attach { client, .. } | Command::Show { client, .. } => *client == id,
+            Command::Switch { .. } | Command::Detach { .. } => false,
+            Command::End { .. } | Command::Keep => false,
+        };
+        if let Some(waiting) = self.kernel.waiting.get_mut(&uid) {
+            waiting.retain(|order| !of_client(order));
+            if waiting.is_empty() {
+                self.kernel.waiting.remove(&uid);
+            }
+        }
+        let goes = !matches!(line, RequestState::None | RequestState::Detaching);
+        if goes && self.kernel.orders.is_some() {
+            self.kernel.push_urgent(Command::Detach { client: id, why: None });
+        }
+    }
+
+    /// Handles completions. Returns true once all requests are removed or left to the next daemon.
+    pub(in crate::server) fn handle_completions(&mut self) -> bool {
+        self.kernel.doorbell.clear();
+        let mut all = false;
+        while let Ok(done) = self.kernel.done.try_recv() {
+            match done {
+                Completion::AttachReply { client, result } => self.attached(client, result),
+                Completion::Switched { client, result } => self.switched(client, result),
+                Completion::Detached { client, ended, why } => self.detached(client, &ended, why),
+                Completion::Shown { client, status } => self.status(client, &status),
+                Completion::Ended => all = true,
+                Completion::Ready => {
+                    self.kernel.busy = false;
+                    self.kernel.dispatch_next();
+                }
+            }
+        }
+        all
+    }
+
+    fn attached(&mut self, id: u64, result: Result<DelegatedProgram, Fault>) {
+        // If the client has disconnected, its request is already being removed.
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        self.steps.checkpoint("a guest is told what was made for it");
+        match result {
+            Ok(DelegatedProgram { layout, records, pointers, bell }) => {
+                let waits = client.line == RequestState::ReplacementRequested;
+                client.line = if waits { RequestState::Prepared } else { RequestState::Running };
+                let layout = Some(layout.text());
+                let attached = AttachReply { layout, line: Some(id), ..AttachReply::default() };
+                let reply = Reply { continues: true, ..Reply::new(&attached) };
+                self.send(id, reply, vec![records, pointers, bell]);
+                self.steps.checkpoint("the connection of a guest is kept");
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.keep_line(
+                        id,
+                        if waits { KnownState::Prepared } else { KnownState::Running },
+                    );
+                }
+            }
+            Err(fault) => {
+                client.line = RequestState::None;
+                self.send(id, Reply::from(&fault), Vec::new());
+            }
+        }
+        self.handle_deferred(id);
+    }
+
+    pub(in crate::server) fn switched(&mut self, id: u64, result: Result<(), Fault>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        self.steps.checkpoint("a guest is told that its line is changed");
+        client.line = if result.is_ok() { RequestState::Running } else { RequestState::None };
+        let reply = match result {
+            Ok(()) => {
+                let attached = AttachReply { switched: Some(true), ..AttachReply::default() };
+                Reply { continues: true, ..Reply::new(&attached) }
+            }
+            Err(fault) => Reply::from(&fault),
+        };
+        let runs = client.line == RequestState::Running;
+        self.send(id, reply, Vec::new());
+        self.steps.checkpoint("a guest knows that its line is changed");
+        if let Some(client) = self.clients.get_mut(&id) {
+            match runs {
+                true => client.keep_line(id, KnownState::Running),
+                false => client.forget_line(id),
+            }
+        }
+        self.handle_deferred(id);
+    }
+
+    pub(in crate::server) fn detached(
+        &mut self,
+        id: u64,
+        ended: &FinalCounters,
+        why: Option<String>,
+    ) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.line = RequestState::None;
+        self.steps.checkpoint("a guest is told what its line has counted");
+        let attached = AttachReply { ended: Some(ended.text()), why, ..AttachReply::default() };
+        self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
+        self.steps.checkpoint("the connection of a guest is kept no more");
+        self.clients.get_mut(&id).into_iter().for_each(|client| client.forget_line(id));
+    }
+
+    fn status(&mut self, id: u64, status: &[ProgramStatus]) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let uid = client.who.uid;
+        let sharing = self.describe_programs(uid, status);
+        self.send(id, Reply::new(&sharing), Vec::new());
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.waits_for_kernel = false;
+        }
+        self.handle_deferred(id);
+    }
+
+    /// At shutdown, removes all requests and sends their final counts, or leaves them running if
+    /// the service manager stores them. Blocks up to `SHUTDOWN_LIMIT_NS`.
+    pub(in crate::server) fn end_lines(&mut self) {
+        if self.kernel.orders.is_none()
+            || self.clients.values().all(|g| g.line == RequestState::None)
+        {
+            return;
+        }
+        self.kernel.waiting.clear();
+        self.kernel.urgent.clear();
+        let why = "the daemon was asked to end, and with it what it runs in the kernel".to_owned();
+        self.kernel.push_urgent(if sys::service::stores_descriptors() {
+            Command::Keep
+        } else {
+            Command::End { why }
+        });
+        let until = sys::clock::monotonic() + SHUTDOWN_LIMIT_NS;
+        loop {
+            let left = until.saturating_sub(sys::clock::monotonic());
+            let left = Some(Duration::from_nanos(left));
+            let rung = sys::poll::readable_within(&[self.kernel.doorbell.as_fd()], left);
+            if self.handle_completions() || rung != [true] {
+                return;
+            }
+        }
+    }
+}

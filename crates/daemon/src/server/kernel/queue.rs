@@ -1,0 +1,151 @@
+//! The kernel thread and the queues of commands to it.
+
+use super::commands::{Adoption, Command, Completion};
+use super::thread;
+use crate::policy::Policy;
+use crate::server::client;
+use member::protocol::Quota;
+use pipeline::plan::{Kernel, Machine};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use sys::eventfd::EventFd;
+use sys::steps::Steps;
+use sys::watcher::{Interest, Watcher};
+
+/// The kernel thread and its command queues.
+#[derive(Debug)]
+pub(in crate::server) struct KernelQueue {
+    /// Release of the kernel, or the reason why no programs can run.
+    pub(in crate::server) open: Result<String, String>,
+    pub(super) orders: Option<Sender<Command>>,
+    pub(super) done: Receiver<Completion>,
+    /// Notified after each completion.
+    pub(super) doorbell: Arc<EventFd>,
+    used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Commands that precede those of any user.
+    pub(super) urgent: VecDeque<Command>,
+    pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
+    /// User served last.
+    last: u32,
+    pub(super) busy: bool,
+}
+
+/// Event number of the completion doorbell.
+pub(in crate::server) const DONE: u64 = 4;
+/// Maximum number of queued commands per user.
+const WAITING_MAX: usize = 256;
+impl KernelQueue {
+    /// Starts the kernel thread, if this machine lets the daemon load programs, and adopts the
+    /// stored objects of the previous daemon.
+    pub(in crate::server) fn begin(
+        policy: &Policy,
+        watcher: &Watcher,
+        (kept, steps): (Vec<(String, OwnedFd)>, &Steps),
+    ) -> sys::Result<(Self, Adoption)> {
+        let machine = engine::machine::look();
+        let open = match &machine.kernel {
+            Kernel::Open { release, .. } => Ok(release.clone()),
+            Kernel::Closed { why, .. } => Err(why.clone()),
+        };
+        let doorbell = Arc::new(EventFd::new()?);
+        watcher.watch(&*doorbell, client::number(DONE, client::Part::Listener), Interest::Read)?;
+        let (done_sender, done) = channel();
+        let used = Arc::default();
+        let mut kernel = Self {
+            open,
+            orders: None,
+            done,
+            doorbell,
+            used,
+            thread: None,
+            urgent: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            last: 0,
+            busy: false,
+        };
+        let mut taken = Adoption::default();
+        if kernel.open.is_ok() {
+            taken = kernel.start(machine, policy.clone(), (kept, steps.clone(), done_sender))?;
+        }
+        Ok((kernel, taken))
+    }
+
+    fn start(
+        &mut self,
+        machine: Machine,
+        policy: Policy,
+        (kept, steps, done): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
+    ) -> sys::Result<Adoption> {
+        let ((sender, orders), (tell, taken)) = (channel(), channel());
+        let (doorbell, used) = (Arc::clone(&self.doorbell), Arc::clone(&self.used));
+        let work = move || {
+            let mut work = thread::KernelThread::new(machine, policy, (used, steps));
+            let _ = tell.send(work.adopt(kept));
+            work.run(&orders, &done, &doorbell);
+        };
+        let thread = std::thread::Builder::new().name("kernel".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| {
+            sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
+        })?;
+        (self.orders, self.thread) = (Some(sender), Some(thread));
+        // A panic of the thread is detected when the next command is sent.
+        Ok(taken.recv().unwrap_or_default())
+    }
+
+    /// Returns the usage of a user.
+    pub(in crate::server) fn used(&self, uid: u32) -> Quota {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.get(&uid).copied().unwrap_or_default()
+    }
+
+    /// Queues a command of a user; `None` if the user's queue is full.
+    pub(super) fn enqueue(&mut self, uid: u32, order: Command) -> Option<()> {
+        let waiting = self.waiting.entry(uid).or_default();
+        (waiting.len() < WAITING_MAX).then(|| waiting.push_back(order))?;
+        self.dispatch_next();
+        Some(())
+    }
+
+    /// Queues a command ahead of those of all users.
+    pub(super) fn push_urgent(&mut self, order: Command) {
+        self.urgent.push_back(order);
+        self.dispatch_next();
+    }
+
+    /// Sends the next command to the thread if it is idle.
+    pub(super) fn dispatch_next(&mut self) {
+        let Some(orders) = self.orders.as_ref().filter(|_| !self.busy) else { return };
+        let order = self.urgent.pop_front().or_else(|| {
+            let after = self.waiting.range(self.last.saturating_add(1)..).next();
+            let (uid, _) = after.or_else(|| self.waiting.iter().next())?;
+            let uid = *uid;
+            self.last = uid;
+            let waiting = self.waiting.get_mut(&uid)?;
+            let order = waiting.pop_front();
+            if waiting.is_empty() {
+                self.waiting.remove(&uid);
+            }
+            order
+        });
+        let Some(order) = order else { return };
+        self.busy = orders.send(order).is_ok();
+        if !self.busy {
+            self.open = Err("a bug has ended what ran them: start the daemon again".to_owned());
+        }
+    }
+}
+
+impl Drop for KernelQueue {
+    fn drop(&mut self) {
+        // The thread ends when its queue closes, and removes all requests.
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread cannot be reported here.
+            let _ended = thread.join();
+        }
+    }
+}

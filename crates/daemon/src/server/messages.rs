@@ -1,0 +1,128 @@
+//! Messages of clients: reading, replying, and fairness among clients.
+
+use super::client::{Part, number};
+use super::event_loop::Server;
+use super::registry::Entry;
+use member::connection::Received;
+use member::protocol::Event;
+use member::varlink::{Call, Fault, Reply};
+use std::os::fd::OwnedFd;
+use sys::watcher::WatchEvent;
+
+/// Maximum number of messages handled per client and event.
+const MESSAGES_PER_EVENT: usize = 8;
+/// Maximum number of messages queued behind an outstanding reply.
+const DEFERRED_MAX: usize = 16;
+
+impl Server {
+    /// Handles an event on a client's connection.
+    pub(super) fn receive(&mut self, id: u64, event: WatchEvent) {
+        if event.writable {
+            self.flush(id);
+        }
+        for _ in 0..MESSAGES_PER_EVENT {
+            let Some(client) = self.clients.get_mut(&id) else { return };
+            match client.connection.next_message() {
+                Received::Pending => return,
+                Received::Closed => return self.leaving.push(id),
+                Received::TooLong => {
+                    self.send(id, Reply::from(&Fault::invalid("message")), Vec::new());
+                    return self.leaving.push(id);
+                }
+                // Replies must be in the order of the calls.
+                Received::Message(..)
+                    if client.is_waiting() && client.deferred.len() >= DEFERRED_MAX =>
+                {
+                    return self.leaving.push(id);
+                }
+                Received::Message(bytes, descriptors) if client.is_waiting() => {
+                    client.deferred.push_back((bytes, descriptors));
+                }
+                Received::Message(bytes, descriptors) => self.message(id, &bytes, descriptors),
+            }
+            if self.leaving.contains(&id) {
+                return;
+            }
+        }
+    }
+
+    /// Handles messages queued behind a reply that has now been sent.
+    pub(super) fn handle_deferred(&mut self, id: u64) {
+        while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
+            let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
+            self.message(id, &bytes, descriptors);
+        }
+    }
+
+    fn message(&mut self, id: u64, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let Ok(call) = Call::read(bytes) else {
+            // A peer that does not speak Varlink gets one error and is disconnected.
+            self.send(id, Reply::from(&Fault::invalid("message")), Vec::new());
+            return self.leaving.push(id);
+        };
+        let answered = self.answer(id, &call, descriptors);
+        if call.oneway {
+            return;
+        }
+        match answered {
+            Ok(answer) => {
+                let continues = call.more && answer.continues;
+                let replies = answer.replies.len();
+                for (place, (parameters, descriptors)) in answer.replies.into_iter().enumerate() {
+                    let continues = continues || place + 1 < replies;
+                    let reply = Reply { continues, ..Reply::new(&parameters) };
+                    self.send(id, reply, descriptors);
+                }
+            }
+            Err(fault) => self.send(id, Reply::from(&fault), Vec::new()),
+        }
+    }
+
+    /// Queues a reply; disconnects a client that reads its replies too slowly.
+    pub(super) fn send(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let number = number(id, Part::Connection);
+        let connection = &mut client.connection;
+        let sent = connection.send(reply.text(), descriptors);
+        if sent.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
+            self.leaving.push(id);
+        }
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let number = number(id, Part::Connection);
+        let connection = &mut client.connection;
+        let flushed = connection.flush();
+        if flushed.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
+            self.leaving.push(id);
+        }
+    }
+
+    /// Discards what a path's process sends on its admission socket, and disconnects it at end of
+    /// file.
+    pub(super) fn read_admission(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(path) = &mut client.path else { return };
+        for _ in 0..MESSAGES_PER_EVENT {
+            match path.admissions.next_message() {
+                Received::Pending => return,
+                Received::Message(..) => {}
+                Received::TooLong | Received::Closed => return self.leaving.push(id),
+            }
+        }
+    }
+
+    /// Notifies watching clients of a registered or removed path.
+    pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
+        let watches = self.clients.iter().filter(|(_, client)| client.watches);
+        let describe_programs: Vec<_> = watches
+            .filter_map(|(id, client)| Some((*id, entry.status(client.who.uid, &self.policy)?)))
+            .collect();
+        for (id, path) in describe_programs {
+            let event = Event { event: event.to_owned(), path };
+            let reply = Reply { continues: true, ..Reply::new(&event) };
+            self.send(id, reply, Vec::new());
+        }
+    }
+}

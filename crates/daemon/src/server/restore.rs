@@ -1,0 +1,110 @@
+//! Adoption of what the previous daemon stored: its paths, and clients of kernel requests.
+
+use super::client::{self, Client, Part, Worker};
+use super::event_loop::Server;
+use super::kernel::commands::{AdoptedRequest, RequestState};
+use super::store::{KnownState, StoredPath, forget, forget_line};
+use abi::access::Credentials;
+use member::connection::Connection;
+use member::faults::{self, AGAIN};
+use member::varlink::Reply;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use sys::abstract_socket;
+use sys::local_socket::{self, Framing};
+use sys::watcher::Interest;
+
+/// Message to a client whose change was interrupted by the daemon's end.
+const NOT_CHANGED: &str = "the daemon was started again before it was changed: it runs as before, \
+                           and can be changed now";
+impl Server {
+    /// Reattaches clients of adopted kernel requests. A request whose client has gone is detached;
+    /// a client whose request has gone is disconnected. Calls that the previous daemon left
+    /// unanswered are answered with the current state.
+    pub(super) fn adopt_requests(
+        &mut self,
+        mut connections: BTreeMap<u64, (OwnedFd, KnownState)>,
+        running: Vec<AdoptedRequest>,
+    ) {
+        for AdoptedRequest { client: id, uid, ended } in running {
+            self.next = self.next.max(id + 1);
+            let kept = connections.remove(&id);
+            let known = kept.as_ref().map(|(_, knows)| *knows);
+            let client = kept.and_then(|(connection, knows)| {
+                let peer =
+                    abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
+                let number = client::number(id, Part::Connection);
+                self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
+                Some((peer, connection, knows))
+            });
+            let Some((peer, connection, knows)) = client else {
+                known.into_iter().for_each(|known| forget_line(id, known));
+                let line = if ended.is_some() { RequestState::None } else { RequestState::Running };
+                self.abandon(id, line, uid);
+                continue;
+            };
+            let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
+            *self.per_user.entry(uid).or_default() += 1;
+            let connection = Connection::new(connection, Framing::Packets);
+            let mut client = Client::new(connection, who, peer.process);
+            (client.line, client.kept) = (RequestState::Running, Some(knows));
+            self.clients.insert(id, client);
+            match (ended, knows) {
+                (Some(ended), _) => self.detached(id, &ended, None),
+                (None, KnownState::Prepared) => self.switched(id, Ok(())),
+                (None, KnownState::Running) => {}
+                (None, KnownState::Detaching) => self.leaves(id),
+            }
+        }
+        for (id, (connection, knows)) in connections {
+            forget_line(id, knows);
+            if knows == KnownState::Prepared {
+                let fault = faults::not_in_kernel(0, AGAIN, NOT_CHANGED);
+                // The client may have closed its end.
+                let _ = local_socket::send_now(&connection, &Reply::from(&fault).text(), &[]);
+            }
+        }
+    }
+
+    /// Restores paths that were registered with the previous daemon.
+    pub(super) fn restore_paths(&mut self, all: Vec<StoredPath>) {
+        for kept in all {
+            let number = kept.entry.number;
+            if self.restore_path(kept).is_none() {
+                forget(number);
+            }
+        }
+    }
+
+    /// Restores one path; `None` if it has ended or its parts are inconsistent.
+    fn restore_path(&mut self, kept: StoredPath) -> Option<()> {
+        let StoredPath { entry, connection, admissions } = kept;
+        let peer = abstract_socket::peer(&connection).ok()?;
+        let process = local_socket::peer_process(&connection).ok()?;
+        if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&admissions) {
+            return None;
+        }
+        let (id, number) = (self.next, entry.number);
+        let watched = [
+            (connection.as_fd(), Part::Connection),
+            (process.as_fd(), Part::Process),
+            (admissions.as_fd(), Part::Admissions),
+        ];
+        for (descriptor, part) in watched {
+            self.watcher.watch(descriptor, client::number(id, part), Interest::Read).ok()?;
+        }
+        self.registry.restore(entry).then_some(())?;
+        self.next = id + 1;
+        let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
+        *self.per_user.entry(who.uid).or_default() += 1;
+        let connection = Connection::new(connection, Framing::Packets);
+        let mut client = Client::new(connection, who, peer.process);
+        client.path = Some(Worker {
+            number,
+            process,
+            admissions: Connection::new(admissions, Framing::Packets),
+        });
+        self.clients.insert(id, client);
+        Some(())
+    }
+}

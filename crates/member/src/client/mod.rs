@@ -1,0 +1,222 @@
+//! The client of the daemon and of the process of a path.
+//!
+//! Calls block for at most [`CALL_TIMEOUT`], expensive ones for [`LONG_TIMEOUT`]; a query of many
+//! paths ([`Client::query_all`]) blocks for [`QUERY_TIMEOUT`] in total. [`PathClient::next_update`]
+//! is meant to be called when its socket is readable, so that it can be polled together with other
+//! descriptors. Peers are untrusted: replies are bounded and checked, and [`plain`] escapes their
+//! texts for display.
+
+mod caller;
+mod error;
+mod path;
+
+pub(crate) use caller::Caller;
+pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
+pub use error::{ClientError, plain};
+pub use path::{COUNT, DESCRIBE, PathClient, STOP};
+
+use crate::gather::gather;
+use crate::place::{self, PACKETS};
+use crate::protocol::{
+    About, Connect, ConnectReply, KernelPrograms, NoParameters, Path, PathDescription, PathList,
+    PathNumber, Permissions, Register, RequestChange,
+};
+use crate::varlink::{Call, MessageError, Reply};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+use sys::local_socket::{self, Framing};
+
+/// Total timeout of a query of many paths.
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    caller: Caller,
+    directory: PathBuf,
+}
+
+impl Client {
+    /// Connects to the daemon in `directory`, or else in the first of the standard directories in
+    /// which one listens.
+    pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
+        let places = match directory {
+            Some(directory) => vec![directory.to_owned()],
+            None => place::searched(),
+        };
+        for place in &places {
+            match Self::at(place) {
+                Err(ClientError::NoDaemon(_)) => {}
+                found => return found,
+            }
+        }
+        Err(ClientError::NoDaemon(places))
+    }
+
+    /// Connects to the daemon in this directory.
+    pub fn at(directory: &FilePath) -> Result<Self, ClientError> {
+        let socket =
+            local_socket::connect_to(&directory.join(PACKETS), Framing::Packets, CALL_TIMEOUT);
+        let socket = socket.map_err(|error| match error.errno {
+            ENOENT | ECONNREFUSED | ENOTDIR => ClientError::NoDaemon(vec![directory.to_owned()]),
+            _ => error.into(),
+        })?;
+        let (uid, _) = sys::descriptor::peer_identity(&socket)?;
+        if uid != ROOT && uid != sys::process::identity().0 && !place::is_of(directory, uid) {
+            return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
+        }
+        Ok(Self { caller: Caller(socket), directory: directory.to_owned() })
+    }
+
+    /// Returns the directory of the daemon.
+    #[must_use]
+    pub fn directory(&self) -> &FilePath {
+        &self.directory
+    }
+
+    /// Returns the identity of the daemon.
+    pub fn about(&self) -> Result<About, ClientError> {
+        self.caller.call("io.streamline.About", &NoParameters {})
+    }
+
+    /// Returns the rights and quota of this user.
+    pub fn allowed(&self) -> Result<Permissions, ClientError> {
+        self.caller.call("io.streamline.Allowed", &NoParameters {})
+    }
+
+    /// Returns the kernel programs of the daemon, as far as they are visible to this user.
+    pub fn sharing(&self) -> Result<KernelPrograms, ClientError> {
+        // The thread that replies also loads programs, one at a time.
+        self.caller.call_long("io.streamline.Sharing", &NoParameters {})
+    }
+
+    /// Converts to a plain connection with another timeout.
+    pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
+        local_socket::set_timeouts(&self.caller.0, limit)?;
+        Ok(self.caller)
+    }
+
+    /// Returns all paths that are visible to this user.
+    pub fn list(&self) -> Result<Vec<Path>, ClientError> {
+        self.caller
+            .send(&Call { more: true, ..Call::new("io.streamline.List", &NoParameters {}) }, &[])?;
+        let mut all = Vec::new();
+        loop {
+            let (reply, _) = self.caller.reply()?;
+            let continues = reply.continues;
+            let PathList { paths } = reply.take()?;
+            all.extend(paths);
+            if !continues {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Connects to the process of a path, given by name, number or `UID/NAME`.
+    pub fn connect(&self, path: &str) -> Result<PathClient, ClientError> {
+        let wanted = Connect { path: path.to_owned() };
+        self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
+        let (reply, descriptors) = self.caller.reply()?;
+        let ConnectReply { number, uid } = reply.take()?;
+        let mut descriptors = descriptors.into_iter();
+        match (descriptors.next(), descriptors.next()) {
+            (Some(socket), Some(process)) => {
+                local_socket::set_timeouts(&socket, CALL_TIMEOUT)?;
+                let path = path.to_owned();
+                Ok(PathClient { caller: Caller(socket), path, process, number, uid })
+            }
+            _ => {
+                Err(ClientError::Malformed(MessageError::Invalid("no descriptors came".to_owned())))
+            }
+        }
+    }
+
+    /// Calls the same methods, which have no parameters, on many paths in parallel, and passes each
+    /// connection with its replies to `take`.
+    ///
+    /// Blocks for at most `limit` in total; a path without a reply by then yields
+    /// [`ClientError::Timeout`]. Results are in the order of `paths`.
+    pub fn query_all<R>(
+        &self,
+        paths: &[(u32, String)],
+        methods: &[&str],
+        limit: Duration,
+        take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
+    ) -> Vec<Result<R, ClientError>> {
+        let begin = |path: &String| {
+            let to = self.connect(path).map_err(Err)?;
+            for method in methods {
+                to.caller.send(&Call::new(method, &NoParameters {}), &[]).map_err(Err)?;
+            }
+            Ok(PendingReplies { to, replies: Vec::new() })
+        };
+        let next = |_: &String, mut asked: PendingReplies| {
+            match asked.to.caller.reply() {
+                Err(error) => return ControlFlow::Break(Err(asked.to.ended(error))),
+                Ok((reply, _)) => asked.replies.push(reply),
+            }
+            match asked.replies.len() < methods.len() {
+                true => ControlFlow::Continue(asked),
+                false => ControlFlow::Break(take(asked.to, asked.replies)),
+            }
+        };
+        let answers = gather(paths, limit, begin, next);
+        answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
+    }
+
+    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
+    /// process is detected before an expensive call.
+    pub fn reach(&self, path: &str) -> Result<(PathClient, PathDescription), ClientError> {
+        let paths = [(0, path.to_owned())];
+        let described = |to: PathClient, replies: Vec<Reply>| {
+            let about = replies.into_iter().next().unwrap_or_default().take()?;
+            Ok((to, about))
+        };
+        let mut reached = self.query_all(&paths, &[DESCRIBE], QUERY_TIMEOUT, described);
+        reached.pop().unwrap_or(Err(ClientError::Timeout))
+    }
+
+    /// Reports to the daemon that the path registered over this connection runs another request.
+    pub(crate) fn changed(&self, line: &str) -> Result<(), ClientError> {
+        let call = Call::new("io.streamline.Changed", &RequestChange { line: line.to_owned() });
+        self.caller.send(&Call { oneway: true, ..call }, &[])
+    }
+
+    /// Registers a path for the lifetime of this connection; the daemon passes connections for the
+    /// path through `admissions`.
+    pub(crate) fn register(
+        &self,
+        path: &Register,
+        admissions: BorrowedFd<'_>,
+    ) -> Result<u32, ClientError> {
+        self.caller.send(&Call::new("io.streamline.Register", path), &[admissions])?;
+        let (reply, _) = self.caller.reply()?;
+        let PathNumber { number } = reply.take()?;
+        Ok(number)
+    }
+}
+
+/// A path with outstanding replies.
+struct PendingReplies {
+    to: PathClient,
+    replies: Vec<Reply>,
+}
+
+impl AsFd for PendingReplies {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.to.as_fd()
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.caller.0.as_fd()
+    }
+}
+
+const ROOT: u32 = 0;
+const ENOENT: i32 = 2;
+const ENOTDIR: i32 = 20;
+const ECONNREFUSED: i32 = 111;

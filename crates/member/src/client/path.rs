@@ -1,0 +1,140 @@
+//! The client of a path's process.
+
+use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
+use super::error::ClientError;
+use crate::protocol::{
+    Change, ChangeReply, CountReply, Counters, Follow, NoParameters, PathDescription, PathUpdate,
+    Tap, TapReport, TapStart,
+};
+use crate::varlink::{Call, MessageError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use sys::local_socket;
+
+/// The method that describes a path.
+pub const DESCRIBE: &str = "io.streamline.path.Describe";
+/// The method that returns the counters of a path.
+pub const COUNT: &str = "io.streamline.path.Count";
+/// The method that ends the sources of a path.
+pub const STOP: &str = "io.streamline.path.Stop";
+
+const ESRCH: i32 = 3;
+
+/// A connection to the process of a path.
+#[derive(Debug)]
+pub struct PathClient {
+    pub(super) caller: Caller,
+    /// Name by which the path was requested.
+    pub(super) path: String,
+    pub(super) process: OwnedFd,
+    pub(super) number: u32,
+    pub(super) uid: u32,
+}
+
+impl PathClient {
+    /// Returns the number of the path.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the owner of the path.
+    #[must_use]
+    pub const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Returns a descriptor of its process, which becomes readable when the process has exited.
+    #[must_use]
+    pub fn process(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    /// Returns the path's description.
+    pub fn describe(&self) -> Result<PathDescription, ClientError> {
+        self.call(DESCRIBE, &NoParameters {})
+    }
+
+    /// Returns the path's counters.
+    pub fn count(&self) -> Result<Counters, ClientError> {
+        let CountReply { counters } = self.call(COUNT, &NoParameters {})?;
+        Ok(counters)
+    }
+
+    /// Ends the sources of the path; blocks already read are still processed.
+    pub fn stop(&self) -> Result<(), ClientError> {
+        let _: serde_json::Value = self.call(STOP, &NoParameters {})?;
+        Ok(())
+    }
+
+    /// Edits the request while it runs. `words` are the arguments of `streamline set`.
+    pub fn change(&self, words: &[String]) -> Result<ChangeReply, ClientError> {
+        let change = Change { words: words.to_vec() };
+        let changed = self.caller.call_long("io.streamline.path.Change", &change);
+        changed.map_err(|error| self.ended(error))
+    }
+
+    /// Taps the output of a node. Returns the start of the tap and a pipe with the frames as a
+    /// capture.
+    pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
+        local_socket::set_timeouts(&self.caller.0, LONG_TIMEOUT)?;
+        self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
+        let answer = self.caller.reply().map_err(|error| self.ended(error));
+        local_socket::set_timeouts(&self.caller.0, CALL_TIMEOUT)?;
+        let (reply, descriptors) = answer?;
+        let began = reply.take()?;
+        let pipe = descriptors.into_iter().next();
+        let none = || ClientError::Malformed(MessageError::Invalid("no pipe came".to_owned()));
+        Ok((began, pipe.ok_or_else(none)?))
+    }
+
+    /// Returns the state of this connection's tap.
+    pub fn tap_report(&self) -> Result<TapReport, ClientError> {
+        self.call("io.streamline.path.Tapped", &NoParameters {})
+    }
+
+    /// Kills its process; succeeds if the process has already exited.
+    pub fn kill(&self) -> Result<(), ClientError> {
+        match local_socket::kill(&self.process) {
+            Err(error) if error.errno == ESRCH => Ok(()),
+            killed => Ok(killed?),
+        }
+    }
+
+    /// Subscribes to the counters, sent every `every`, and to the exit status in the end.
+    pub fn follow(&self, every: Duration) -> Result<(), ClientError> {
+        let every_ms = u64::try_from(every.as_millis()).ok();
+        let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
+        self.caller.send(&Call { more: true, ..call }, &[])
+    }
+
+    /// Returns the next update; blocks unless the socket is readable.
+    pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
+        Ok(self.caller.reply()?.0.take()?)
+    }
+
+    /// Calls any method of the path.
+    pub fn call<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.caller.call(method, parameters).map_err(|error| self.ended(error))
+    }
+
+    /// Reports a hangup as the end of the path, which existed when the connection was made.
+    pub(super) fn ended(&self, error: ClientError) -> ClientError {
+        match error {
+            ClientError::Disconnected => ClientError::PathEnded(self.path.clone()),
+            other => other,
+        }
+    }
+}
+
+impl AsFd for PathClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.caller.0.as_fd()
+    }
+}

@@ -1,0 +1,111 @@
+//! Descriptions, changes and taps of a path.
+
+use serde::{Deserialize, Serialize};
+
+/// Reply to `Describe`: a path and its plan.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PathDescription {
+    /// Number in the daemon's registry.
+    pub number: u32,
+    /// Name that its user chose.
+    pub name: Option<String>,
+    /// Text of its request.
+    pub line: String,
+    /// Process in which it runs.
+    pub process: u32,
+    /// Start time in seconds since 1970.
+    pub started: u64,
+    /// Log file of its output.
+    pub log: Option<String>,
+    /// Nodes of its plan.
+    pub nodes: Vec<Node>,
+    /// Edges of its plan.
+    pub links: Vec<Link>,
+}
+
+/// A node of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name, unique in the plan.
+    pub name: String,
+    /// Name of its space.
+    pub space: String,
+    /// Spaces of all its replicas, including its own; empty if there are none.
+    #[serde(default)]
+    pub copies: Vec<String>,
+}
+
+/// An edge of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Link {
+    /// Index of the upstream node.
+    pub from: usize,
+    /// Index of the downstream node.
+    pub to: usize,
+    /// Classes that the edge carries, as written in the request; empty for a plain pipe.
+    pub classes: String,
+    /// `call`, `ring`, `kernel`, `back` or `pipe`.
+    pub transport: String,
+    /// Capacity in blocks, if it is a ring.
+    pub room: Option<u64>,
+}
+
+/// Parameters of `Change`, which edits a running request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The edit, as the arguments of `streamline set`.
+    pub words: Vec<String>,
+}
+
+/// Reply to `Change`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChangeReply {
+    /// Ledger sentence about the change.
+    pub said: String,
+    /// Text of the request that runs now.
+    pub line: String,
+}
+
+/// Parameters of `Tap`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tap {
+    /// Node whose output is tapped; `None`: the source.
+    pub node: Option<String>,
+    /// Start of the tap: `-5s`, `block:100` or `oldest`; `None`: now.
+    pub from: Option<String>,
+    /// True if the tap is to end rather than skip blocks.
+    pub all: Option<bool>,
+    /// Time without a reader after which the tap ends, in ms.
+    pub patience_ms: Option<u64>,
+}
+
+/// Reply to `Tap`: its start. The frames arrive as a capture through the pipe sent along.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TapStart {
+    /// Sequence number of its first block among those that left the node.
+    pub block: u64,
+    /// Number of frames from the past at the start of the tap.
+    pub past: u64,
+    /// Age of the first retained frame, in ns.
+    pub ago_ns: u64,
+    /// True if the path retains the output of this node.
+    pub remembers: bool,
+}
+
+/// Reply to `Tapped`: the state of the connection's tap.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TapReport {
+    /// Frames written to the pipe.
+    pub frames: u64,
+    /// Frames skipped because the reader was too slow.
+    pub skipped: u64,
+    /// Sequence numbers of the skipped frames: `4211 to 4260, 5000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// Blocks without a frame, or with a link type other than that of the first frame.
+    pub no_frame: u64,
+    /// Reason of the end, once the tap has ended.
+    pub over: Option<String>,
+}

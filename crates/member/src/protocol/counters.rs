@@ -1,0 +1,155 @@
+//! Counters of a path.
+
+use runtime::latency::Latency;
+use runtime::ledger::Amount;
+use serde::{Deserialize, Serialize};
+
+/// The counters of a path.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Running time in ns.
+    pub elapsed_ns: u64,
+    /// Counters of its sources.
+    pub sources: Vec<Source>,
+    /// Counters of all nodes.
+    pub filters: Vec<Filter>,
+    /// Counters of all edges.
+    pub edges: Vec<Edge>,
+    /// Spaces in which it runs.
+    #[serde(default)]
+    pub spaces: Vec<Space>,
+    /// Changes that the path made by itself, with reasons. Programs of older versions report none.
+    #[serde(default)]
+    pub adapted: Vec<String>,
+    /// Latency, if the request bounds it.
+    #[serde(default)]
+    pub latency: Option<Latency>,
+}
+
+/// The counters of a source.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Source {
+    /// Name in the plan.
+    pub name: String,
+    /// Blocks available from the device or file, if known.
+    pub seen: Option<Amount>,
+    /// Blocks emitted into the path.
+    pub given: Amount,
+    /// Losses by place.
+    pub lost: Vec<Loss>,
+}
+
+/// The counters of a filter, source or sink.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Filter {
+    /// Index of its node in the plan.
+    pub node: usize,
+    /// Name in the plan.
+    pub name: String,
+    /// Blocks received.
+    pub taken: Amount,
+    /// Blocks created.
+    pub made: Amount,
+    /// Blocks passed on.
+    pub passed: Amount,
+    /// Blocks that no arc selected.
+    pub unselected: Amount,
+    /// Blocks used up, for example merged into others.
+    pub consumed: Amount,
+    /// Blocks still held.
+    pub held: Amount,
+    /// Losses by reason.
+    pub lost: Vec<Loss>,
+    /// Number of calls, one per batch.
+    pub calls: u64,
+    /// Time spent in the filter in ns; 0 unless measured.
+    pub busy_ns: u64,
+}
+
+/// The counters of an edge between two nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Edge {
+    /// Index of the edge in the plan.
+    pub edge: usize,
+    /// Name of the upstream node.
+    pub from: String,
+    /// Name of the downstream node.
+    pub to: String,
+    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`.
+    pub kind: String,
+    /// Blocks put in, as counted by the upstream side.
+    pub put: Amount,
+    /// Blocks taken out, as counted by the downstream side.
+    pub taken: Amount,
+    /// Blocks inside the edge.
+    pub resident: Amount,
+    /// Losses by reason.
+    pub lost: Vec<Loss>,
+}
+
+/// A number of blocks lost at one place or for one reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Loss {
+    /// The place or reason.
+    pub why: String,
+    /// Number of blocks; `None` if there is no counter.
+    pub blocks: Option<u64>,
+}
+
+/// A space of a path.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Space {
+    /// Name in the plan.
+    pub name: String,
+    /// `thread`, `process` or `engine`.
+    pub kind: String,
+    /// Process in which it runs.
+    pub process: Option<u32>,
+    /// Its thread in that process, if it is a thread.
+    pub thread: Option<u32>,
+    /// Processors on which it may run.
+    pub processors: Vec<usize>,
+    /// `runs`, `sleeps`, `waits`, `stopped` or `ended`, sampled just before the query.
+    pub state: String,
+    /// Resource it waits for, if any.
+    pub waits: Option<String>,
+    /// Processor time of its threads, in ns.
+    pub processor_ns: u64,
+    /// Memory in bytes: of a thread its own pools, of a process its resident set.
+    pub memory: Option<u64>,
+    /// Reason for a missing reply; the counters are then older.
+    pub late: Option<String>,
+}
+
+/// Reply to `Count`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CountReply {
+    /// Counters up to now.
+    pub counters: Counters,
+}
+
+/// Parameters of `Follow`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follow {
+    /// Interval between two replies, in ms.
+    pub every_ms: Option<u64>,
+}
+
+/// Replies to `Follow`: counters while the path runs, in the end its exit status.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PathUpdate {
+    /// Counters up to now.
+    pub counters: Option<Counters>,
+    /// Present in the last reply.
+    pub ended: Option<Ended>,
+}
+
+/// The end of a path.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Ended {
+    /// Exit status of its process.
+    pub status: u8,
+    /// Its report as a sentence.
+    pub report: String,
+}

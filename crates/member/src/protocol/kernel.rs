@@ -1,0 +1,129 @@
+//! Parts of requests that the daemon runs in the kernel, and its programs there.
+
+use runtime::ledger::Amount;
+use serde::{Deserialize, Serialize};
+
+/// Parameters of `Attach`, which runs part of a request in the kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Text of the request.
+    pub line: String,
+    /// The part, in the form of [`engine::kernel::delegation::KernelPart::text`].
+    pub part: String,
+    /// Identity of the caller's network namespace, from [`network`](crate::host::network).
+    pub network: String,
+    /// Version of the calling program.
+    pub version: String,
+    /// The request to replace, once `Switch` is called; see [`AttachReply::switched`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Replacement>,
+}
+
+/// A running request to be replaced, and the filters that the new one continues.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replacement {
+    /// Number of the running request, from [`AttachReply::line`].
+    pub line: u64,
+    /// Steps whose filter continues with its state.
+    pub stays: Vec<CarriedStep>,
+}
+
+/// A filter that keeps its state across a replacement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CarriedStep {
+    /// Index of its step in the old program.
+    pub was: u64,
+    /// Index of its step in the new program.
+    pub is: u64,
+}
+
+/// Replies to `Attach`: first the layout of the memory passed along as descriptors, in the end the
+/// final counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AttachReply {
+    /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::text`].
+    pub layout: Option<String>,
+    /// Number that the daemon assigned to the request.
+    pub line: Option<u64>,
+    /// True if it has replaced another request.
+    pub switched: Option<bool>,
+    /// The final counts, in the form of [`engine::kernel::delegation::FinalCounters::text`].
+    pub ended: Option<String>,
+    /// Reason for a removal that the caller did not request.
+    pub why: Option<String>,
+}
+
+/// Reply to `Sharing`: the kernel programs of the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelPrograms {
+    /// One program per interface and direction in use.
+    pub programs: Vec<KernelProgram>,
+}
+
+/// A kernel program at an interface, shared by the requests of all users.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelProgram {
+    /// Name of the interface.
+    pub interface: String,
+    /// Network namespace of the interface; `None`: the daemon's own.
+    pub netns: Option<String>,
+    /// `received` or `sent`.
+    pub side: String,
+    /// Number of the program in the kernel.
+    pub program: u32,
+    /// Number of times the program was replaced.
+    pub replaced: u64,
+    /// Frames that the program processed, each of them once.
+    pub frames: u64,
+    /// Requests that are visible to the caller.
+    pub lines: Vec<KernelRequest>,
+    /// Filters used by the caller's requests; all filters if the caller is root.
+    pub steps: Vec<KernelStep>,
+    /// Rings for frames: one per user or group, and size.
+    pub rings: Vec<KernelRing>,
+}
+
+/// A request that runs in a kernel program. Counts are `None` unless it belongs to the caller.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelRequest {
+    /// Number of the path that it belongs to.
+    pub path: Option<u32>,
+    /// Its owner.
+    pub uid: u32,
+    /// Frames processed since it was attached.
+    pub taken: Option<u64>,
+    /// Blocks copied to its owner.
+    pub given: Option<Amount>,
+    /// Frames that could not be copied because the ring was full.
+    pub lost: Option<u64>,
+    /// Estimated time in the kernel, in ns per second.
+    pub kernel_ns: Option<u64>,
+}
+
+/// A filter in a kernel program.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelStep {
+    /// Name of the filter.
+    pub name: String,
+    /// Number of requests that use it; it runs once per frame for all of them.
+    pub lines: usize,
+    /// Number of blocks that reached it.
+    pub blocks: u64,
+}
+
+/// A ring for frames.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KernelRing {
+    /// Owner of the ring, if it belongs to one user.
+    pub uid: Option<u32>,
+    /// Group whose requests share the ring (`--share=group:NAME`). With neither user nor group, the
+    /// requests with `--share=world` share it.
+    pub group: Option<String>,
+    /// Capacity in bytes.
+    pub bytes: u64,
+    /// Number of requests that write to it.
+    pub lines: usize,
+}

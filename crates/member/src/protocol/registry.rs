@@ -1,0 +1,154 @@
+//! Paths in the daemon's registry, and the rights of users.
+
+use serde::{Deserialize, Serialize};
+
+/// A path. Fields that the caller may not see are `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Path {
+    /// Number in the daemon's registry.
+    pub number: u32,
+    /// Name that its user chose.
+    pub name: Option<String>,
+    /// Numeric ID of its owner.
+    pub uid: u32,
+    /// Process in which it runs.
+    pub process: Option<i32>,
+    /// Start time in seconds since 1970.
+    pub started: Option<u64>,
+    /// Text of its request.
+    pub line: Option<String>,
+    /// Log file of its output.
+    pub log: Option<String>,
+    /// True if the caller may connect to it.
+    pub yours: bool,
+}
+
+/// Reply to `List`: the paths visible to the caller.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PathList {
+    /// Paths, sorted by number.
+    pub paths: Vec<Path>,
+}
+
+/// Reply to `Watch`: a change in the set of visible paths.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// `present`, `came` or `went`.
+    pub event: String,
+    /// The path concerned.
+    pub path: Path,
+}
+
+/// Parameters of `Register`, which enters a path into the registry.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Register {
+    /// Name that its user chose.
+    pub name: Option<String>,
+    /// Text of its request.
+    pub line: String,
+    /// Log file of its output.
+    pub log: Option<String>,
+    /// Number that a previous daemon assigned to it.
+    pub number: Option<u32>,
+    /// Start time in seconds since 1970.
+    pub started: Option<u64>,
+}
+
+/// Reply to `Register`: the number of the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PathNumber {
+    /// Number in the daemon's registry.
+    pub number: u32,
+}
+
+/// Parameters of `Changed`, by which a path reports a new request to the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestChange {
+    /// Text of the request that runs now.
+    pub line: String,
+}
+
+/// Parameters of `Connect`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connect {
+    /// Name, number, or `UID/NAME` of the path.
+    pub path: String,
+}
+
+/// Reply to `Connect`: the path that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectReply {
+    /// Number of the path.
+    pub number: u32,
+    /// Its owner.
+    pub uid: u32,
+}
+
+/// Parameters of `Admit`, by which the daemon passes a connection to a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admit {
+    /// User at the other end of the connection.
+    pub uid: u32,
+}
+
+/// Reply to `About`: the identity of the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub process: u32,
+    /// User as which it runs.
+    pub uid: u32,
+    /// Start time in seconds since 1970.
+    pub started: u64,
+    /// File of its policy; `None`: the built-in policy.
+    pub policy: Option<String>,
+}
+
+/// Limits of a user, or the user's usage. As a limit, `None` means unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Number of paths running at the same time.
+    pub paths: Option<u64>,
+    /// Number of connections to the daemon.
+    pub connections: Option<u64>,
+    /// Number of rings that the daemon created.
+    pub rings: Option<u64>,
+    /// Bytes in those rings.
+    pub bytes: Option<u64>,
+    /// Number of descriptors that the daemon holds.
+    pub descriptors: Option<u64>,
+    /// Time in the kernel, in ns per second.
+    pub kernel_ns: Option<u64>,
+}
+
+/// Reply to `Allowed`: the rights and limits of the caller.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Permissions {
+    /// True if the caller has no limits.
+    pub everything: bool,
+    /// Limits of the caller.
+    pub quota: Quota,
+    /// Usage of the caller.
+    pub used: Quota,
+    /// Filters that the caller may run in the kernel.
+    pub filters: Vec<String>,
+    /// Interfaces that the caller may watch in the kernel; `*`: all.
+    #[serde(default)]
+    pub interfaces: Vec<String>,
+    /// Release of the kernel in which the daemon runs programs; `None` if it cannot run any.
+    #[serde(default)]
+    pub kernel: Option<String>,
+    /// Reason why the daemon runs no programs.
+    #[serde(default)]
+    pub closed: Option<String>,
+}
+
+/// Maximum length of a registered request, in bytes.
+pub const LINE_MAX: usize = 16 << 10;

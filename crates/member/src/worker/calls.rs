@@ -1,0 +1,164 @@
+//! The methods of the interface `io.streamline.path`.
+
+use super::path::PathInfo;
+use super::service::{COUNTERS_TIMEOUT, Service, UpdateSchedule};
+use super::{counters, spaces, taps};
+use crate::faults;
+use crate::protocol::{Change, ChangeReply, CountReply, Follow, NoParameters};
+use crate::varlink::{Call, Fault, Reply, interface};
+use engine::registry::MachineRegistry;
+use pipeline::binding::SpaceBinding;
+use pipeline::edit::Edit;
+use pipeline::plan::Plan;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Longest wait for spaces to reach a batch boundary; on a busy machine they may not have been
+/// scheduled for a while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Default and minimum interval of updates, in ms.
+const EVERY_MS: (u64, u64) = (1000, 50);
+
+impl Service {
+    /// Executes a call. Returns `None` if replies follow later.
+    pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
+        fn one(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
+            Ok(Some(Reply::new(value)))
+        }
+        let (named, method) = call.parts();
+        if named == interface::SERVICE.name {
+            return one(&interface::service(call, interface::PATH)?);
+        }
+        if named != interface::PATH.name {
+            return Err(Fault::interface(named));
+        }
+        match method {
+            "Describe" => {
+                let NoParameters {} = call.take()?;
+                self.refresh();
+                one(&self.about)
+            }
+            "Count" => {
+                let NoParameters {} = call.take()?;
+                one(&CountReply { counters: self.counters() })
+            }
+            "Change" => {
+                let Change { words } = call.take()?;
+                one(&self.change(&words)?)
+            }
+            "Stop" => {
+                let NoParameters {} = call.take()?;
+                self.shared.stop.notify();
+                one(&serde_json::json!({}))
+            }
+            "Tap" => {
+                let wanted = call.take()?;
+                let (tap, began, pipe) = taps::begin(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.tap = Some(tap);
+                }
+                self.send_with(id, &Reply::new(&began), vec![pipe]);
+                Ok(None)
+            }
+            "Tapped" => {
+                let NoParameters {} = call.take()?;
+                let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
+                one(&taps::tap_report(tap)?)
+            }
+            "Follow" if !call.more => Err(Fault::expected_more()),
+            "Follow" => {
+                let Follow { every_ms } = call.take()?;
+                let every = every_ms.unwrap_or(EVERY_MS.0).clamp(EVERY_MS.1, 3_600_000);
+                let now = sys::clock::monotonic();
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.schedule = Some(UpdateSchedule { every: every * 1_000_000, next: now });
+                }
+                Ok(None)
+            }
+            // Only the daemon admits clients, and over its own socket.
+            "Admit" => Err(Fault::denied()),
+            _ => Err(Fault::method(&call.method)),
+        }
+    }
+
+    /// Edits the request. A request with several unconnected components cannot be edited yet.
+    fn change(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
+        let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
+            let said = self.pin_space(&keep).map_err(|why| refused(&why))?;
+            return Ok(ChangeReply { said, line: self.path.line.clone() });
+        }
+        if let Some(group) = self.path.group.clone() {
+            let edit = Edit::parse(words).map_err(|why| refused(&why))?;
+            let edited = edit
+                .apply(&self.path.line, &MachineRegistry::Local)
+                .map_err(|why| refused(&why))?;
+            let (said, plan) = group.change(&edit).map_err(|why| refused(&why))?;
+            self.set_plan(&plan);
+            return Ok(self.changed(said, edited.text));
+        }
+        let [live] = self.lives.as_slice() else {
+            return Err(refused(&"it has several parts that nothing joins"));
+        };
+        let edit = Edit::parse(words).map_err(|why| refused(&why))?;
+        let mut machine = engine::machine::look();
+        if let Some(kernel) = &self.path.kernel {
+            machine.kernel.clone_from(kernel);
+        }
+        let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
+        let switched = switched.map_err(|why| refused(&why))?;
+        self.refresh();
+        let said = switched.to_string();
+        Ok(self.changed(said, switched.text))
+    }
+
+    /// Pins a space to a processor.
+    fn pin_space(&self, binding: &SpaceBinding) -> Result<String, String> {
+        match &self.path.group {
+            Some(group) => spaces::pin_worker(&group.processes(), binding),
+            None => spaces::pin_space(&self.lives, binding, (&self.path.nodes, COUNTERS_TIMEOUT)),
+        }
+    }
+
+    /// Records the new request and reports it to the daemon.
+    fn changed(&mut self, said: String, line: String) -> ChangeReply {
+        self.about.line.clone_from(&line);
+        self.path.line.clone_from(&line);
+        if let Some(registration) = &self.registration {
+            // If the daemon has just ended, it learns of the change when the path registers again.
+            let _ = registration.client.changed(&line);
+        }
+        ChangeReply { said, line }
+    }
+
+    /// Records the placement of every node.
+    fn set_plan(&mut self, plan: &Plan) {
+        let now = PathInfo::new(&self.path.line, plan);
+        (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
+        (self.path.nodes, self.path.links) = (now.nodes, now.links);
+    }
+
+    /// Refreshes the placement if the path has changed, which it may do by itself.
+    fn refresh(&mut self) {
+        let Some(live) = self.lives.first() else { return };
+        let changes = live.changes();
+        if std::mem::replace(&mut self.changes, changes) == changes {
+            return;
+        }
+        if let Some(plan) = live.plan() {
+            self.set_plan(&plan);
+        }
+    }
+
+    pub(super) fn counters(&mut self) -> crate::protocol::Counters {
+        self.refresh();
+        let elapsed = sys::clock::monotonic().saturating_sub(self.start);
+        match &self.path.group {
+            Some(group) => counters::of_group(&**group, &self.path.nodes, elapsed),
+            None => {
+                let plan = (self.path.nodes.as_slice(), self.path.links.as_slice());
+                counters::counters(&self.lives, plan, elapsed, COUNTERS_TIMEOUT)
+            }
+        }
+    }
+}

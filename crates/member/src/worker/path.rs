@@ -1,0 +1,98 @@
+//! The description of a path to be registered, and the control of its processes.
+
+use crate::protocol::{Link, Node, Register};
+use pipeline::edit::Edit;
+use pipeline::explain;
+use pipeline::plan::{Kernel, Plan, PlannedEdge, Replicas};
+use runtime::latency::Latency;
+use runtime::ledger::Ledger;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The control of a path that runs in several processes.
+pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
+    /// Returns the aggregated ledger, up to the latest counts of each process.
+    fn ledger(&self) -> Ledger;
+
+    /// Returns the aggregated latency of blocks, if the request bounds it.
+    fn latency(&self) -> Option<Latency>;
+
+    /// Returns the name and number of each running process.
+    fn processes(&self) -> Vec<(String, u32)>;
+
+    /// Applies an edit in all processes or in none. Returns the ledger sentence and the new plan,
+    /// or the reason why nothing changed.
+    fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
+}
+
+/// The description of a path to be registered.
+#[derive(Clone, Debug, Default)]
+pub struct PathInfo {
+    /// Name that its user chose.
+    pub name: Option<String>,
+    /// Text of its request.
+    pub line: String,
+    /// Log file of its output.
+    pub log: Option<PathBuf>,
+    /// Nodes of its plan.
+    pub nodes: Vec<Node>,
+    /// Edges of its plan.
+    pub links: Vec<Link>,
+    /// True if filter times are measured even without a connected client.
+    pub timed: bool,
+    /// Kernel that plans assume, if it is not this process's own: a daemon loads programs for it.
+    pub kernel: Option<Kernel>,
+    /// Control of its processes, if there are several.
+    pub group: Option<Arc<dyn WorkerGroup>>,
+}
+
+impl PathInfo {
+    /// Creates the description of a request from its plan, without a name or log file.
+    #[must_use]
+    pub fn new(line: &str, plan: &Plan) -> Self {
+        let names = explain::names(&plan.graph);
+        let space = |node: usize| {
+            let placed = plan.placements.get(node).and_then(|placed| plan.spaces.get(placed.space));
+            placed.map(|space| space.name.clone()).unwrap_or_default()
+        };
+        let copies = |node: usize| {
+            let of = |copied: &&Replicas| copied.nodes.iter().any(|id| id.0 == node);
+            let spaces =
+                plan.replicas.iter().find(of).into_iter().flat_map(|copied| &copied.spaces);
+            spaces.filter_map(|space| Some(plan.spaces.get(*space)?.name.clone())).collect()
+        };
+        let node = |(node, name): (usize, String)| {
+            let (space, copies) = (space(node), copies(node));
+            Node { name, space, copies }
+        };
+        let link = |(number, edge): (usize, &pipeline::graph::Edge)| {
+            let (transport, room) = match plan.edges.get(number) {
+                Some(PlannedEdge::Ring(ring)) => ("ring", Some(ring.entries)),
+                Some(PlannedEdge::Kernel(ring)) => ("kernel", Some(ring.entries)),
+                Some(PlannedEdge::Back) => ("back", None),
+                Some(PlannedEdge::Pipe) => ("pipe", None),
+                Some(PlannedEdge::Call) | None => ("call", None),
+            };
+            let plain = edge.classes.is_plain();
+            Link {
+                from: edge.from.0,
+                to: edge.to.0,
+                classes: if plain { String::new() } else { edge.classes.to_string() },
+                transport: transport.to_owned(),
+                room: room.map(|room| room as u64),
+            }
+        };
+        Self {
+            line: line.to_owned(),
+            nodes: names.into_iter().enumerate().map(node).collect(),
+            links: plan.graph.edges.iter().enumerate().map(link).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn register(&self, number: Option<u32>, started: u64) -> Register {
+        let log = self.log.as_ref().map(|log| log.display().to_string());
+        let (name, line) = (self.name.clone(), self.line.clone());
+        Register { name, line, log, number, started: Some(started) }
+    }
+}

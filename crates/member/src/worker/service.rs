@@ -1,0 +1,314 @@
+//! The thread that serves a path's clients: its event loop and connections.
+
+use super::path::PathInfo;
+use super::registration::{Registration, SEARCH_INTERVAL, Shared};
+use crate::client::Client;
+use crate::connection::{Connection, Received};
+use crate::protocol::{Admit, Ended, PathDescription, PathUpdate};
+use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
+use engine::live::Live;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use sys::local_socket::Framing;
+use sys::watcher::{Interest, WatchEvent, Watcher};
+
+/// The state of the serving thread.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) shared: Arc<Shared>,
+    pub(super) path: PathInfo,
+    pub(super) about: PathDescription,
+    /// Change counter of the path when `about` was written.
+    pub(super) changes: u64,
+    pub(super) lives: Vec<Live>,
+    watcher: Watcher,
+    /// Registration with a daemon; `None` while there is none.
+    pub(super) registration: Option<Registration>,
+    /// Directory of that daemon.
+    directory: PathBuf,
+    /// Monotonic time of the next search for a daemon, in ns.
+    seek: u64,
+    pub(super) clients: BTreeMap<u64, AdmittedClient>,
+    next: u64,
+    pub(super) start: u64,
+    /// True if filter times are measured only because a client is connected.
+    measures: bool,
+}
+
+/// A client that the daemon admitted.
+#[derive(Debug)]
+pub(super) struct AdmittedClient {
+    connection: Connection,
+    pub(super) schedule: Option<UpdateSchedule>,
+    /// Tap of this client; it ends with the connection.
+    pub(super) tap: Option<runtime::space::tap::Tap>,
+}
+
+/// The schedule of a client's updates, in monotonic ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UpdateSchedule {
+    pub(super) every: u64,
+    pub(super) next: u64,
+}
+
+/// Tokens of watched descriptors; client numbers start at `FIRST_CLIENT`.
+const WAKE: u64 = 0;
+const DAEMON: u64 = 1;
+const ADMISSIONS: u64 = 2;
+const FIRST_CLIENT: u64 = 16;
+/// Maximum number of connected clients.
+const CLIENTS_MAX: usize = 64;
+/// Maximum number of messages handled per client and wakeup.
+const MESSAGES_PER_EVENT: usize = 4;
+/// Longest wait for counters.
+pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest wait for followers to read the last update.
+const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Service {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        path: PathInfo,
+        about: PathDescription,
+        lives: Vec<Live>,
+        (directory, registration): (PathBuf, Option<Registration>),
+    ) -> sys::Result<Self> {
+        let watcher = Watcher::new()?;
+        watcher.watch(&shared.wake, WAKE, Interest::Read)?;
+        let mut answering = Self {
+            shared,
+            path,
+            about,
+            changes: 0,
+            lives,
+            watcher,
+            registration: None,
+            directory,
+            seek: 0,
+            clients: BTreeMap::new(),
+            next: FIRST_CLIENT,
+            start: sys::clock::monotonic(),
+            measures: false,
+        };
+        registration.map(|registration| answering.attach(registration)).transpose()?;
+        Ok(answering)
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            if let Some(ended) = self.ended() {
+                return self.finish(&ended);
+            }
+            for event in self.watcher.wait(self.limit()) {
+                match event.number {
+                    WAKE => drop(self.shared.wake.clear()),
+                    DAEMON => self.lose_daemon(),
+                    ADMISSIONS => self.accept_clients(),
+                    id => self.receive(id, event),
+                }
+            }
+            self.send_updates();
+            self.seek_daemon();
+            self.measure();
+        }
+    }
+
+    fn ended(&self) -> Option<Ended> {
+        self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the time until the next update or search; `None`: wait for events alone.
+    fn limit(&self) -> Option<Duration> {
+        let schedule = self.clients.values().filter_map(|client| client.schedule);
+        let next = schedule.map(|schedule| schedule.next);
+        let next = next.chain(self.registration.is_none().then_some(self.seek)).min()?;
+        Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
+    }
+
+    /// Accepts the connections that the daemon passes on.
+    fn accept_clients(&mut self) {
+        loop {
+            let Some(registration) = &mut self.registration else { return };
+            let (bytes, descriptors) = match registration.admissions.next_message() {
+                Received::Pending => return,
+                Received::TooLong | Received::Closed => return self.lose_daemon(),
+                Received::Message(bytes, descriptors) => (bytes, descriptors),
+            };
+            let Ok(call) = Call::read(&bytes) else { return self.lose_daemon() };
+            let admits = call.method == "io.streamline.path.Admit";
+            if admits && call.take::<Admit>().is_ok() && self.clients.len() < CLIENTS_MAX {
+                // Dropping the socket tells a rejected client.
+                let _ = descriptors.into_iter().next().map(|socket| self.admit(socket));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) -> sys::Result<()> {
+        let id = self.next;
+        self.next += 1;
+        let connection = Connection::new(socket, Framing::Packets);
+        self.watcher.watch(&connection, id, Interest::Read)?;
+        self.clients.insert(id, AdmittedClient { connection, schedule: None, tap: None });
+        Ok(())
+    }
+
+    /// Handles events of a client's socket.
+    fn receive(&mut self, id: u64, event: WatchEvent) {
+        if event.writable {
+            self.flush(id);
+        }
+        for _ in 0..MESSAGES_PER_EVENT {
+            let Some(client) = self.clients.get_mut(&id) else { return };
+            match client.connection.next_message() {
+                Received::Pending => return,
+                Received::TooLong | Received::Closed => return self.drop_client(id),
+                Received::Message(bytes, _) => self.message(id, &bytes),
+            }
+        }
+    }
+
+    fn message(&mut self, id: u64, bytes: &[u8]) {
+        let Ok(call) = Call::read(bytes) else { return self.drop_client(id) };
+        let reply = match self.execute(id, &call) {
+            Ok(reply) => reply,
+            Err(fault) => Some(Reply::from(&fault)),
+        };
+        if let Some(reply) = reply.filter(|_| !call.oneway) {
+            self.send(id, &reply);
+        }
+    }
+
+    fn send_updates(&mut self) {
+        let now = sys::clock::monotonic();
+        let due =
+            |client: &AdmittedClient| client.schedule.is_some_and(|schedule| schedule.next <= now);
+        let ids: Vec<u64> =
+            self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let followed = PathUpdate { counters: Some(self.counters()), ended: None };
+        let reply = Reply { continues: true, ..Reply::new(&followed) };
+        for id in ids {
+            if let Some(schedule) = self.clients.get_mut(&id).and_then(|c| c.schedule.as_mut()) {
+                // Missed updates are skipped, not sent in a burst.
+                schedule.next = (schedule.next + schedule.every).max(now);
+            }
+            self.send(id, &reply);
+        }
+    }
+
+    /// Queues a reply; disconnects a client that reads too slowly.
+    fn send(&mut self, id: u64, reply: &Reply) {
+        self.send_with(id, reply, Vec::new());
+    }
+
+    pub(super) fn send_with(&mut self, id: u64, reply: &Reply, descriptors: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let mut text = reply.text();
+        if text.len() > REPLY_MAX {
+            text = Reply::from(&Fault::invalid("the path: it is too large to be told")).text();
+        }
+        let sent = client.connection.send(text, descriptors);
+        if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
+            self.drop_client(id);
+        }
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let flushed = client.connection.flush();
+        if flushed.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
+            self.drop_client(id);
+        }
+    }
+
+    fn drop_client(&mut self, id: u64) {
+        if let Some(client) = self.clients.remove(&id) {
+            // The daemon created this socket and may hold a duplicate for a moment.
+            let _ = self.watcher.forget(&client.connection);
+        }
+    }
+
+    /// Measures the time in filters while any client is connected.
+    fn measure(&mut self) {
+        let wanted = !self.clients.is_empty();
+        if wanted != self.measures && !self.path.timed {
+            self.measures = wanted;
+            self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));
+        }
+    }
+
+    fn attach(&mut self, registration: Registration) -> sys::Result<()> {
+        self.watcher.watch(&registration.client, DAEMON, Interest::Read)?;
+        self.watcher.watch(&registration.admissions, ADMISSIONS, Interest::Read)?;
+        self.about.number = registration.number;
+        self.registration = Some(registration);
+        Ok(())
+    }
+
+    /// Drops the registration; a search for another daemon starts at once.
+    fn lose_daemon(&mut self) {
+        let Some(registration) = self.registration.take() else { return };
+        for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
+            // Closing alone unregisters a descriptor only if no duplicate of it exists.
+            let _ = self.watcher.forget(descriptor);
+        }
+        self.seek = sys::clock::monotonic();
+    }
+
+    /// Registers with another daemon, if one is found.
+    fn seek_daemon(&mut self) {
+        let now = sys::clock::monotonic();
+        if self.registration.is_some() || now < self.seek {
+            return;
+        }
+        let wait = u64::try_from(SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
+        self.seek = now.saturating_add(wait);
+        // Numbers start at 1; 0 means never registered.
+        let number = Some(self.about.number).filter(|number| *number > 0);
+        let register = self.path.register(number, self.about.started);
+        let client = Client::at(&self.directory).or_else(|_| Client::find(None));
+        let registration = client.and_then(|client| Registration::new(client, &register));
+        match registration.map(|registration| self.attach(registration)) {
+            // On any error the next search tries again.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Sends the exit status to all followers. Blocks for up to `FINAL_UPDATE_TIMEOUT` until they
+    /// have read it.
+    fn finish(mut self, ended: &Ended) {
+        // Connections and calls already queued are served first.
+        self.accept_clients();
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            let readable = true;
+            self.receive(id, WatchEvent { number: id, readable, writable: false, gone: false });
+        }
+        let counters = Some(self.counters());
+        let reply = Reply::new(&PathUpdate { counters, ended: Some(ended.clone()) });
+        let follow = self.clients.iter().filter(|(_, client)| client.schedule.is_some());
+        let ids: Vec<u64> = follow.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.send(id, &reply);
+        }
+        let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
+        while self.clients.values().any(|client| client.connection.has_unsent()) {
+            let now = sys::clock::monotonic();
+            if now >= deadline {
+                return;
+            }
+            for event in self.watcher.wait(Some(Duration::from_nanos(deadline - now))) {
+                match event.number {
+                    WAKE => drop(self.shared.wake.clear()),
+                    id if event.gone => self.drop_client(id),
+                    id if event.writable => self.flush(id),
+                    id => self.drop_client(id),
+                }
+            }
+        }
+    }
+}
