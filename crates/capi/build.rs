@@ -1,4 +1,4 @@
-//! Names the library for the linker of C programs, as it is installed.
+//! Sets the soname of the library: the name that C programs linked against it load.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libstreamline.so");

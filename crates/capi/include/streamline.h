@@ -1,36 +1,35 @@
 /*
- * streamline.h: streams between processes behind the interface of Unix files, as local calls; and
- * requests that run beside the program.
+ * streamline.h: streams between processes with the interface of Unix files, as local calls; and
+ * requests that run beside the calling program.
  *
  *     cc program.c -lstreamline            (or `pkg-config --cflags --libs streamline`)
  *
- * Numbers. Every end is a descriptor: it can be polled, and is closed by streamline_close() and by
- * nothing else. read(2), write(2), dup(2) and close(2) know nothing of streams.
+ * Numbers. Every end is a descriptor number that can be polled. Close it with streamline_close()
+ * only; read(2), write(2), dup(2) and close(2) do not work on ends.
  *
- * Errors. As those of system calls: -1 (or a null pointer) and errno. streamline_error() says in
- * words what was the matter with the last call of this thread.
+ * Errors. As for system calls: -1 (or a null pointer) and errno. streamline_error() returns the
+ * message of this thread's last failure.
  *
- *     EIO      a request has failed
- *     EBADF    no end of ours, or one that goes in the other direction; also: closed twice
- *     EFAULT   a null pointer where there must be memory
- *     EINVAL   a number that cannot be; what is meant stands in streamline_error()
- *     EAGAIN   nothing there (no room) and the end does not wait (STREAMLINE_NONBLOCK)
- *     EPIPE    nobody reads any more; or the writer was killed, and its last block has been read
+ *     EIO      a request failed
+ *     EBADF    not an open end, or an end of the other direction; closed twice
+ *     EFAULT   a null pointer where memory is required
+ *     EINVAL   an invalid argument; streamline_error() says which
+ *     EAGAIN   no data or no room, and the end does not wait (STREAMLINE_NONBLOCK)
+ *     EPIPE    no reader is left; or the writer was killed, and its last block has been read
  *     EBUSY    another thread is in a call on the same end
- *     EPROTO   the other side has written what cannot be: close the end
- *     ENOBUFS  the ring was full and its policy is to drop; the block is counted as dropped
- *     EMSGSIZE longer than a block can be; or than the buffer, where a ring overwrites
+ *     EPROTO   the peer violated the protocol: close the end
+ *     ENOBUFS  the ring is full and its policy is to drop; the block is counted as dropped
+ *     EMSGSIZE longer than a block can be; or, if the ring overwrites, than the buffer
  *
- * Cost. Nothing here makes a system call as long as neither side has to wait, and none is made to
- * wake a side that is awake.
+ * Cost. A call makes no system call unless one side has to wait or to be woken.
  *
- * Threads. Different ends may be used by different threads at the same time; one end by one thread
- * at a time: who comes second gets EBUSY and does no harm. streamline_error() is per thread.
+ * Threads. Different ends may be used by different threads at the same time. An end may be used by
+ * one thread at a time: a second one gets EBUSY. streamline_error() is per thread.
  *
- * fork. An end belongs to the process that used it first: an end of streamline_mpipe() that nobody
- * has read from or written to is inherited over fork and exec and sent over sockets like any
- * descriptor; what was opened before a fork must not be used on both sides of it. Names are
- * answered by a thread, and threads do not live over fork: create names after it.
+ * fork. An end belongs to the process that first used it. An unused end of streamline_mpipe() is
+ * inherited over fork and exec and can be sent over sockets, like any descriptor; an end opened
+ * before a fork must not be used on both sides. Create names after a fork: a thread serves them, and
+ * threads do not survive a fork.
  */
 
 #ifndef STREAMLINE_H
@@ -41,41 +40,41 @@
 #include <sys/types.h>
 
 /*
- The writer waits for the slowest reader.
+ Policy: the writer waits for the slowest reader.
  */
 #define STREAMLINE_BLOCK 0
 
 /*
- The newest block is dropped and counted.
+ Policy: if the ring is full, the new block is dropped and counted.
  */
 #define STREAMLINE_DROP_NEW 1
 
 /*
- The oldest block is overwritten; a reader that comes too late loses it.
+ Policy: the oldest block is overwritten; a slow reader loses it.
  */
 #define STREAMLINE_OVERWRITE 2
 
 /*
- To streamline_open(): read.
+ Flag of streamline_open(): open for reading.
  */
 #define STREAMLINE_READ 0
 
 /*
- To streamline_open(): write, to an inbox or a region.
+ Flag of streamline_open(): open an inbox or a region for writing.
  */
 #define STREAMLINE_WRITE 1
 
 /*
- To streamline_open(): the end never waits.
+ Flag of streamline_open(): calls on the end never wait.
  */
 #define STREAMLINE_NONBLOCK 4
 
 /*
- The shape of a stream. Zeros stand for what is best for most.
+ The configuration of a stream. A field that is 0 selects its default.
  */
 typedef struct streamline_config {
     /*
-     Bytes of the ring, rounded up to a power of two; 0: 1 MB.
+     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB.
      */
     uint64_t capacity;
     /*
@@ -83,31 +82,31 @@ typedef struct streamline_config {
      */
     int32_t policy;
     /*
-     Permission bits of those who may open it; 0: 0600, this user alone.
+     Permission bits for readers; 0: 0600, this user alone.
      */
     uint32_t mode;
     /*
-     Simultaneous readers at most; 0: 32.
+     Maximum number of readers at a time; 0: 32.
      */
     uint32_t readers;
     /*
-     Readers of any one user but the owner at most; 0: 8.
+     Maximum number of readers of any user but the owner; 0: 8.
      */
     uint32_t readers_of_one_stranger;
     /*
-     After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
-     (32) is several times faster for small blocks; then call streamline_flush() before waiting
-     for an answer.
+     Number of blocks after which they are published to readers. 0 or 1: each write at once. A
+     larger value (32) is several times faster for small blocks, but needs streamline_flush()
+     before waiting for a reply.
      */
     uint32_t every;
 } streamline_config;
 
 /*
- Wishes about a run that its request does not say. Zeros and null pointers stand for none.
+ Options of a run beside its request. A field that is 0 or null is not set.
  */
 typedef struct streamline_options {
     /*
-     Ends the run when its sinks have taken this many blocks.
+     Ends the run after its sinks have received this many blocks.
      */
     uint64_t count;
     /*
@@ -115,16 +114,16 @@ typedef struct streamline_options {
      */
     uint64_t time_ms;
     /*
-     The name under which the daemon knows it; then there must be one.
+     Name of the run at the daemon; fails without a daemon.
      */
     const char *name;
     /*
-     A program that serves as a worker (`--engines`) and runs untrusted filters: the command
-     `streamline`. Without, requests for those are refused: this program is never started again.
+     Program that runs worker processes (`--engines`) and untrusted filters: the command
+     `streamline`. If null, requests that need one fail; this program is never started again.
      */
     const char *helper;
     /*
-     1: without the daemon of the machine, if there is one.
+     1: does not register with the daemon of the machine.
      */
     int32_t embedded;
 } streamline_options;
@@ -134,82 +133,83 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Creates a stream and opens its writing end. Others open it by `name` (letters, digits, dots,
- hyphens and underscores, at most 64) as long as this end is open; they start at now. Names live
- in the process and in its network namespace; nothing is left behind.
+ Creates a stream and returns its writing end. Readers open it by `name` (letters, digits, dots,
+ hyphens and underscores, at most 64) while this end is open, and receive what is written from
+ then on. The name belongs to this process and its network namespace, and vanishes with the
+ process.
 
- EEXIST: the name is taken. config may be null.
+ Fails with EEXIST if the name is taken. config may be null.
  */
 int streamline_create(const char *name,
                       const struct streamline_config *config);
 
 /*
- Creates a region of `bytes` bytes that others open by name. mode: who may read it, and write to
- it (0600, 0644, 0666, ...). The name is given back when the process ends.
+ Creates a region of `bytes` bytes, which others open by name. mode: permission bits for readers
+ and writers (0600, 0644, 0666, ...). The name vanishes with the process.
  */
 int streamline_create_region(const char *name,
                              size_t bytes,
                              unsigned int mode);
 
 /*
- Creates an inbox: others open it by name to write to it (STREAMLINE_WRITE), each in a stream of
- its own, which streamline_accept() hands out. mode: who may write (0200 and so on).
+ Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
+ its own, which streamline_accept() returns. mode: permission bits for writers (0200, ...).
  */
 int streamline_create_inbox(const char *name,
                             unsigned int mode);
 
 /*
- The reading end of the next one who writes to an inbox. Waits for at most timeout_ms
- milliseconds; -1: for ever. EAGAIN: nobody came.
+ Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
+ milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
  */
 int streamline_accept(int inbox,
                       int timeout_ms);
 
 /*
- Opens a stream or a region, or an inbox to write to it: "NAME" of this user, or "UID/NAME" of
- another one. The permission is checked here, once.
+ Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
+ another user. Permissions are checked here, once.
 
- ENOENT: nobody has the name. EACCES: it is not for us. EPERM: somebody keeps the name to whom it
- does not belong. EUSERS: it has as many readers as its creator lets in. ETIMEDOUT: its creator
- does not answer.
+ Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
+ holds a name of another user, EUSERS if the stream has its maximum number of readers, and
+ ETIMEDOUT if the creator does not reply.
  */
 int streamline_open(const char *name,
                     int flags);
 
 /*
- Makes a multiway pipe: fds[0] writes, fds[1] to fds[num - 1] read, each at its own place. The
- ends are inherited over fork and exec, and can be sent over sockets. Each is opened by the first
- call that uses it: until fds[0] is written to (or flushed), readers wait. Unused ends are closed
- by streamline_close(), too, as those of a pipe are.
+ Creates a multiway pipe: fds[0] writes, and fds[1] to fds[num - 1] read, each at its own
+ position. The ends are inherited over fork and exec, and can be sent over sockets. The first
+ call on an end opens it; readers wait until fds[0] has been written to or flushed. Close unused
+ ends with streamline_close(), as those of a pipe.
  */
 int streamline_mpipe(int *fds,
                      int num);
 
 /*
- As streamline_mpipe(), with a ring of this shape. config may be null.
+ Creates a multiway pipe like streamline_mpipe(), with a configuration, which may be null.
  */
 int streamline_mpipe_with(int *fds,
                           int num,
                           const struct streamline_config *config);
 
 /*
- Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0:
- the stream has ended. A ring that overwrites gives whole blocks, one at a time.
+ Reads up to count bytes, like read(2); waits until there are some. Returns 0 at the end of the
+ stream. From a ring that overwrites, reads one whole block.
  */
 ptrdiff_t streamline_read(int fd,
                           void *buf,
                           size_t count);
 
 /*
- Writes count bytes: as one block, or as several where they are more than half of the ring; waits
- for room where the policy is to block.
+ Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
+ if the policy is STREAMLINE_BLOCK.
  */
 ptrdiff_t streamline_write(int fd,
                            const void *buf,
                            size_t count);
 
 /*
- Reads from a region, at this place; less where the region ends.
+ Reads from a region at this offset. Returns fewer bytes at the end of the region.
  */
 ptrdiff_t streamline_pread(int fd,
                            void *buf,
@@ -217,7 +217,7 @@ ptrdiff_t streamline_pread(int fd,
                            uint64_t offset);
 
 /*
- Writes to a region, at this place; less where the region ends.
+ Writes to a region at this offset. Returns fewer bytes at the end of the region.
  */
 ptrdiff_t streamline_pwrite(int fd,
                             const void *buf,
@@ -225,42 +225,41 @@ ptrdiff_t streamline_pwrite(int fd,
                             uint64_t offset);
 
 /*
- Reads without taking: *data points to what comes next, at most count bytes of it, and the answer
- says how many there are; 0: the stream has ended. Good until the next call on this end; between
- processes it is a copy, because the writer may be a stranger. streamline_release() takes it.
+ Reads without consuming: sets *data to the next bytes and returns their number, at most count; 0
+ at the end of the stream. The bytes are valid until the next call on this end; between processes
+ they are a copy, because the writer may be untrusted. Consume them with streamline_release().
  */
 ptrdiff_t streamline_peek(int fd,
                           const char **data,
                           size_t count);
 
 /*
- Takes count bytes of what was peeked at.
+ Consumes count bytes after streamline_peek().
  */
 int streamline_release(int fd,
                        size_t count);
 
 /*
- Room for a block of up to count bytes, in the ring itself: fill it, then call
- streamline_commit(), with nothing in between on this end. Null: errno says why.
+ Reserves room for a block of up to count bytes in the ring itself. Fill it and call
+ streamline_commit() before any other call on this end. Returns null on failure.
  */
 void *streamline_reserve(int fd,
                          size_t count);
 
 /*
- Writes the first count bytes of what was reserved as one block.
+ Writes the first count bytes of the reserved room as one block.
  */
 int streamline_commit(int fd,
                       size_t count);
 
 /*
- Opens what a filter shows that stands in a running line with `state=NAME`: "NAME" of this user,
- or "UID/NAME" of another one. It is a table: rows of numbers under columns with names and units,
- one row for each session of the filter. The path is neither asked nor held up, and needs no
- daemon.
+ Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
+ user, or "UID/NAME" of another user. It is a table of numbers: columns with names and units, and
+ a row per session of the filter. The path is not slowed down, and no daemon is needed.
 
- The descriptor hangs up when the writer is gone; what it had written can still be read.
+ The descriptor hangs up when the writer is gone; its last state can still be read.
 
- Errors: as those of streamline_open().
+ Fails like streamline_open().
  */
 int streamline_state_open(const char *name);
 
@@ -270,8 +269,8 @@ int streamline_state_open(const char *name);
 ptrdiff_t streamline_state_columns(int fd);
 
 /*
- Writes the name of a column (from 0 on) as a string into buf, cut where it has no room for it;
- answers how long it is. ENOENT: there is no such column.
+ Writes the name of a column (from 0) as a string into buf, truncated if it does not fit, and
+ returns its full length. Fails with ENOENT if there is no such column.
  */
 ptrdiff_t streamline_state_name(int fd,
                                 size_t column,
@@ -279,7 +278,7 @@ ptrdiff_t streamline_state_name(int fd,
                                 size_t count);
 
 /*
- The same for its unit: "blocks", "bytes", "ns"; empty where a number means itself.
+ Writes the unit of a column like streamline_state_name(): "blocks", "bytes", "ns", or empty.
  */
 ptrdiff_t streamline_state_unit(int fd,
                                 size_t column,
@@ -287,13 +286,12 @@ ptrdiff_t streamline_state_unit(int fd,
                                 size_t count);
 
 /*
- Copies all rows as they are now; answers how many there are. No row is half of one moment and
- half of another.
+ Copies all rows and returns their number. Each row is a consistent snapshot.
  */
 ptrdiff_t streamline_state_look(int fd);
 
 /*
- Writes a number of what was copied last to *value. ENOENT: there is no such row or column.
+ Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
  */
 int streamline_state_number(int fd,
                             size_t row,
@@ -301,91 +299,91 @@ int streamline_state_number(int fd,
                             uint64_t *value);
 
 /*
- Shows readers all that was written, and wakes those that wait. Needed only where the
- configuration says that not every write is shown at once.
+ Publishes all blocks written so far and wakes waiting readers. Only needed if the configuration
+ defers publishing (`every`).
  */
 int streamline_flush(int fd);
 
 /*
- The number of readers that were evicted because they wrote a position that they cannot have.
- The others lose nothing by it, and no call of the writer fails.
+ Returns the number of readers that were evicted for writing an impossible position. Other
+ readers lose nothing, and calls of the writer do not fail.
  */
 ptrdiff_t streamline_evicted(int fd);
 
 /*
- Moves up to count bytes from one end to another one, by pointers where both ends know them;
- waits until there is something. 0: the source has ended.
+ Moves up to count bytes from one end to another, by pointers where possible; waits until there
+ are some. Returns 0 at the end of the source.
  */
 ptrdiff_t streamline_splice(int from,
                             int to,
                             size_t count);
 
 /*
- Waits until there is something to read (or the end), or room to write, or until who showed a
- state is gone, for at most timeout_ms
- milliseconds; -1: for ever; for room it always waits for ever. 1: ready. 0: nothing in time.
+ Waits until an end can be read (or is at its end) or written, or until the writer of a state is
+ gone. Waits at most timeout_ms milliseconds, without limit if -1; for room always without limit.
+ Returns 1 if ready, 0 after the timeout.
 
- To wait for several ends at once: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2)
- the descriptors for POLLIN. Only after EAGAIN is a reading end made readable when something
- comes.
+ To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
+ descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
  */
 int streamline_wait(int fd,
                     int timeout_ms);
 
 /*
- Has an end wait (0) or never wait (1).
+ Makes calls on an end wait (0) or fail with EAGAIN (1).
  */
 int streamline_nonblock(int fd,
                         int on);
 
 /*
- Closes an end: readers get what is there and then the end; a writer waits for this reader no
- longer. EBADF: it is none, or was closed before.
+ Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
+ this reader. Fails with EBADF if it is no open end.
  */
 int streamline_close(int fd);
 
 /*
- Returns the message of this thread's last failure: a sentence without a full stop, valid until
- the next failure; empty if there was none.
+ Returns the message of this thread's last failure, without a full stop, valid until the next
+ failure; empty if there was none.
  */
 const char *streamline_error(void);
 
 /*
- Opens a request in the language of the shell, such as `rx eth0 | tcp | http |exchange weblog
+ Opens a request in the language of the command, such as `rx eth0 | tcp | http |exchange weblog
  PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
- when it has ended; streamline_wait() waits for that, streamline_close() stops it.
+ when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 
- EINVAL: the request has mistakes, which streamline_error() shows at their places. No signal
- handler is installed, and nothing is printed but by sinks that the request names. options may be
+ Fails with EINVAL if the request has errors; streamline_error() then shows them with their
+ places. Installs no signal handler, and prints nothing but the output of sinks. options may be
  null.
  */
 int streamline_run(const char *request,
                    const struct streamline_options *options);
 
 /*
- Makes an end of this program for a request, which names it by the path that is written into
- `path` (at least 32 bytes) in place of a file. Returns a plain descriptor, for read(2), write(2)
- and close(2): STREAMLINE_READ: this program reads what a sink writes; STREAMLINE_WRITE: it
- writes what a source reads. The other side belongs to the next request that names the path.
+ Creates an end between this program and a request. Writes a path into `path` (at least 32
+ bytes), which the request uses in place of a file name. Returns a plain descriptor for read(2),
+ write(2) and close(2): with STREAMLINE_READ this program reads what a sink writes, with
+ STREAMLINE_WRITE it writes what a source reads. The other side goes to the next request that
+ names the path.
  */
 int streamline_end(int direction,
                    char *path,
                    size_t size);
 
 /*
- Lets the sources of a request end: what is under way drains.
+ Stops the sources of a request; blocks on their way are still processed.
  */
 int streamline_stop(int run);
 
 /*
- Waits until a request has ended. EIO: it failed, or its ledger does not balance;
- streamline_error() says why. Close its number after that.
+ Waits until a request has ended. Fails with EIO if it failed or if its ledger does not balance;
+ streamline_error() gives the reason. Close its number afterwards.
  */
 int streamline_finish(int run);
 
 /*
- Writes the ledger of a request, so far or of its end, as one object of JSON into `out`: the form
- of `streamline run --json`, as a string, cut where it does not fit. Returns its length.
+ Writes the ledger of a request, current or final, as a JSON object into `out`: a string in the
+ format of `streamline run --json`, truncated if it does not fit. Returns its full length.
  */
 ptrdiff_t streamline_report(int run,
                             char *out,

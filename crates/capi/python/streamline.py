@@ -6,8 +6,9 @@
             print(line, end="")
     print(path.report()["lost"])
 
-One file over libstreamline (STREAMLINE_LIBRARY names another one). Nothing is printed, and no signal
-handler is installed; mistakes of a request are streamline.Error, each at its place.
+A single file on top of libstreamline (the environment variable STREAMLINE_LIBRARY overrides its
+path). Prints nothing and installs no signal handler. An invalid request raises streamline.Error,
+whose message shows each error at its place.
 """
 
 import ctypes
@@ -20,7 +21,7 @@ __all__ = ["Error", "Run", "input", "output", "run"]
 
 
 class Error(OSError):
-    """A call failed: errno, and a sentence."""
+    """The failure of a call: errno and a message."""
 
 
 class _Options(ctypes.Structure):
@@ -56,7 +57,7 @@ def _done(answer):
 
 
 class _End(io.TextIOWrapper):
-    """A text stream; `path` is its name in a request, `buffer` gives bytes."""
+    """A text stream. `path` is its name in a request; `buffer` is the binary stream."""
 
     path = ""
 
@@ -70,28 +71,28 @@ def _end(direction, mode):
 
 
 def output():
-    """Makes an end from which this program reads what a sink writes."""
+    """Creates an end from which this program reads the output of a sink."""
     return _end(_READ, "rb")
 
 
 def input():
-    """Makes an end into which this program writes what a source reads; close() ends the source."""
+    """Creates an end to which this program writes the input of a source; close() ends the source."""
     return _end(_WRITE, "wb")
 
 
 class Run:
-    """A request that runs. Leaving its `with` block stops it and waits for its end."""
+    """A running request. Leaving its `with` block stops it and waits for its end."""
 
     def __init__(self, number):
         self._number = number
         self._last = None
 
     def fileno(self):
-        """The descriptor that becomes readable when the request has ended."""
+        """Returns the descriptor, which becomes readable when the request has ended."""
         return self._number
 
     def stop(self):
-        """Lets the sources end: what is under way drains."""
+        """Stops the sources; blocks on their way are still processed."""
         _done(_library.streamline_stop(self._number))
 
     def wait(self):
@@ -99,7 +100,7 @@ class Run:
         _done(_library.streamline_finish(self._number))
 
     def report(self):
-        """The ledger, so far or of the end: the form of `streamline run --json`."""
+        """Returns the ledger, current or final, in the format of `streamline run --json`."""
         if self._number < 0:
             return self._last
         size = 1 << 16

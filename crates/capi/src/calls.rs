@@ -1,9 +1,9 @@
-//! The calls, with slices instead of pointers.
+//! The calls of the file interface, with slices instead of pointers.
 
 use crate::config::streamline_config;
-use crate::end::{End, Kind, Reader, Region, Writer};
+use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end};
-use crate::table::{self, Used, add, copy, not_ours};
+use crate::table::{self, LockedEntry, add, copy, not_ours};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::Policy;
@@ -16,29 +16,32 @@ use std::time::Duration;
 use sys::process::identity;
 use sys::raw_fd;
 
-/// Reads the configuration of a C program; null selects the defaults.
-pub(crate) fn shape(config: Option<&streamline_config>) -> Outcome<(Config, bool)> {
-    let Some(asked) = config else { return Ok((Config { every: 1, ..plain()? }, true)) };
-    let policy = match asked.policy {
+/// Converts a configuration from C; `None` selects the defaults. The second result is true if each
+/// write is published at once.
+pub(crate) fn shape(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
+    let Some(requested) = requested else {
+        return Ok((Config { every: 1, ..default_config()? }, true));
+    };
+    let policy = match requested.policy {
         0 => Policy::Block,
         1 => Policy::DropNew,
         2 => Policy::Overwrite,
         other => return Err(Failure::invalid(format!("there is no policy {other}"))),
     };
-    let plain = plain()?.policy(policy);
-    let sized = match usize::try_from(asked.capacity) {
-        Ok(0) => plain,
-        Ok(bytes) if bytes <= CAPACITY_MAX => plain.capacity(bytes),
-        _ => return Err(Failure::invalid(format!("a ring of {} bytes", asked.capacity))),
+    let config = default_config()?.policy(policy);
+    let sized = match usize::try_from(requested.capacity) {
+        Ok(0) => config,
+        Ok(bytes) if bytes <= CAPACITY_MAX => config.capacity(bytes),
+        _ => return Err(Failure::invalid(format!("a ring of {} bytes", requested.capacity))),
     };
-    let every = asked.every.max(1) as usize;
+    let every = requested.every.max(1) as usize;
     Ok((Config { every, ..sized }, every == 1))
 }
 
-/// The largest ring that a C program gets.
+/// The maximum capacity of a ring or region, in bytes.
 const CAPACITY_MAX: usize = 1 << 36;
 
-fn plain() -> Outcome<Config> {
+fn default_config() -> Outcome<Config> {
     let id = DbufId::new(1).ok_or_else(|| Failure::invalid("no id"))?;
     Ok(Config::new(id))
 }
@@ -47,8 +50,8 @@ fn access(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// The host of this process's names: made with the first name, and anew after a fork, because the
-/// parent's thread does not live in the child.
+/// The thread of this process that serves its names to other processes. Created with the first
+/// name, and again after a fork, because a child does not inherit the thread.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
 fn with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
@@ -57,7 +60,7 @@ fn with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
     if host.as_ref().is_none_or(|(of, _)| *of != process) {
         let new = Host::open()?;
         if let Some((_, parents)) = host.replace((process, new)) {
-            // Its thread is the parent's: there is nobody to wait for.
+            // The host's thread exists only in the parent, so joining it here would hang.
             std::mem::forget(parents);
         }
     }
@@ -78,7 +81,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
     });
     let mode = if mode == 0 { 0o600 } else { mode };
     let output = with_host(|host| host.create(name, access(mode), &shape, limits))?;
-    add(Kind::Writer(Writer::new(output, eager)), None)
+    add(EndKind::Writer(Writer::new(output, eager)), None)
 }
 
 pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32> {
@@ -86,13 +89,13 @@ pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32>
         return Err(Failure::invalid(format!("a region of {bytes} bytes")));
     }
     let memory = with_host(|host| host.create_region(name, access(mode), bytes))?;
-    add(Kind::Region(Region { memory, at: 0 }), None)
+    add(EndKind::Region(Region { memory, at: 0 }), None)
 }
 
 pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
     let inbox = with_host(|host| host.create_inbox(name, access(mode)))?;
-    let bell = copy(&inbox)?;
-    add(Kind::Inbox(inbox), Some(bell))
+    let doorbell = copy(&inbox)?;
+    add(EndKind::Inbox(inbox), Some(doorbell))
 }
 
 pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
@@ -100,7 +103,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let nonblocking = used.end().is_some_and(|end| end.nonblocking);
     let limit = if nonblocking { Some(Duration::ZERO) } else { limit };
     let arrival = match used.end().map(|end| &end.kind) {
-        Some(Kind::Inbox(inbox)) => inbox.accept(limit)?,
+        Some(EndKind::Inbox(inbox)) => inbox.accept(limit)?,
         Some(_) => return Err(wrong_end("an inbox")),
         None => return Err(not_ours(fd)),
     };
@@ -116,13 +119,13 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
     match (name::opened(&address)?, write) {
         (Opened::Stream(input), false) => reader(*input),
         (Opened::Region(memory), write) if !write || memory.is_writable() => {
-            add(Kind::Region(Region { memory, at: 0 }), None)
+            add(EndKind::Region(Region { memory, at: 0 }), None)
         }
         (Opened::Region(_), _) => Err(Error::ReadOnly.into()),
-        // What was opened is let go, and opened for writing.
+        // The inbox was opened for reading; open it again for writing.
         (Opened::Inbox(_), true) => {
             let output = name::open_write(name, &shape)?;
-            add(Kind::Writer(Writer::new(output, eager)), None)
+            add(EndKind::Writer(Writer::new(output, eager)), None)
         }
         (Opened::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
         (Opened::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
@@ -130,8 +133,8 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
 }
 
 fn reader(input: buffer::stream::Input) -> Outcome<i32> {
-    let bell = copy(&input)?;
-    add(Kind::Reader(Reader::new(input)), Some(bell))
+    let doorbell = copy(&input)?;
+    add(EndKind::Reader(Reader::new(input)), Some(doorbell))
 }
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {
@@ -144,44 +147,45 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
     Ok(())
 }
 
-/// An end that may be that of a multiway pipe which nobody has used yet: then it is opened now.
-fn used(fd: i32, write: bool) -> Outcome<Used> {
+/// Locks the end with this descriptor number. If it is an unused end of a multiway pipe, opens it
+/// first.
+fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     let mut used = table::place(fd)?;
     if used.end().is_none() {
-        used.put(End::new(adopted(fd, write)?));
+        used.put(End::new(open_unused(fd, write)?));
     }
     Ok(used)
 }
 
 #[cold]
-fn adopted(fd: i32, write: bool) -> Outcome<Kind> {
+fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::copy(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
         return Err(not_ours(fd));
     }
     if write {
         let (output, every) = mpipe::open_write(own)?;
-        return Ok(Kind::Writer(Writer::new(output, every == 1)));
+        return Ok(EndKind::Writer(Writer::new(output, every == 1)));
     }
     match mpipe::open_read(own)? {
-        Some(input) => Ok(Kind::Reader(Reader::new(input))),
-        None => Ok(Kind::Closed),
+        Some(input) => Ok(EndKind::Reader(Reader::new(input))),
+        None => Ok(EndKind::Closed),
     }
 }
 
 #[inline]
 pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
-    let mut used = used(fd, false)?;
+    let mut used = locked_end(fd, false)?;
     let Some(End { kind, nonblocking }) = used.end() else { return Err(not_ours(fd)) };
     match kind {
-        Kind::Reader(reader) => reader.read(out, *nonblocking),
-        Kind::Region(region) => {
+        EndKind::Reader(reader) => reader.read(out, *nonblocking),
+        EndKind::Region(region) => {
             let count = region.read(region.at, out)?;
             region.at += count as u64;
             Ok(count)
         }
-        Kind::Closed => Ok(0),
-        Kind::Writer(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Run(_) => {
+        EndKind::Closed => Ok(0),
+        EndKind::Writer(_) | EndKind::Inbox(_) | EndKind::State(_) | EndKind::Run(_) => {
             Err(wrong_end("one to read from"))
         }
     }
@@ -189,24 +193,26 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
 
 #[inline]
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
-    let mut used = used(fd, true)?;
+    let mut used = locked_end(fd, true)?;
     let Some(End { kind, nonblocking }) = used.end() else { return Err(not_ours(fd)) };
     match kind {
-        Kind::Writer(writer) => writer.write(bytes, *nonblocking),
-        Kind::Region(region) => {
+        EndKind::Writer(writer) => writer.write(bytes, *nonblocking),
+        EndKind::Region(region) => {
             let count = region.write(region.at, bytes)?;
             region.at += count as u64;
             Ok(count)
         }
-        Kind::Reader(_) | Kind::Inbox(_) | Kind::State(_) | Kind::Run(_) | Kind::Closed => {
-            Err(wrong_end("one to write to"))
-        }
+        EndKind::Reader(_)
+        | EndKind::Inbox(_)
+        | EndKind::State(_)
+        | EndKind::Run(_)
+        | EndKind::Closed => Err(wrong_end("one to write to")),
     }
 }
 
 pub(crate) fn read_at(fd: i32, at: u64, out: &mut [u8]) -> Outcome<usize> {
     match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(Kind::Region(region)) => region.read(at, out),
+        Some(EndKind::Region(region)) => region.read(at, out),
         Some(_) => Err(wrong_end("a region")),
         None => Err(not_ours(fd)),
     }
@@ -214,21 +220,21 @@ pub(crate) fn read_at(fd: i32, at: u64, out: &mut [u8]) -> Outcome<usize> {
 
 pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
     match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(Kind::Region(region)) => region.write(at, bytes),
+        Some(EndKind::Region(region)) => region.write(at, bytes),
         Some(_) => Err(wrong_end("a region")),
         None => Err(not_ours(fd)),
     }
 }
 
-/// Answers where what can be looked at begins, and how long it is.
+/// Returns the address and the length of the bytes that can be read; valid until the next call.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
-    let mut used = used(fd, false)?;
+    let mut used = locked_end(fd, false)?;
     match used.end() {
-        Some(End { kind: Kind::Reader(reader), nonblocking }) => {
-            let seen = reader.peek(*nonblocking)?;
-            Ok((seen.as_ptr(), seen.len().min(longest)))
+        Some(End { kind: EndKind::Reader(reader), nonblocking }) => {
+            let bytes = reader.peek(*nonblocking)?;
+            Ok((bytes.as_ptr(), bytes.len().min(longest)))
         }
-        Some(End { kind: Kind::Closed, .. }) => Ok((std::ptr::null(), 0)),
+        Some(End { kind: EndKind::Closed, .. }) => Ok((std::ptr::null(), 0)),
         Some(_) => Err(wrong_end("one to read from")),
         None => Err(not_ours(fd)),
     }
@@ -236,7 +242,7 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
     match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(Kind::Reader(reader)) => {
+        Some(EndKind::Reader(reader)) => {
             reader.release(count);
             Ok(())
         }
@@ -246,9 +252,9 @@ pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
 }
 
 pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
-    let mut used = used(fd, true)?;
+    let mut used = locked_end(fd, true)?;
     match used.end() {
-        Some(End { kind: Kind::Writer(writer), nonblocking }) => {
+        Some(End { kind: EndKind::Writer(writer), nonblocking }) => {
             writer.reserve(length, !*nonblocking)
         }
         Some(_) => Err(wrong_end("one to write to")),
@@ -258,16 +264,16 @@ pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
 
 pub(crate) fn commit(fd: i32, count: usize) -> Outcome<()> {
     match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(Kind::Writer(writer)) => writer.commit(count),
+        Some(EndKind::Writer(writer)) => writer.commit(count),
         Some(_) => Err(wrong_end("one to write to")),
         None => Err(not_ours(fd)),
     }
 }
 
 pub(crate) fn flush(fd: i32) -> Outcome<()> {
-    let mut used = used(fd, true)?;
+    let mut used = locked_end(fd, true)?;
     match used.end().map(|end| &mut end.kind) {
-        Some(Kind::Writer(writer)) => {
+        Some(EndKind::Writer(writer)) => {
             writer.output.flush();
             Ok(())
         }
@@ -276,10 +282,10 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
     }
 }
 
-/// Returns the number of readers that were evicted from a stream written here.
+/// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
     match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(Kind::Writer(writer)) => {
+        Some(EndKind::Writer(writer)) => {
             Ok(usize::try_from(writer.output.evicted()).unwrap_or(usize::MAX))
         }
         Some(_) => Err(wrong_end("one to write to")),
@@ -287,18 +293,20 @@ pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
     }
 }
 
-/// Waits until there is something to read, or room for a block of one byte.
+/// Waits until the end is ready. A reader is ready with input or at the end of its stream, a writer
+/// with room for one byte (waits without limit), an inbox with a new writer, a state when its
+/// writer is gone, a run when it has ended. Returns false after `limit`.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::place(fd)?;
     match used.end().map(|end| &mut end.kind) {
-        Some(Kind::Reader(reader)) => reader.wait(limit),
-        Some(Kind::Writer(writer)) => writer.wait(),
-        Some(Kind::Inbox(inbox)) => {
+        Some(EndKind::Reader(reader)) => reader.wait(limit),
+        Some(EndKind::Writer(writer)) => writer.wait(),
+        Some(EndKind::Inbox(inbox)) => {
             Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true))
         }
-        Some(Kind::State(state)) => Ok(state.wait(limit)),
-        Some(Kind::Run(run)) => Ok(run.wait(limit)),
-        Some(Kind::Region(_) | Kind::Closed) => Ok(true),
+        Some(EndKind::State(state)) => Ok(state.wait(limit)),
+        Some(EndKind::Run(run)) => Ok(run.wait(limit)),
+        Some(EndKind::Region(_) | EndKind::Closed) => Ok(true),
         None => Err(not_ours(fd)),
     }
 }
@@ -317,19 +325,19 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     if from == to {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));
     }
-    let (mut source, mut sink) = (used(from, false)?, used(to, true)?);
+    let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
     let from_end = source.end().map(|end| &mut end.kind);
     let to_end = sink.end().map(|end| &mut end.kind);
     match (from_end, to_end) {
-        (Some(Kind::Reader(reader)), Some(Kind::Writer(writer))) => {
+        (Some(EndKind::Reader(reader)), Some(EndKind::Writer(writer))) => {
             let moved = splice::splice(reader.stream(), &mut writer.output, most)?;
             if writer.eager {
                 writer.output.flush();
             }
             Ok(moved.bytes)
         }
-        (Some(Kind::Closed), _) => Ok(0),
-        (Some(_), Some(Kind::Writer(_))) => Err(wrong_end("one to read from")),
+        (Some(EndKind::Closed), _) => Ok(0),
+        (Some(_), Some(EndKind::Writer(_))) => Err(wrong_end("one to read from")),
         (Some(_), Some(_)) => Err(wrong_end("one to write to")),
         _ => Err(not_ours(from)),
     }
@@ -339,7 +347,7 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
     let mut used = table::place(fd)?;
     let end = used.take();
     if end.is_none() {
-        // It may be an end of a pipe that nobody has used, and nothing else.
+        // An unused end of a multiway pipe is not in the table.
         let own = raw_fd::copy(fd)?;
         if !sys::descriptor::is_packet_socket(&own) {
             return Err(not_ours(fd));

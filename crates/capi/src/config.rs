@@ -1,42 +1,42 @@
-//! The configuration of a stream, as C programs write it.
+//! The configuration structures of the C interface.
 
 use std::ffi::c_char;
 
-/// The shape of a stream. Zeros stand for what is best for most.
+/// The configuration of a stream. A field that is 0 selects its default.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct streamline_config {
-    /// Bytes of the ring, rounded up to a power of two; 0: 1 MB.
+    /// Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB.
     pub capacity: u64,
     /// Policy of a full ring: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
     pub policy: i32,
-    /// Permission bits of those who may open it; 0: 0600, this user alone.
+    /// Permission bits for readers; 0: 0600, this user alone.
     pub mode: u32,
-    /// Simultaneous readers at most; 0: 32.
+    /// Maximum number of readers at a time; 0: 32.
     pub readers: u32,
-    /// Readers of any one user but the owner at most; 0: 8.
+    /// Maximum number of readers of any user but the owner; 0: 8.
     pub readers_of_one_stranger: u32,
-    /// After how many blocks what was written is shown. 0 or 1: each write is seen at once. More
-    /// (32) is several times faster for small blocks; then call streamline_flush() before waiting
-    /// for an answer.
+    /// Number of blocks after which they are published to readers. 0 or 1: each write at once. A
+    /// larger value (32) is several times faster for small blocks, but needs streamline_flush()
+    /// before waiting for a reply.
     pub every: u32,
 }
 
-/// Wishes about a run that its request does not say. Zeros and null pointers stand for none.
+/// Options of a run beside its request. A field that is 0 or null is not set.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct streamline_options {
-    /// Ends the run when its sinks have taken this many blocks.
+    /// Ends the run after its sinks have received this many blocks.
     pub count: u64,
     /// Ends the run after this many milliseconds.
     pub time_ms: u64,
-    /// The name under which the daemon knows it; then there must be one.
+    /// Name of the run at the daemon; fails without a daemon.
     pub name: *const c_char,
-    /// A program that serves as a worker (`--engines`) and runs untrusted filters: the command
-    /// `streamline`. Without, requests for those are refused: this program is never started again.
+    /// Program that runs worker processes (`--engines`) and untrusted filters: the command
+    /// `streamline`. If null, requests that need one fail; this program is never started again.
     pub helper: *const c_char,
-    /// 1: without the daemon of the machine, if there is one.
+    /// 1: does not register with the daemon of the machine.
     pub embedded: i32,
 }

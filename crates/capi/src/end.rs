@@ -1,38 +1,38 @@
-//! The objects that a number can stand for: ends, regions, inboxes, states.
+//! The objects that a number can denote: ends, regions, inboxes, states, runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, Failure};
-use crate::run::Run;
-use crate::state::State;
+use crate::request::Run;
+use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
-use buffer::stream::{Input, Output, Ready, Room};
+use buffer::stream::{Input, Output, Room, WaitResult};
 use iolite::interface::{Reading, StreamReader as _};
 use std::time::Duration;
 
-/// An end, and how it is used.
+/// An object of the file interface and its blocking mode.
 #[derive(Debug)]
 pub(crate) struct End {
-    pub(crate) kind: Kind,
-    /// It never waits.
+    pub(crate) kind: EndKind,
+    /// True if calls fail with `EAGAIN` instead of waiting.
     pub(crate) nonblocking: bool,
 }
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "every end is in a box of its own")]
-pub(crate) enum Kind {
+pub(crate) enum EndKind {
     Reader(Reader),
     Writer(Writer),
     Region(Region),
     Inbox(Inbox),
-    /// The state of a filter.
-    State(State),
-    /// A request that runs.
+    /// The published state of a filter.
+    State(StateReader),
+    /// A running or finished request.
     Run(Run),
-    /// The reading end of a pipe whose writing end was closed before anybody used it.
+    /// The reading end of a pipe whose writing end was closed unused.
     Closed,
 }
 
 impl End {
-    pub(crate) const fn new(kind: Kind) -> Self {
+    pub(crate) const fn new(kind: EndKind) -> Self {
         Self { kind, nonblocking: false }
     }
 }
@@ -41,7 +41,7 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Reader {
     from: Reading,
-    /// Its descriptor becomes readable when something comes.
+    /// True if the writer notifies the descriptor of new bytes.
     watching: bool,
 }
 
@@ -49,12 +49,12 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) output: Output,
-    /// Every block is shown at once, and whoever sleeps is woken for it.
+    /// True if every write is published, and readers are woken, at once.
     pub(crate) eager: bool,
     pub(crate) room: Option<Room>,
 }
 
-/// A region, and where the next read or write of it begins.
+/// A region with the position of the next read or write.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) memory: SharedRegion,
@@ -66,7 +66,7 @@ impl Reader {
         Self { from: Reading::new(input), watching: false }
     }
 
-    /// The stream, which nobody watches any more.
+    /// Returns the stream and stops notifications to its descriptor.
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut Reading {
         if self.watching {
@@ -76,7 +76,7 @@ impl Reader {
         &mut self.from
     }
 
-    /// Has the descriptor become readable when something comes. `true`: it has come.
+    /// Requests a notification of new bytes; returns true if there are unread bytes already.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -98,7 +98,7 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes to look at; none at the end of the stream.
+    /// Returns the readable bytes; an empty slice at the end of the stream.
     pub(crate) fn peek(&mut self, nonblocking: bool) -> Result<&[u8], Failure> {
         while self.stream().peek()?.is_none() {
             if !nonblocking {
@@ -115,7 +115,7 @@ impl Reader {
     }
 
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Failure> {
-        Ok(self.stream().wait(limit)? == Ready::Something)
+        Ok(self.stream().wait(limit)? == WaitResult::Ready)
     }
 }
 
@@ -124,7 +124,8 @@ impl Writer {
         Self { output, eager, room: None }
     }
 
-    /// Writes all of it: as one block, or as several where it is longer than a block can be.
+    /// Writes all bytes as one block, or as several if they exceed the maximum block size. Blocks
+    /// until all fit; if `nonblocking`, writes only the blocks that fit now.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {
@@ -142,7 +143,7 @@ impl Writer {
         Ok(bytes.len())
     }
 
-    /// Writes the blocks for which there is room.
+    /// Writes as many blocks as fit; returns the number of bytes.
     fn write_what_fits(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         let longest = self.output.block_max().max(1);
         let mut count = 0;
@@ -153,14 +154,14 @@ impl Writer {
             self.put(block)?;
             count += block.len();
         }
-        // Whoever reads makes the room.
+        // Readers make room, so they must see what was written.
         if self.eager || count < bytes.len() {
             self.output.flush();
         }
         if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
     }
 
-    /// Waits until there is room for a byte.
+    /// Waits until there is room for one byte. Blocks without limit.
     pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
         while !self.output.is_ready(1)? {
             self.output.wait(1)?;
@@ -202,7 +203,7 @@ impl Writer {
 }
 
 impl Region {
-    /// Returns the bytes from here on, at most `length`.
+    /// Returns the number of bytes from `at` on, at most `length`.
     pub(crate) fn span(&self, at: u64, length: usize) -> usize {
         let left = (self.memory.len() as u64).saturating_sub(at);
         usize::try_from(left).unwrap_or(usize::MAX).min(length)

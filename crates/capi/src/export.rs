@@ -1,11 +1,10 @@
 //! The functions of streamline.h. Each checks its numbers and pointers, makes slices of them, and
-//! calls one safe function; a panic ends the call, and not the program.
+//! calls one safe function. A panic becomes an error of the call.
 //!
 //! Invariants, cited below:
-//! - X1 A pointer that is not null and a length come from a C program that says that so many bytes
-//!   lie there and nobody else changes them during the call: as for memcpy(3), this cannot be
-//!   checked.
-//! - X2 No slice is longer than `isize::MAX`: longer ones are refused first.
+//! - X1 A C program that passes a pointer and a length promises that the memory is valid and that
+//!   no other code changes it during the call: as for memcpy(3), this cannot be checked.
+//! - X2 No slice is longer than `isize::MAX`; longer ones are rejected first.
 
 use crate::config::{streamline_config, streamline_options};
 use crate::failure::{self, EFAULT, EINVAL, Failure};
@@ -16,25 +15,26 @@ use std::slice;
 use std::time::Duration;
 use streamline::Options;
 
-/// The writer waits for the slowest reader.
+/// Policy: the writer waits for the slowest reader.
 pub const STREAMLINE_BLOCK: i32 = 0;
-/// The newest block is dropped and counted.
+/// Policy: if the ring is full, the new block is dropped and counted.
 pub const STREAMLINE_DROP_NEW: i32 = 1;
-/// The oldest block is overwritten; a reader that comes too late loses it.
+/// Policy: the oldest block is overwritten; a slow reader loses it.
 pub const STREAMLINE_OVERWRITE: i32 = 2;
 
-/// To streamline_open(): read.
+/// Flag of streamline_open(): open for reading.
 pub const STREAMLINE_READ: i32 = 0;
-/// To streamline_open(): write, to an inbox or a region.
+/// Flag of streamline_open(): open an inbox or a region for writing.
 pub const STREAMLINE_WRITE: i32 = 1;
-/// To streamline_open(): the end never waits.
+/// Flag of streamline_open(): calls on the end never wait.
 pub const STREAMLINE_NONBLOCK: i32 = 4;
 
-/// Creates a stream and opens its writing end. Others open it by `name` (letters, digits, dots,
-/// hyphens and underscores, at most 64) as long as this end is open; they start at now. Names live
-/// in the process and in its network namespace; nothing is left behind.
+/// Creates a stream and returns its writing end. Readers open it by `name` (letters, digits, dots,
+/// hyphens and underscores, at most 64) while this end is open, and receive what is written from
+/// then on. The name belongs to this process and its network namespace, and vanishes with the
+/// process.
 ///
-/// EEXIST: the name is taken. config may be null.
+/// Fails with EEXIST if the name is taken. config may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create(
     name: *const c_char,
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn streamline_create(
     })
 }
 
-/// Creates a region of `bytes` bytes that others open by name. mode: who may read it, and write to
-/// it (0600, 0644, 0666, ...). The name is given back when the process ends.
+/// Creates a region of `bytes` bytes, which others open by name. mode: permission bits for readers
+/// and writers (0600, 0644, 0666, ...). The name vanishes with the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_region(
     name: *const c_char,
@@ -59,27 +59,27 @@ pub unsafe extern "C" fn streamline_create_region(
     number(|| calls::create_region(unsafe { text(name) }?, bytes, mode))
 }
 
-/// Creates an inbox: others open it by name to write to it (STREAMLINE_WRITE), each in a stream of
-/// its own, which streamline_accept() hands out. mode: who may write (0200 and so on).
+/// Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
+/// its own, which streamline_accept() returns. mode: permission bits for writers (0200, ...).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.
     number(|| calls::create_inbox(unsafe { text(name) }?, mode))
 }
 
-/// The reading end of the next one who writes to an inbox. Waits for at most timeout_ms
-/// milliseconds; -1: for ever. EAGAIN: nobody came.
+/// Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
+/// milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
     number(|| calls::accept(inbox, limit(timeout_ms)))
 }
 
-/// Opens a stream or a region, or an inbox to write to it: "NAME" of this user, or "UID/NAME" of
-/// another one. The permission is checked here, once.
+/// Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
+/// another user. Permissions are checked here, once.
 ///
-/// ENOENT: nobody has the name. EACCES: it is not for us. EPERM: somebody keeps the name to whom it
-/// does not belong. EUSERS: it has as many readers as its creator lets in. ETIMEDOUT: its creator
-/// does not answer.
+/// Fails with ENOENT if no process has the name, EACCES without permission, EPERM if a process
+/// holds a name of another user, EUSERS if the stream has its maximum number of readers, and
+/// ETIMEDOUT if the creator does not reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
     number(|| {
@@ -95,17 +95,17 @@ pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c
     })
 }
 
-/// Makes a multiway pipe: fds[0] writes, fds[1] to fds[num - 1] read, each at its own place. The
-/// ends are inherited over fork and exec, and can be sent over sockets. Each is opened by the first
-/// call that uses it: until fds[0] is written to (or flushed), readers wait. Unused ends are closed
-/// by streamline_close(), too, as those of a pipe are.
+/// Creates a multiway pipe: fds[0] writes, and fds[1] to fds[num - 1] read, each at its own
+/// position. The ends are inherited over fork and exec, and can be sent over sockets. The first
+/// call on an end opens it; readers wait until fds[0] has been written to or flushed. Close unused
+/// ends with streamline_close(), as those of a pipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_mpipe(fds: *mut c_int, num: c_int) -> c_int {
-    // SAFETY: as below, with no configuration.
+    // SAFETY: as below; the configuration is null.
     unsafe { streamline_mpipe_with(fds, num, std::ptr::null()) }
 }
 
-/// As streamline_mpipe(), with a ring of this shape. config may be null.
+/// Creates a multiway pipe like streamline_mpipe(), with a configuration, which may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_mpipe_with(
     fds: *mut c_int,
@@ -127,23 +127,23 @@ pub unsafe extern "C" fn streamline_mpipe_with(
     })
 }
 
-/// Reads as read(2) does: what is there, at most count bytes; waits until there is something. 0:
-/// the stream has ended. A ring that overwrites gives whole blocks, one at a time.
+/// Reads up to count bytes, like read(2); waits until there are some. Returns 0 at the end of the
+/// stream. From a ring that overwrites, reads one whole block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.
     length(|| calls::read(fd, unsafe { bytes_mut(buf, count) }?))
 }
 
-/// Writes count bytes: as one block, or as several where they are more than half of the ring; waits
-/// for room where the policy is to block.
+/// Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
+/// if the policy is STREAMLINE_BLOCK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
     length(|| calls::write(fd, unsafe { bytes(buf, count) }?))
 }
 
-/// Reads from a region, at this place; less where the region ends.
+/// Reads from a region at this offset. Returns fewer bytes at the end of the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_pread(
     fd: c_int,
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn streamline_pread(
     length(|| calls::read_at(fd, offset, unsafe { bytes_mut(buf, count) }?))
 }
 
-/// Writes to a region, at this place; less where the region ends.
+/// Writes to a region at this offset. Returns fewer bytes at the end of the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_pwrite(
     fd: c_int,
@@ -167,9 +167,9 @@ pub unsafe extern "C" fn streamline_pwrite(
     length(|| calls::write_at(fd, offset, unsafe { bytes(buf, count) }?))
 }
 
-/// Reads without taking: *data points to what comes next, at most count bytes of it, and the answer
-/// says how many there are; 0: the stream has ended. Good until the next call on this end; between
-/// processes it is a copy, because the writer may be a stranger. streamline_release() takes it.
+/// Reads without consuming: sets *data to the next bytes and returns their number, at most count; 0
+/// at the end of the stream. The bytes are valid until the next call on this end; between processes
+/// they are a copy, because the writer may be untrusted. Consume them with streamline_release().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_peek(
     fd: c_int,
@@ -181,20 +181,20 @@ pub unsafe extern "C" fn streamline_peek(
             return Err(null());
         }
         let (first, length) = calls::peek(fd, count)?;
-        // SAFETY: X1: it is a place for one pointer.
+        // SAFETY: X1: it points to room for one pointer.
         unsafe { data.write(first.cast()) };
         Ok(length)
     })
 }
 
-/// Takes count bytes of what was peeked at.
+/// Consumes count bytes after streamline_peek().
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
     done(|| calls::release(fd, count))
 }
 
-/// Room for a block of up to count bytes, in the ring itself: fill it, then call
-/// streamline_commit(), with nothing in between on this end. Null: errno says why.
+/// Reserves room for a block of up to count bytes in the ring itself. Fill it and call
+/// streamline_commit() before any other call on this end. Returns null on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
     match guarded(|| calls::reserve(fd, count)) {
@@ -203,20 +203,19 @@ pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
     }
 }
 
-/// Writes the first count bytes of what was reserved as one block.
+/// Writes the first count bytes of the reserved room as one block.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
     done(|| calls::commit(fd, count))
 }
 
-/// Opens what a filter shows that stands in a running line with `state=NAME`: "NAME" of this user,
-/// or "UID/NAME" of another one. It is a table: rows of numbers under columns with names and units,
-/// one row for each session of the filter. The path is neither asked nor held up, and needs no
-/// daemon.
+/// Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
+/// user, or "UID/NAME" of another user. It is a table of numbers: columns with names and units, and
+/// a row per session of the filter. The path is not slowed down, and no daemon is needed.
 ///
-/// The descriptor hangs up when the writer is gone; what it had written can still be read.
+/// The descriptor hangs up when the writer is gone; its last state can still be read.
 ///
-/// Errors: as those of streamline_open().
+/// Fails like streamline_open().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_open(name: *const c_char) -> c_int {
     // SAFETY: X1.
@@ -229,8 +228,8 @@ pub extern "C" fn streamline_state_columns(fd: c_int) -> isize {
     length(|| state::columns(fd))
 }
 
-/// Writes the name of a column (from 0 on) as a string into buf, cut where it has no room for it;
-/// answers how long it is. ENOENT: there is no such column.
+/// Writes the name of a column (from 0) as a string into buf, truncated if it does not fit, and
+/// returns its full length. Fails with ENOENT if there is no such column.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_name(
     fd: c_int,
@@ -242,7 +241,7 @@ pub unsafe extern "C" fn streamline_state_name(
     length(|| state::name(fd, column, false, unsafe { bytes_mut(buf.cast(), count) }?))
 }
 
-/// The same for its unit: "blocks", "bytes", "ns"; empty where a number means itself.
+/// Writes the unit of a column like streamline_state_name(): "blocks", "bytes", "ns", or empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_unit(
     fd: c_int,
@@ -254,14 +253,13 @@ pub unsafe extern "C" fn streamline_state_unit(
     length(|| state::name(fd, column, true, unsafe { bytes_mut(buf.cast(), count) }?))
 }
 
-/// Copies all rows as they are now; answers how many there are. No row is half of one moment and
-/// half of another.
+/// Copies all rows and returns their number. Each row is a consistent snapshot.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
     length(|| state::look(fd))
 }
 
-/// Writes a number of what was copied last to *value. ENOENT: there is no such row or column.
+/// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_number(
     fd: c_int,
@@ -274,60 +272,59 @@ pub unsafe extern "C" fn streamline_state_number(
             return Err(null());
         }
         let number = state::number(fd, row, column)?;
-        // SAFETY: X1: it is a place for one number.
+        // SAFETY: X1: it points to room for one number.
         unsafe { value.write(number) };
         Ok(())
     })
 }
 
-/// Shows readers all that was written, and wakes those that wait. Needed only where the
-/// configuration says that not every write is shown at once.
+/// Publishes all blocks written so far and wakes waiting readers. Only needed if the configuration
+/// defers publishing (`every`).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
     done(|| calls::flush(fd))
 }
 
-/// The number of readers that were evicted because they wrote a position that they cannot have.
-/// The others lose nothing by it, and no call of the writer fails.
+/// Returns the number of readers that were evicted for writing an impossible position. Other
+/// readers lose nothing, and calls of the writer do not fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
     length(|| calls::evicted(fd))
 }
 
-/// Moves up to count bytes from one end to another one, by pointers where both ends know them;
-/// waits until there is something. 0: the source has ended.
+/// Moves up to count bytes from one end to another, by pointers where possible; waits until there
+/// are some. Returns 0 at the end of the source.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
     length(|| calls::splice(from, to, count))
 }
 
-/// Waits until there is something to read (or the end), or room to write, or until who showed a
-/// state is gone, for at most timeout_ms
-/// milliseconds; -1: for ever; for room it always waits for ever. 1: ready. 0: nothing in time.
+/// Waits until an end can be read (or is at its end) or written, or until the writer of a state is
+/// gone. Waits at most timeout_ms milliseconds, without limit if -1; for room always without limit.
+/// Returns 1 if ready, 0 after the timeout.
 ///
-/// To wait for several ends at once: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2)
-/// the descriptors for POLLIN. Only after EAGAIN is a reading end made readable when something
-/// comes.
+/// To wait for several ends: make them STREAMLINE_NONBLOCK, read until EAGAIN, then poll(2) the
+/// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
     number(|| calls::wait(fd, limit(timeout_ms)).map(c_int::from))
 }
 
-/// Has an end wait (0) or never wait (1).
+/// Makes calls on an end wait (0) or fail with EAGAIN (1).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
     done(|| calls::nonblocking(fd, on != 0))
 }
 
-/// Closes an end: readers get what is there and then the end; a writer waits for this reader no
-/// longer. EBADF: it is none, or was closed before.
+/// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
+/// this reader. Fails with EBADF if it is no open end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_close(fd: c_int) -> c_int {
     done(|| calls::close(fd))
 }
 
-/// Returns the message of this thread's last failure: a sentence without a full stop, valid until
-/// the next failure; empty if there was none.
+/// Returns the message of this thread's last failure, without a full stop, valid until the next
+/// failure; empty if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_error() -> *const c_char {
     failure::last()
@@ -335,12 +332,12 @@ pub extern "C" fn streamline_error() -> *const c_char {
 
 // ---- requests
 
-/// Opens a request in the language of the shell, such as `rx eth0 | tcp | http |exchange weblog
+/// Opens a request in the language of the command, such as `rx eth0 | tcp | http |exchange weblog
 /// PATH`, and runs it in threads of its own. Returns its number, which becomes readable (poll(2))
-/// when it has ended; streamline_wait() waits for that, streamline_close() stops it.
+/// when the run has ended; streamline_wait() waits for that, streamline_close() stops it.
 ///
-/// EINVAL: the request has mistakes, which streamline_error() shows at their places. No signal
-/// handler is installed, and nothing is printed but by sinks that the request names. options may be
+/// Fails with EINVAL if the request has errors; streamline_error() then shows them with their
+/// places. Installs no signal handler, and prints nothing but the output of sinks. options may be
 /// null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_run(
@@ -354,10 +351,11 @@ pub unsafe extern "C" fn streamline_run(
     })
 }
 
-/// Makes an end of this program for a request, which names it by the path that is written into
-/// `path` (at least 32 bytes) in place of a file. Returns a plain descriptor, for read(2), write(2)
-/// and close(2): STREAMLINE_READ: this program reads what a sink writes; STREAMLINE_WRITE: it
-/// writes what a source reads. The other side belongs to the next request that names the path.
+/// Creates an end between this program and a request. Writes a path into `path` (at least 32
+/// bytes), which the request uses in place of a file name. Returns a plain descriptor for read(2),
+/// write(2) and close(2): with STREAMLINE_READ this program reads what a sink writes, with
+/// STREAMLINE_WRITE it writes what a source reads. The other side goes to the next request that
+/// names the path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, size: usize) -> c_int {
     number(|| {
@@ -377,21 +375,21 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
     })
 }
 
-/// Lets the sources of a request end: what is under way drains.
+/// Stops the sources of a request; blocks on their way are still processed.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_stop(run: c_int) -> c_int {
     done(|| run::stop(run))
 }
 
-/// Waits until a request has ended. EIO: it failed, or its ledger does not balance;
-/// streamline_error() says why. Close its number after that.
+/// Waits until a request has ended. Fails with EIO if it failed or if its ledger does not balance;
+/// streamline_error() gives the reason. Close its number afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_finish(run: c_int) -> c_int {
     done(|| run::finish(run))
 }
 
-/// Writes the ledger of a request, so far or of its end, as one object of JSON into `out`: the form
-/// of `streamline run --json`, as a string, cut where it does not fit. Returns its length.
+/// Writes the ledger of a request, current or final, as a JSON object into `out`: a string in the
+/// format of `streamline run --json`, truncated if it does not fit. Returns its full length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: usize) -> isize {
     // SAFETY: X1.
@@ -401,7 +399,7 @@ pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: u
 // ---- pointers
 
 /// # Safety
-/// X1: null, or one set of options, whose pointers are null or strings that end.
+/// X1: null, or one structure whose pointers are null or terminated strings.
 unsafe fn wishes(options: *const streamline_options) -> Result<Options, Failure> {
     // SAFETY: the promise of this function.
     let Some(given) = (unsafe { options.as_ref() }) else { return Ok(Options::default()) };
@@ -421,7 +419,7 @@ unsafe fn wishes(options: *const streamline_options) -> Result<Options, Failure>
 }
 
 /// # Safety
-/// X1: null, or a string that ends.
+/// X1: null, or a terminated string.
 unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     if name.is_null() {
         return Err(null());
@@ -439,7 +437,7 @@ unsafe fn shape<'a>(config: *const streamline_config) -> Option<&'a streamline_c
 }
 
 /// # Safety
-/// X1: null, or so many bytes.
+/// X1: null, or this many bytes.
 #[inline]
 unsafe fn bytes<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
     check(at, count)?;
@@ -451,15 +449,15 @@ unsafe fn bytes<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure
 }
 
 /// # Safety
-/// X1: null, or so many bytes that nobody else looks at.
+/// X1: null, or this many bytes that no other code accesses.
 #[inline]
 unsafe fn bytes_mut<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
     check(at, count)?;
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the promise of this function; X2 was checked. The bytes may never have been written;
-    // they are only written here.
+    // SAFETY: the promise of this function; X2 was checked. The bytes may be uninitialised; they
+    // are only written here.
     Ok(unsafe { slice::from_raw_parts_mut(at.cast(), count) })
 }
 
@@ -483,7 +481,7 @@ fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-// ---- answers
+// ---- results
 
 #[inline]
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
@@ -503,7 +501,7 @@ fn number(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 
 #[inline]
 fn length(work: impl FnOnce() -> Result<usize, Failure>) -> isize {
-    // What is longer than that was refused before.
+    // Longer results were rejected before.
     guarded(work).map_or(-1, |count| isize::try_from(count).unwrap_or(isize::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! Failures as C programs see them: `errno` and a message.
+//! Failures in the form of C: `errno` and a message.
 
 use buffer::{Fault, name, share};
 use iolite::mpipe;
@@ -45,12 +45,12 @@ impl Failure {
         Self::new(EINVAL, text)
     }
 
-    /// Leaves it where the program looks: in `errno`, and behind `streamline_error`.
+    /// Sets `errno`, and the message that `streamline_error` returns.
     pub(crate) fn leave(self) {
         let text: Vec<u8> = self.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
-        // Without its zeros it is a string.
+        // The zero bytes were removed, so this cannot fail.
         let text = CString::new(text).unwrap_or_default();
-        // A thread that ends has nobody to tell.
+        // Fails only while the thread exits.
         let _ = LAST.try_with(|last| last.replace(text));
         sys::raw_fd::set_errno(self.errno);
     }
@@ -65,7 +65,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// The words of the last failure of this thread; good until the next one.
+/// Returns the message of this thread's last failure, valid until the next one.
 pub(crate) fn last() -> *const c_char {
     const NOTHING: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NOTHING.as_ptr())

@@ -1,13 +1,12 @@
-//! libstreamline: the Unix file interface of streams, and requests that run beside the program, for
-//! C. [SL §5.1], FEATURES A19, D9, D10
+//! libstreamline, the C library: the Unix file interface of streams, and requests that run beside
+//! the calling program. [SL §5.1], FEATURES A19, D9, D10
 //!
-//! In: numbers and pointers of a C program. Out: what the calls of `buffer` do, as numbers and
-//! `errno`. `export` is the only file with unsafe code: it checks what can be checked of a pointer,
-//! makes a slice of it, and calls one safe function of `calls`. `run` opens requests by the library
-//! `streamline`. `table` knows which number is which end; numbers are copies of descriptors, so
-//! that closing one by mistake harms nobody else.
+//! `export` is the only file with unsafe code: each function checks its pointers as far as
+//! possible, turns them into slices, and calls one safe function of `calls`, `state` or `run`.
+//! `run` opens requests with the library `streamline`. `table` maps numbers to ends. The numbers
+//! are descriptors of their own, so closing one by mistake affects nothing else.
 //!
-//! The header `include/streamline.h` is made by cbindgen out of `export` and committed; a test
+//! cbindgen generates the header `include/streamline.h` from `export`; it is committed, and a test
 //! compares the two.
 #![deny(unsafe_code)]
 
@@ -18,8 +17,10 @@ mod end;
 #[expect(clippy::missing_safety_doc, reason = "what a C program promises stands in the header")]
 mod export;
 mod failure;
+mod request;
 mod run;
 mod state;
+mod state_reader;
 mod table;
 
 pub use config::streamline_config;

@@ -1,29 +1,21 @@
-//! Requests that run beside the C program, and the ends that they name.
+//! Requests that run beside the calling program, and the ends that they name.
 
-use crate::end::Kind;
+use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
+use crate::request::Run;
 use crate::table::{self, add, copy, not_ours};
 use engine::build::BuildError;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline::report::Form;
-use streamline::{OpenError, Options, Own, Results, Running};
+use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
-/// A request that runs, or its results.
-#[derive(Debug)]
-pub(crate) enum Run {
-    Running(Box<Running>),
-    Ended(Box<Results>),
-    /// It could not be run to its end.
-    Failed(String),
-}
-
-/// The far sides of ends that no request has named yet, with their paths.
+/// The remote descriptors of ends that no request has used yet, by path.
 static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Makes an end: the path by which a request names it, and the number of the near side.
+/// Creates an end; returns its path for a request, and the descriptor of the local side.
 pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
@@ -32,7 +24,7 @@ pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
     Ok((path, raw_fd::give(near)))
 }
 
-/// Opens a request; returns its number, which becomes readable when it has ended.
+/// Opens a request; returns its number, which becomes readable when the run has ended.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = Own::default();
     let is_named = |path: &str| {
@@ -47,18 +39,18 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     drop(ends);
     let running = streamline::open(request, Options { own, ..options })?;
     let ended = copy(&running.ended())?;
-    add(Kind::Run(Run::Running(Box::new(running))), Some(ended))
+    add(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
 fn with<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
     match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(Kind::Run(run)) => work(run),
+        Some(EndKind::Run(run)) => work(run),
         Some(_) => Err(wrong_end("a request that runs")),
         None => Err(not_ours(fd)),
     }
 }
 
-/// Lets the sources of a request end.
+/// Stops the sources of a request; blocks on their way are still processed.
 pub(crate) fn stop(fd: i32) -> Outcome<()> {
     with(fd, |run| {
         if let Run::Running(running) = run {
@@ -68,7 +60,7 @@ pub(crate) fn stop(fd: i32) -> Outcome<()> {
     })
 }
 
-/// Waits for the end of a request; an error if it failed.
+/// Waits for the end of a request. Fails if the run failed.
 pub(crate) fn finish(fd: i32) -> Outcome<()> {
     with(fd, |run| {
         run.join();
@@ -82,7 +74,8 @@ pub(crate) fn finish(fd: i32) -> Outcome<()> {
     })
 }
 
-/// Writes the report as a string of JSON into `out`, cut where it does not fit; returns its length.
+/// Writes the report as JSON into `out`, a string truncated if it does not fit; returns its full
+/// length.
 pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
     with(fd, |run| {
         if run.wait(Some(Duration::ZERO)) {
@@ -99,37 +92,12 @@ pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
     })
 }
 
-/// Writes a string into `out`, cut where it does not fit.
+/// Writes a string with its terminating zero into `out`, truncated if it does not fit.
 pub(crate) fn string(text: &str, out: &mut [u8]) {
     let bytes = text.bytes().chain([0]);
     out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
     if let Some(last) = out.last_mut() {
         *last = 0;
-    }
-}
-
-impl Run {
-    /// Waits until it has ended.
-    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
-        match self {
-            Self::Running(running) => {
-                sys::poll::readable_within(&[running.ended()], limit) == [true]
-            }
-            Self::Ended(_) | Self::Failed(_) => true,
-        }
-    }
-
-    fn join(&mut self) {
-        if !matches!(self, Self::Running(_)) {
-            return;
-        }
-        let taken = std::mem::replace(self, Self::Failed("a fault in libstreamline".to_owned()));
-        if let Self::Running(running) = taken {
-            *self = match running.wait() {
-                Ok(results) => Self::Ended(Box::new(results)),
-                Err(error) => Self::Failed(error.to_string()),
-            };
-        }
     }
 }
 

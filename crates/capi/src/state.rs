@@ -1,39 +1,22 @@
-//! The state of a filter (`state=NAME`), from C: opened by name, copied, and read by row and
+//! The published state of a filter (`state=NAME`): opened by name, copied, and read by row and
 //! column.
 
-use crate::end::Kind;
+use crate::end::EndKind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
+use crate::state_reader::StateReader;
 use crate::table::{self, add, copy, not_ours};
-use buffer::state::{Look, Reader};
-use std::time::Duration;
-
-/// A table, and what it had when it was looked at last.
-#[derive(Debug)]
-pub(crate) struct State {
-    reader: Reader,
-    look: Option<Look>,
-}
-
-impl State {
-    /// Waits until its writer is gone.
-    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
-        match self.reader.host() {
-            Some(host) => sys::poll::readable(&[host], limit).contains(&true),
-            None => true,
-        }
-    }
-}
+use buffer::state::TableReader;
 
 pub(crate) fn open(name: &str) -> Outcome<i32> {
-    let reader = Reader::open(name)?;
-    // Its number hangs up when the writer is gone.
+    let reader = TableReader::open(name)?;
+    // Polling the number reports a hang-up when the writer is gone.
     let host = reader.host().map(|host| copy(&host)).transpose()?;
-    add(Kind::State(State { reader, look: None }), host)
+    add(EndKind::State(StateReader { reader, last: None }), host)
 }
 
-fn with<T>(fd: i32, work: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
+fn with<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
     match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(Kind::State(state)) => work(state),
+        Some(EndKind::State(state)) => work(state),
         Some(_) => Err(wrong_end("what a filter shows")),
         None => Err(not_ours(fd)),
     }
@@ -44,13 +27,14 @@ pub(crate) fn columns(fd: i32) -> Outcome<usize> {
     with(fd, |state| Ok(state.reader.shape().columns.len()))
 }
 
-/// Writes the name of a column, or its unit, as a string into `out`, cut where it does not fit.
+/// Writes the name or the unit of a column as a string into `out`, truncated if it does not fit;
+/// returns its full length.
 pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
     with(fd, |state| {
         let columns = &state.reader.shape().columns;
         let known = columns.get(column).ok_or_else(|| none("column", column, columns.len()))?;
         let text = if unit { &known.unit } else { &known.name };
-        // The writer is a stranger: what it wrote may have zeros in it.
+        // The writer is not trusted: the text may contain zero bytes.
         let bytes = text.bytes().filter(|byte| *byte != 0).chain([0]);
         out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
         if let Some(last) = out.last_mut() {
@@ -60,20 +44,21 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
     })
 }
 
-/// Copies what there is now; answers how many rows that are.
+/// Copies all rows; returns their number.
 pub(crate) fn look(fd: i32) -> Outcome<usize> {
     with(fd, |state| {
-        let look = state.reader.look();
+        let look = state.reader.snapshot();
         let rows = look.rows.len();
-        state.look = Some(look);
+        state.last = Some(look);
         Ok(rows)
     })
 }
 
-/// A number of what was copied.
+/// Returns the value at a row and column of the last copy. Fails with `EINVAL` before the first
+/// copy and with `ENOENT` outside the table.
 pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
     with(fd, |state| {
-        let Some(look) = &state.look else {
+        let Some(look) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));
         };
         let numbers = look.rows.get(row).ok_or_else(|| none("row", row, look.rows.len()))?;

@@ -1,49 +1,49 @@
-//! The table from numbers to ends.
+//! The table of ends, indexed by descriptor number.
 //!
-//! A place for each number, with a lock that nobody waits for: an end is for one thread at a time.
-//! Finding an end costs one exchange of a word that no other thread writes.
+//! Each entry has a lock, which callers try but never wait for: one thread at a time may use an
+//! end. Finding an end costs one atomic exchange on a word of its own.
 
-use crate::end::{End, Kind};
+use crate::end::{End, EndKind};
 use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Numbers that have a place: more than a process may have open, unless it asked for more.
+/// The number of entries, larger than the default limit of open descriptors.
 const NUMBERS: usize = 1 << 16;
 
-type Place = Mutex<Option<Box<End>>>;
+type Entry = Mutex<Option<Box<End>>>;
 
-static ENDS: [Place; NUMBERS] = [const { Mutex::new(None) }; NUMBERS];
+static ENDS: [Entry; NUMBERS] = [const { Mutex::new(None) }; NUMBERS];
 
-/// An end that nobody else uses meanwhile.
-pub(crate) struct Used(MutexGuard<'static, Option<Box<End>>>);
+/// An entry of the table, locked for one call.
+pub(crate) struct LockedEntry(MutexGuard<'static, Option<Box<End>>>);
 
-impl Used {
-    /// The end, if this number is one.
+impl LockedEntry {
+    /// Returns the end; `None` if the entry is empty.
     #[inline]
     pub(crate) fn end(&mut self) -> Option<&mut End> {
         self.0.as_deref_mut()
     }
 
-    /// The end, which has no number from now on.
+    /// Removes the end from the table.
     pub(crate) fn take(&mut self) -> Option<Box<End>> {
         self.0.take()
     }
 
-    /// Puts an end under this number.
+    /// Stores an end under this number.
     pub(crate) fn put(&mut self, end: End) {
         *self.0 = Some(Box::new(end));
     }
 }
 
-/// The place of a number.
+/// Locks the entry of a descriptor number. Fails with `EBUSY` if another thread holds it.
 #[inline]
-pub(crate) fn place(number: i32) -> Result<Used, Failure> {
+pub(crate) fn place(number: i32) -> Result<LockedEntry, Failure> {
     let place = usize::try_from(number).ok().and_then(|at| ENDS.get(at));
     match place.map(Mutex::try_lock) {
-        Some(Ok(guard)) => Ok(Used(guard)),
-        // Whoever panicked in a call has left the end as it was.
-        Some(Err(TryLockError::Poisoned(poisoned))) => Ok(Used(poisoned.into_inner())),
+        Some(Ok(guard)) => Ok(LockedEntry(guard)),
+        // A panic in a call leaves the end consistent.
+        Some(Err(TryLockError::Poisoned(poisoned))) => Ok(LockedEntry(poisoned.into_inner())),
         Some(Err(TryLockError::WouldBlock)) => Err(busy(number)),
         None => Err(not_ours(number)),
     }
@@ -55,8 +55,9 @@ pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
 }
 
-/// Registers an end under the number of a descriptor that polls ready with it, or of a fresh one.
-pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
+/// Registers an end under the number of `descriptor`, which must poll ready with it, or of a new
+/// one.
+pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
         None => copy(&sys::eventfd::EventFd::new()?)?,
@@ -71,7 +72,7 @@ pub(crate) fn add(kind: Kind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     }
 }
 
-/// Enters an end under a number that is just open.
+/// Stores an end under the number of a descriptor that was just opened.
 fn enter(number: i32, end: End) -> Result<(), Failure> {
     if usize::try_from(number).map_or(true, |at| at >= NUMBERS) {
         let text = format!("descriptor {number}: only those below {NUMBERS} can be ends");

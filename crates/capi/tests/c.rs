@@ -1,10 +1,10 @@
-//! The library from C: programs that `cc` compiles here, in several processes, and under the eyes
-//! of valgrind where there is one.
+//! Tests of the library from C: programs that `cc` compiles, some with several processes, and one
+//! under valgrind if it is installed.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 use abi::access::AccessList;
-use buffer::state::{Column, Shape, Writer};
+use buffer::state::{Column, Shape, TableWriter};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,18 +14,19 @@ use testkit::need;
 
 const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
 
-/// A folder with the library under its installed name. Cargo puts it beside this test.
+/// Returns a folder with the library under its installed name. Cargo puts the library beside this
+/// test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().unwrap().join("libstreamline_c.so");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
     std::fs::create_dir_all(&folder).unwrap();
-    // It may be there.
+    // The link may exist already.
     let _ = std::os::unix::fs::symlink(built, folder.join("libstreamline.so"));
     folder
 }
 
-/// Returns true if there is such a program; else counts the tests as skipped.
+/// Returns true if the program is installed; else counts `tests` tests as skipped.
 fn has(program: &str, tests: usize) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -35,7 +36,8 @@ fn has(program: &str, tests: usize) -> bool {
     found
 }
 
-/// Compiles a program against the header and the library.
+/// Compiles a program against the header and the library; returns `None` if `cc` is not
+/// installed.
 fn compile(source: &str, name: &str) -> Option<PathBuf> {
     if !has("cc", 1) {
         return None;
@@ -51,7 +53,7 @@ fn compile(source: &str, name: &str) -> Option<PathBuf> {
         .arg(root.join("include"))
         .arg("-L")
         .arg(library())
-        // Before what `LD_LIBRARY_PATH` of cargo finds.
+        // An RPATH takes precedence over the `LD_LIBRARY_PATH` that cargo sets.
         .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library().display()))
         .args(["-lstreamline", "-lpthread"])
         .output()
@@ -100,39 +102,39 @@ fn d9_multiway_pipes_over_fork() {
     part("mpipe");
 }
 
-/// A reader that corrupts its cursor costs the obedient writer and the other readers nothing (T3).
+/// A reader with a corrupt cursor is evicted; the writer and the other readers lose nothing (T3).
 #[test]
 fn t3_reader_with_a_corrupt_cursor_is_evicted() {
     part("evict");
 }
 
 #[test]
-fn one_end_is_for_one_thread_at_a_time() {
+fn end_is_used_by_one_thread_at_a_time() {
     part("threads");
 }
 
-/// Published state read from C: names, units, numbers, and the end of its writer.
+/// Reads published state from C: names, units, values, and the hang-up after the writer has gone.
 #[test]
-fn m3_what_filters_show_from_c() {
+fn m3_c_program_reads_published_state() {
     let Some(program) = exam() else { return };
     let name = format!("exam-{}", std::process::id());
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
     let shape = Shape { filter: "count".to_owned(), columns, rows: 4 };
-    let mut writer = Writer::create(&name, AccessList::private(identity()), shape).unwrap();
+    let mut writer = TableWriter::create(&name, AccessList::private(identity()), shape).unwrap();
     writer.put(0, Some(&[1, 2]));
     writer.put(2, Some(&[3, 4]));
     writer.end(1);
     let mut child = Command::new(program);
     child.args(["state", &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     // Where it says nothing it has failed, and says why below.
-    if said.next().is_some() {
+    if output.next().is_some() {
         writer.put(3, Some(&[5, 6]));
         writer.end(2);
         child.stdin.take().unwrap().write_all(b"5").unwrap();
-        let _ = said.next();
+        let _ = output.next();
     }
     drop(writer);
     well(&child.wait_with_output().unwrap());
@@ -146,7 +148,7 @@ fn the_example_of_the_book_runs() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the sum is 5000050000\n");
 }
 
-/// No byte is read that nobody wrote, none beside its block, and none after it was freed.
+/// Valgrind reports no uninitialised read, no access out of bounds and no use after free.
 #[test]
 fn valgrind_finds_nothing() {
     let Some(program) = exam() else { return };

@@ -1,5 +1,5 @@
-//! A program that opens a line, from Rust, C and Python: it counts the URLs of a capture, and of a
-//! cable between two name spaces.
+//! Programs in Rust, C and Python that open a request and count the URLs of a capture, and of
+//! traffic between two network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -16,7 +16,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A folder with the library under its installed name.
+/// Returns a folder with the library under its installed name.
 fn installed() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -30,7 +30,7 @@ fn installed() -> &'static PathBuf {
     })
 }
 
-/// The example in each language, as far as there is a compiler or interpreter for it.
+/// Returns the command of the example in each language whose compiler or interpreter is installed.
 fn programs() -> Vec<Vec<String>> {
     let text = |path: PathBuf| path.display().to_string();
     let beside = std::env::current_exe().unwrap();
@@ -63,7 +63,7 @@ fn programs() -> Vec<Vec<String>> {
     all
 }
 
-/// A command in this name space, or in ours.
+/// Returns a command that runs in a network namespace; without one, in that of this process.
 fn command(words: &[String], space: Option<&Namespace>) -> Command {
     let mut command = match space {
         Some(space) => space.command(&words[0]),
@@ -84,8 +84,8 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     let mut counts = Vec::new();
     for words in programs() {
         let ran = command(&words, None).arg(&source).output().unwrap();
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{words:?}: {told}");
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{words:?}: {message}");
         counts.push(String::from_utf8(ran.stdout).unwrap());
     }
     assert!(counts[0].lines().count() > 1, "{}", counts[0]);
@@ -93,12 +93,15 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     // A mistake is told at its place, and nothing is left running.
     for words in programs() {
         let ran = command(&words, None).arg("replay no.pcap | no-such-filter").output().unwrap();
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success() && told.contains("no-such-filter"), "{words:?}: {told}");
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert!(
+            !ran.status.success() && message.contains("no-such-filter"),
+            "{words:?}: {message}"
+        );
     }
 }
 
-/// Answers so many requests with nothing.
+/// Answers `requests` HTTP requests with an empty response.
 fn serve(listener: &TcpListener, requests: usize) {
     for stream in listener.incoming().take(requests) {
         let mut stream = stream.unwrap();
@@ -110,7 +113,7 @@ fn serve(listener: &TcpListener, requests: usize) {
     }
 }
 
-/// Asks for a page, and waits until the server has closed.
+/// Requests a page, and waits until the server closes the connection.
 fn ask(page: &str) {
     let mut stream = TcpStream::connect((SERVER, 80)).unwrap();
     write!(stream, "GET {page} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -131,8 +134,12 @@ fn programs_in_three_languages_count_the_urls_of_a_cable() {
             pair.client.enter(|| ["/one", "/two", "/one"].map(ask));
         });
         let ran = program.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{words:?}: {told}");
-        assert_eq!(String::from_utf8_lossy(&ran.stdout), "2 /one\n1 /two\n", "{words:?}: {told}");
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{words:?}: {message}");
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stdout),
+            "2 /one\n1 /two\n",
+            "{words:?}: {message}"
+        );
     }
 }

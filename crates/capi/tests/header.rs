@@ -1,9 +1,9 @@
-//! The header that is committed is what cbindgen makes of the code. `UPDATE=1` writes it anew.
+//! The committed header must equal the output of cbindgen. `UPDATE=1` rewrites it.
 
 use std::path::Path;
 
 #[test]
-fn the_header_is_what_the_code_says() {
+fn committed_header_equals_generated_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let made = cbindgen::Builder::new()

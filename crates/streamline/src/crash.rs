@@ -1,22 +1,13 @@
-//! Captures of the blocks on which filters failed, kept so that the failure can be replayed.
+//! Captures of blocks on which filters panicked, saved so that the failure can be reproduced.
 
-use crate::options::Notices;
+use crate::notice::{CrashCapture, Notices};
 use crate::report::quoted;
-use engine::{calibrate, suspect};
+use engine::{calibrate, crash_capture};
 use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
-use std::path::PathBuf;
 
-/// A block on which a filter failed, in a file.
-#[derive(Debug)]
-pub struct CrashCapture {
-    /// The file.
-    pub path: PathBuf,
-    /// The command that fails again.
-    pub command: String,
-}
-
-/// Keeps the blocks on which filters failed, a place for each failure.
+/// Saves the blocks on which filters panicked. Returns one element per failure: `None` if it has no
+/// block or the block could not be saved, which a notice reports.
 pub(crate) fn keep(
     text: &str,
     graph: &Graph,
@@ -29,7 +20,7 @@ pub(crate) fn keep(
             notices.warn("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
             return None;
         };
-        match suspect::keep(block, &failure.node, &folder) {
+        match crash_capture::write(block, &failure.node, &folder) {
             Ok(kept) => {
                 let request = replaced(text, graph, &kept.source);
                 let command = format!("streamline {}", quoted(&request));
@@ -44,7 +35,7 @@ pub(crate) fn keep(
     failures.iter().map(one).collect()
 }
 
-/// The request with another source in the place of each of its own.
+/// Returns the request with each of its sources replaced by `source`.
 #[must_use]
 pub fn replaced(text: &str, graph: &Graph, source: &str) -> String {
     let mut spans: Vec<_> = graph.heads().into_iter().map(|head| graph.node(head).span).collect();

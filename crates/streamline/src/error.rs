@@ -1,65 +1,65 @@
-//! Reasons why a request does not run, with their places.
+//! The error of a request that cannot run.
 
 use engine::build::BuildError;
-use engine::record::Broken;
+use engine::record::RecordError;
 use member::client::ClientError;
 use pipeline::plan::{Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph};
 use std::fmt;
 use sys::process_group::ProcessEnd;
 
-/// A request that does not run, with the reason.
+/// An error that keeps a request from running.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The request has mistakes.
+    /// The request does not parse or check.
     Mistakes {
-        /// The request.
+        /// Text of the request.
         text: String,
-        /// All of them, with their places.
+        /// Every mistake, with its span in the text.
         list: Vec<Diagnostic>,
     },
-    /// The options contradict the request, or each other.
+    /// The options contradict the request or each other.
     Unfit(String),
-    /// No space can run a filter.
+    /// No space can run one of the filters.
     Unplaceable {
-        /// The request.
+        /// Text of the request.
         text: String,
         /// Its graph.
         graph: Box<Graph>,
-        /// The filter, and what each space says.
+        /// The filter, with the reason of each space for its refusal.
         refused: Box<Unplaceable>,
     },
-    /// It could not be built.
+    /// The plan could not be built.
     Build {
-        /// The request.
+        /// Text of the request.
         text: String,
         /// Its plan.
         plan: Box<Plan>,
-        /// The place, and why.
+        /// The node that failed, and the cause.
         error: Box<BuildError>,
     },
-    /// No daemon knows it, and one was to.
+    /// Registration with the daemon failed although the options require it.
     Unregistered(Box<ClientError>),
-    /// A worker ended before it was ready; if by itself, it has said why.
+    /// A worker ended before it was ready. If it ended by itself, it has already reported why.
     Worker {
-        /// Its number, from 1 on.
+        /// Number of the worker, from 1.
         number: u32,
-        /// Its end, if it is known.
+        /// Exit status or signal; `None` if the process could not be waited for.
         ended: Option<ProcessEnd>,
     },
-    /// The record could not be begun.
+    /// The record file could not be created.
     Unrecorded(endpoint::Failure),
-    /// The file is no record that can be repeated.
-    Broken(Broken),
-    /// The record cannot be repeated by this program.
+    /// The file is not a readable record.
+    Broken(RecordError),
+    /// The record is valid, but this program cannot replay it.
     Unrepeatable(String),
-    /// The machine refuses.
+    /// A system call failed.
     System(sys::Error),
 }
 
 impl OpenError {
-    /// A refusal of the machine to do something for a worker.
+    /// Converts an I/O error of a call that concerns a worker process.
     pub(crate) fn of_worker(call: &'static str, error: &std::io::Error) -> Self {
         sys::Error::new(call, "an engine", error.raw_os_error().unwrap_or(0)).into()
     }
@@ -105,8 +105,8 @@ impl From<ClientError> for OpenError {
     }
 }
 
-impl From<Broken> for OpenError {
-    fn from(broken: Broken) -> Self {
+impl From<RecordError> for OpenError {
+    fn from(broken: RecordError) -> Self {
         Self::Broken(broken)
     }
 }

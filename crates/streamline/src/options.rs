@@ -1,107 +1,58 @@
-//! Wishes about a run that the request does not say, and sentences for people while it comes to be.
+//! Options of a run beyond the request itself.
 
-use crate::crash::CrashCapture;
+use crate::notice::Notices;
 use crate::own::Own;
-use engine::kernel::Refuses;
-use pipeline::Diagnostic;
-use std::fmt;
+use engine::kernel::InjectedRefusal;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::Steps;
 
-/// Wishes about a run that the request does not say.
+/// Options of a run beyond the request itself.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Ends the run when its sinks have taken this many blocks.
+    /// Number of blocks in the sinks after which the run ends; `None`: no limit.
     pub count: Option<u64>,
-    /// Ends the run after this time.
+    /// Duration after which the run ends; `None`: no limit.
     pub time: Option<Duration>,
-    /// Measures the time in each filter.
+    /// Measures the time spent in each filter.
     pub timed: bool,
-    /// Has the kernel measure the time of programs, too.
+    /// Makes the kernel measure the run time of its programs, too.
     pub programs_timed: bool,
-    /// Runs it without a daemon: unregistered, and in the kernel with the rights of this process.
+    /// Runs without the daemon: unregistered, and with only this process's rights in the kernel.
     pub embedded: bool,
-    /// Runs nothing of it in the kernel.
+    /// Keeps every filter out of the kernel.
     pub outside_kernel: bool,
-    /// The name under which the daemon knows the path.
+    /// Name of the path in the daemon's registry; implies `registered`.
     pub name: Option<String>,
-    /// Refuses to run without a daemon; a named path does so, too.
+    /// Fails if no daemon registers the path, instead of running unregistered.
     pub registered: bool,
-    /// The file that holds what is printed, for those who ask the daemon.
+    /// Log file of the run, published by the daemon to its clients.
     pub log: Option<PathBuf>,
-    /// Bytes that each source remembers of what it gave, for taps that begin in the past.
+    /// Bytes of past output that each source retains, for taps that start in the past.
     pub history: Option<usize>,
-    /// A new file from which the run can be repeated.
+    /// File to create for a record, from which the run can be replayed.
     pub record: Option<PathBuf>,
-    /// Bytes that a record may hold; default 64 MiB.
+    /// Size limit of the record in bytes; default 64 MiB.
     pub record_bytes: Option<u64>,
-    /// Keeps blocks on which filters failed, as captures in the user's state directory.
+    /// Saves blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// A program that serves as a worker and runs untrusted filters: the command `streamline`, or
-    /// one that calls [`serve_if_asked`](crate::serve_if_asked).
+    /// Program to start for workers and untrusted filters: the command `streamline`, or any that
+    /// calls [`serve_if_asked`](crate::serve_if_asked). Default: this program.
     pub helper: Option<PathBuf>,
-    /// Filters, sources, sinks and ends of this program.
+    /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: Own,
-    /// The reader of sentences for people; default: none.
+    /// Receiver of messages for people; by default they are discarded.
     pub notices: Notices,
-    /// The log of the allocation.
+    /// Log of acquired resources, rolled back on failure; tests make its steps fail.
     pub steps: Steps,
-    /// A refusal that the kernel is to feign, for tests.
-    pub refuses: Refuses,
+    /// Kernel refusal to simulate, for tests.
+    pub refuses: InjectedRefusal,
 }
 
 impl Options {
-    /// A run in this process alone: no daemon is asked.
+    /// Returns the default options for a run that does not contact the daemon.
     #[must_use]
     pub fn alone() -> Self {
         Self { embedded: true, ..Self::default() }
-    }
-}
-
-/// A sentence for people that is no error.
-#[derive(Debug)]
-pub enum Notice<'n> {
-    /// Something to know.
-    Note(&'n str),
-    /// Something to look after.
-    Warning(&'n str),
-    /// Warnings about places in a request.
-    Doubts(&'n str, &'n [Diagnostic]),
-    /// A block on which a filter failed was kept.
-    Crash(&'n CrashCapture),
-}
-
-/// The reader of notices.
-#[derive(Clone, Default)]
-pub struct Notices(Option<Arc<Reader>>);
-
-type Reader = dyn Fn(&Notice<'_>) + Send + Sync;
-
-impl Notices {
-    /// Hands every notice to this function, which must not block for long.
-    pub fn to(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(reader)))
-    }
-
-    pub(crate) fn give(&self, notice: &Notice<'_>) {
-        if let Some(reader) = &self.0 {
-            reader(notice);
-        }
-    }
-
-    pub(crate) fn note(&self, text: &str) {
-        self.give(&Notice::Note(text));
-    }
-
-    pub(crate) fn warn(&self, text: &str) {
-        self.give(&Notice::Warning(text));
-    }
-}
-
-impl fmt::Debug for Notices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notices")
     }
 }

@@ -1,47 +1,47 @@
-//! Filters, sources and sinks of the program around, and ends of streams in it.
+//! Filters, sources and sinks of the calling program, and pipe ends that connect it to a request.
 //!
-//! A type that implements a trait of the contract comes with its description, as in the catalog; a
-//! closure comes with a name. Ends are pipes: a request names one by its path, as a shell does with
+//! A type that implements a trait of the contract is added with its description, as in the catalog;
+//! a closure is added under a name. A pipe end appears in a request as a path, like the shell's
 //! `>(…)`.
 
 use abi::Class;
 use endpoint::{Failure, Opening, Sink, SinkEntry, SourceEntry};
 use engine::build::Settings;
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use filter::{
-    Amount, Arguments, Batch, Block, Classes, Classify, Compiler, Description, EndpointFacts,
-    Filter, Forms, Gives, Keys, Kind, LinkType, Mistake, Names, Parameter, Reason, Report,
-    StateFacts, Tell, Time, Type, ValueRange,
+    Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Compiler, Description,
+    EndpointFacts, Filter, FilterKind, Forms, Keys, LinkType, Mistake, Names, OutputForm,
+    Parameter, Reason, Report, StateFacts, Time, Type, ValueRange,
 };
-use pipeline::Catalogue;
+use pipeline::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Filters, sources, sinks and ends of this program, for its requests.
+/// The filters, sources, sinks and pipe ends that this program adds to the registry.
 ///
-/// Descriptions live as long as the program, as those of the catalog do: an `Own` is made once and
-/// cloned into the options of many requests. Filters here run in threads of this process only.
+/// Descriptions are leaked and live as long as the process, so make one `Own` and clone it into the
+/// options of each request. Its filters run only in threads of this process.
 #[derive(Clone, Default)]
 pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// The far sides of ends, until a source or sink has opened them.
+    /// The pipe ends of the request, kept open until a source or sink has opened them by path.
     ends: Vec<Arc<OwnedFd>>,
 }
 
 impl Own {
-    /// Adds a filter: a type with its description.
+    /// Adds a filter by its description.
     #[must_use]
     pub fn filter(mut self, description: &'static Description) -> Self {
         self.descriptions.push(description);
         self
     }
 
-    /// Adds a source: a type with its description.
+    /// Adds a source by its entry.
     #[must_use]
     pub fn source(mut self, entry: SourceEntry) -> Self {
         self.descriptions.push(entry.description);
@@ -49,7 +49,7 @@ impl Own {
         self
     }
 
-    /// Adds a sink: a type with its description.
+    /// Adds a sink by its entry.
     #[must_use]
     pub fn sink(mut self, entry: SinkEntry) -> Self {
         self.descriptions.push(entry.description);
@@ -57,8 +57,8 @@ impl Own {
         self
     }
 
-    /// Adds a filter that classifies each block by this function, which is called by one thread at
-    /// a time; `None` answers nothing, and a plain pipe drops the block.
+    /// Adds a filter that classifies each block with `classify`. Calls are serialized. For `None`
+    /// the block has no class and a plain pipe drops it.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -78,7 +78,7 @@ impl Own {
         classify: impl FnMut(&Block<'_>) -> Option<u32> + Send + 'static,
     ) -> Self {
         let description = Description {
-            kind: Kind::Classification,
+            kind: FilterKind::Classification,
             takes: Forms::ANY,
             classes: Classes::Number {
                 what: "the answer of this program",
@@ -87,14 +87,14 @@ impl Own {
             },
             reasons: REASONS,
             state: StateFacts::pinned("it is a function of this program"),
-            user: Some(called),
-            ..described(name, Given::Classify(Arc::new(Mutex::new(classify))))
+            user: Some(callback_filter),
+            ..callback_description(name, Callback::Classify(Arc::new(Mutex::new(classify))))
         };
         self.filter(Box::leak(Box::new(description)))
     }
 
-    /// Adds a sink that hands each block to this function, which is called by one thread at a time
-    /// and must not keep the path waiting. An error ends the path.
+    /// Adds a sink that calls `take` for each block. Calls are serialized and must return quickly,
+    /// since the path waits for them. An error ends the path.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -121,16 +121,17 @@ impl Own {
         take: impl FnMut(&Block<'_>) -> Result<(), String> + Send + 'static,
     ) -> Self {
         let description = Description {
-            kind: Kind::Sink,
+            kind: FilterKind::Sink,
             takes: Forms::ANY,
-            gives: Gives::Nothing,
-            ..described(name, Given::Each(Arc::new(Mutex::new(take))))
+            gives: OutputForm::Nothing,
+            ..callback_description(name, Callback::Each(Arc::new(Mutex::new(take))))
         };
-        self.sink(SinkEntry::new(Box::leak(Box::new(description)), called_sink))
+        self.sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
     }
 
-    /// Makes an end from which this program reads what a sink writes: its reader, and the path that
-    /// the request names in place of a file. It ends with the path; a full pipe holds the path up.
+    /// Creates a pipe from a sink to this program. Returns its reading end, and the path to write
+    /// into the request in place of a file. The reader sees end of file when the path ends; a full
+    /// pipe blocks the path.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -148,37 +149,37 @@ impl Own {
     /// # }
     /// ```
     pub fn output(&mut self) -> Result<(File, String), sys::Error> {
-        let (here, there) = sys::descriptor::pipe()?;
-        Ok((File::from(here), self.end(there)))
+        let (reader, writer) = sys::descriptor::pipe()?;
+        Ok((File::from(reader), self.end(writer)))
     }
 
-    /// Makes an end into which this program writes what a source reads: its writer, and the path
-    /// that the request names in place of a file. The source ends when the writer is dropped.
+    /// Creates a pipe from this program to a source. Returns its writing end, and the path to write
+    /// into the request in place of a file. The source ends when the writer is dropped.
     pub fn input(&mut self) -> Result<(File, String), sys::Error> {
-        let (there, here) = sys::descriptor::pipe()?;
-        Ok((File::from(here), self.end(there)))
+        let (reader, writer) = sys::descriptor::pipe()?;
+        Ok((File::from(writer), self.end(reader)))
     }
 
-    /// Has a request name a descriptor of this program by the path that is returned. It is closed
-    /// once the request is open.
-    pub fn end(&mut self, far: OwnedFd) -> String {
-        let path = format!("/proc/self/fd/{}", far.as_raw_fd());
-        self.ends.push(Arc::new(far));
+    /// Makes a descriptor of this program available to a request. Returns the path to write into
+    /// the request. The descriptor is closed once the request is open.
+    pub fn end(&mut self, descriptor: OwnedFd) -> String {
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        self.ends.push(Arc::new(descriptor));
         path
     }
 
-    /// Returns true if it adds nothing to the catalog.
+    /// Returns true if no filter, source, sink or pipe end was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.descriptions.is_empty() && self.ends.is_empty()
     }
 
-    /// The settings of a build that finds its sources and sinks.
+    /// Returns build settings that include these sources and sinks.
     pub(crate) fn settings(&self) -> Settings {
         Settings { sources: self.sources, sinks: self.sinks, ..Settings::default() }
     }
 
-    fn own(&self, name: &str) -> Option<&'static Description> {
+    fn description(&self, name: &str) -> Option<&'static Description> {
         self.descriptions.iter().copied().find(|known| known.name == name)
     }
 }
@@ -190,14 +191,14 @@ impl fmt::Debug for Own {
     }
 }
 
-impl Catalogue for Own {
+impl Registry for Own {
     fn find(&self, name: &str) -> Option<&'static Description> {
-        self.own(name).or_else(|| House.find(name))
+        self.description(name).or_else(|| MachineRegistry::Local.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        let own = self.own(name).filter(|known| known.kind == Kind::Source);
-        own.or_else(|| House.find_source(name))
+        let own = self.description(name).filter(|known| known.kind == FilterKind::Source);
+        own.or_else(|| MachineRegistry::Local.find_source(name))
     }
 
     fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
@@ -205,53 +206,53 @@ impl Catalogue for Own {
         let source = || self.sources.iter().find(|own| is_it(own.description));
         let sink = || self.sinks.iter().find(|own| is_it(own.description));
         let own = source().map(|own| &own.facts).or_else(|| sink().map(|own| &own.facts));
-        own.unwrap_or_else(|| House.endpoint(entry))
+        own.unwrap_or_else(|| MachineRegistry::Local.endpoint(entry))
     }
 
     fn names(&self) -> Vec<&'static str> {
         let own = self.descriptions.iter().map(|known| known.name);
-        own.chain(House.names()).collect()
+        own.chain(MachineRegistry::Local.names()).collect()
     }
 
     fn spaces(&self) -> Vec<&str> {
-        House.spaces()
+        MachineRegistry::Local.spaces()
     }
 
-    fn refuses(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        match self.own(entry.name) {
+    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+        match self.description(entry.name) {
             Some(own) if arguments.flag("untrusted") => {
                 let why =
                     format!("`{}` is a function of this program, which no other has", own.name);
                 Some(Mistake::new("untrusted", why))
             }
             Some(own) => own.user.and_then(|make| make(arguments).err()),
-            None => House.refuses(entry, arguments),
+            None => MachineRegistry::Local.refusal(entry, arguments),
         }
     }
 
     fn links(&self, source: &Description, arguments: &Arguments) -> Option<Vec<LinkType>> {
         match self.sources.iter().find(|entry| entry.description.name == source.name) {
             Some(own) => (own.links)(arguments),
-            None => House.links(source, arguments),
+            None => MachineRegistry::Local.links(source, arguments),
         }
     }
 
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
-        House.compiler()
+        MachineRegistry::Local.compiler()
     }
 
-    fn answers(&self) -> Option<Arc<dyn Names>> {
-        House.answers()
+    fn resolver(&self) -> Option<Arc<dyn Names>> {
+        MachineRegistry::Local.resolver()
     }
 
     fn keys(&self) -> Option<Arc<dyn Keys>> {
-        House.keys()
+        MachineRegistry::Local.keys()
     }
 
     fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
-        match self.own(source.name) {
+        match self.description(source.name) {
             Some(_) => None,
-            None => House.sees_one_way(source, arguments),
+            None => MachineRegistry::Local.sees_one_way(source, arguments),
         }
     }
 }
@@ -259,29 +260,29 @@ impl Catalogue for Own {
 type ClassifyFn = dyn FnMut(&Block<'_>) -> Option<u32> + Send;
 type EachFn = dyn FnMut(&Block<'_>) -> Result<(), String> + Send;
 
-/// A function of this program.
+/// A callback of this program.
 #[derive(Clone)]
-enum Given {
+enum Callback {
     Classify(Arc<Mutex<ClassifyFn>>),
     Each(Arc<Mutex<EachFn>>),
 }
 
-/// All functions that were given. Their numbers travel as arguments, since whatever makes a filter
-/// gets nothing but its arguments.
-static GIVEN: Mutex<BTreeMap<u64, Given>> = Mutex::new(BTreeMap::new());
+/// All registered callbacks by number. A filter is constructed from its arguments alone, so the
+/// number travels as an argument.
+static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
-/// The parameter with the number of the function.
+/// Name of the parameter that contains the callback's number.
 const FUNCTION: &str = "function";
 
 fn locked<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A description with this name, whose arguments lead to a function.
-fn described(name: &str, given: Given) -> Description {
-    let mut all = locked(&GIVEN);
+/// Registers a callback; returns a description whose only parameter is its number.
+fn callback_description(name: &str, callback: Callback) -> Description {
+    let mut all = locked(&CALLBACKS);
     let number = all.len() as u64;
-    all.insert(number, given);
+    all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
     let kind = Type::Number { low: number, high: number };
     let function = Parameter::named(FUNCTION, kind, text, "the function of this program");
@@ -293,19 +294,19 @@ fn described(name: &str, given: Given) -> Description {
     }
 }
 
-fn given(arguments: &Arguments) -> Option<Given> {
-    locked(&GIVEN).get(&arguments.number(FUNCTION)?).cloned()
+fn callback(arguments: &Arguments) -> Option<Callback> {
+    locked(&CALLBACKS).get(&arguments.number(FUNCTION)?).cloned()
 }
 
-/// The only reason of a filter that is a function.
+/// The only drop reason of a callback filter.
 const REASONS: &[&str] = &["unanswered"];
 const UNANSWERED: Reason =
     Description { reasons: REASONS, ..Description::EMPTY }.reason("unanswered");
 
-struct CalledFilter(Arc<Mutex<ClassifyFn>>);
+struct CallbackFilter(Arc<Mutex<ClassifyFn>>);
 
-impl Classify for CalledFilter {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+impl Classify for CallbackFilter {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match locked(&self.0)(block) {
             Some(class) => Class::natural(class),
             None => cx.absent(UNANSWERED),
@@ -313,20 +314,20 @@ impl Classify for CalledFilter {
     }
 }
 
-fn called(arguments: &Arguments) -> Result<Filter, Mistake> {
-    match given(arguments) {
-        Some(Given::Classify(function)) => Ok(Filter::classify(CalledFilter(function))),
+fn callback_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
+    match callback(arguments) {
+        Some(Callback::Classify(function)) => Ok(Filter::classify(CallbackFilter(function))),
         _ => Err(Mistake::new(FUNCTION, "this program has no such function")),
     }
 }
 
-struct CalledSink {
+struct CallbackSink {
     function: Arc<Mutex<EachFn>>,
     name: u64,
     taken: Amount,
 }
 
-impl Sink for CalledSink {
+impl Sink for CallbackSink {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut function = locked(&self.function);
         for (_, block) in batch.blocks() {
@@ -348,11 +349,11 @@ impl Sink for CalledSink {
     }
 }
 
-fn called_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open_callback_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.number(FUNCTION).unwrap_or_default();
-    match given(opening.arguments) {
-        Some(Given::Each(function)) => {
-            Ok(Box::new(CalledSink { function, name, taken: Amount::default() }))
+    match callback(opening.arguments) {
+        Some(Callback::Each(function)) => {
+            Ok(Box::new(CallbackSink { function, name, taken: Amount::default() }))
         }
         _ => Err(Failure::new("call", "a function", "this program has no such function")),
     }

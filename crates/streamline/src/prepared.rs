@@ -1,43 +1,46 @@
-//! A request that was read and planned, and has changed nothing yet.
+//! A request that is parsed and planned; nothing on the machine has changed yet.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
-use crate::options::{Notice, Options};
-use crate::ready::Ready;
-use crate::{record, workers};
-use engine::build::{self, BuildError, Extras, Path, Settings};
-use engine::path::Adapt;
-use engine::record::{Head, Tape};
+use crate::notice::Notice;
+use crate::options::Options;
+use crate::workers::requests;
+use engine::record::Head;
 use pipeline::plan::{Machine, Plan, Unplaceable};
-use pipeline::{Catalogue, Diagnostic, Graph};
+use pipeline::{Diagnostic, Graph, Registry};
 
-/// A request that was read and planned for this machine.
+/// A request, parsed and planned for this machine.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
     pub(crate) hosts: Hosts,
-    /// The request of each worker; none: this process runs it.
+    /// Request of each worker process; empty if this process runs the request itself.
     pub(crate) workers: Vec<String>,
 }
 
 impl Prepared {
-    /// Reads a request and plans it for this machine. Mistakes come all at once.
+    /// Parses a request and plans it for this machine.
     ///
-    /// What the request asks of the machine while it is read (an address by its name) is asked
-    /// once: [`text`](Self::text) holds the answers.
+    /// Names that need a lookup (such as a host name) are resolved once, here; [`text`](Self::text)
+    /// returns the request with the results in their place.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Mistakes`] lists all mistakes at once; other variants report options that
+    /// contradict the request, or a filter that no space can run.
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
-        let (text, graph) = settled(request, options)?;
-        let Some(of) = workers::wanted(&graph) else { return Self::planned(text, graph, options) };
-        let workers = workers::requests(&graph, of)?;
+        let (text, graph) = resolve(request, options)?;
+        let Some(of) = requests::wanted(&graph) else { return Self::planned(text, graph, options) };
+        let workers = requests::all(&graph, of)?;
         let first = Self::worker(workers.first().map_or("", String::as_str), options)?;
         Ok(Self { text, workers, ..first })
     }
 
-    /// The plan of one worker.
+    /// Plans the request of a single worker.
     pub(crate) fn worker(request: &str, options: &Options) -> Result<Self, OpenError> {
-        // The whole request has been warned of.
+        // The warnings were already issued for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
         let graph = graph(request, &options.own, &options)?;
         Self::planned(request.to_owned(), graph, &options)
@@ -52,31 +55,31 @@ impl Prepared {
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })
     }
 
-    /// The request, with what the machine answered while it was read.
+    /// Returns the request, with looked-up names replaced by their results.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The plan; of several workers that of the first.
+    /// Returns the plan; with several workers, that of the first.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The machine as it was planned for.
+    /// Returns the description of the machine that the plan assumes.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The requests of all workers; none: one process runs it.
+    /// Returns the request of each worker; empty if one process runs the request.
     #[must_use]
     pub fn workers(&self) -> &[String] {
         &self.workers
     }
 
-    /// The first worker alone, where there are several.
+    /// Reduces a request with several workers to its first worker.
     #[must_use]
     pub fn first_worker(mut self) -> Self {
         if !self.workers.is_empty() {
@@ -86,7 +89,9 @@ impl Prepared {
         self
     }
 
-    /// The plan as it will be once the daemon was asked: without what its policy refuses.
+    /// Replans without the kernel filters that the daemon's policy would refuse.
+    ///
+    /// Fails with [`OpenError::Unplaceable`] if a filter has no other space.
     pub fn foreseen(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
@@ -94,93 +99,22 @@ impl Prepared {
         let plan = plan.map_err(|refused| unplaceable(&text, graph, refused))?;
         Ok(Self { text, plan, machine, hosts, workers })
     }
-
-    /// Builds it, and registers it with the daemon. A filter that the kernel refuses is placed
-    /// elsewhere. An error takes back whatever was made.
-    pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
-        if !self.workers.is_empty() {
-            return workers::build(self, options);
-        }
-        let recording = record::begin(&self, options)?;
-        let tape = recording.clone().map_or_else(Tape::default, Tape::Record);
-        let adapt = recording.is_none().then(|| Adapt::asked(&self.plan, &self.machine)).flatten();
-        let extras = Extras { tape, history: options.history, adapt, ..Extras::default() };
-        let mut ready = self.build_with(options, extras)?;
-        ready.recording = recording;
-        Ok(ready)
-    }
-
-    /// Builds it with more than it needs to run: a record, a question about a flow.
-    pub fn build_with(self, options: &Options, extras: Extras) -> Result<Ready, OpenError> {
-        let steps = options.steps.clone();
-        let helper = options.helper.clone();
-        let ready = self.built(options, &Extras { helper, steps: steps.clone(), ..extras });
-        if ready.is_err() {
-            steps.roll_back();
-        }
-        ready
-    }
-
-    fn built(mut self, options: &Options, extras: &Extras) -> Result<Ready, OpenError> {
-        let settings = Settings {
-            count: options.count,
-            timed: options.timed,
-            programs_timed: options.programs_timed,
-            refuses: options.refuses,
-            ..options.own.settings()
-        };
-        let paths = self.paths(settings, extras)?;
-        for refused in &self.plan.refused {
-            let name = self.plan.graph.node(refused.node).name();
-            let space = &self.plan.space_of(refused.node).name;
-            options.notices.note(&format!("`{name}` runs in {space}: {}", refused.why));
-        }
-        Ready::of_paths(self, paths, options)
-    }
-
-    /// Builds the plan; what the kernel refuses is planned again.
-    pub(crate) fn paths(
-        &mut self,
-        settings: Settings,
-        extras: &Extras,
-    ) -> Result<Vec<Path>, OpenError> {
-        loop {
-            let error = match build::build_with(&self.plan, settings, &self.hosts, extras) {
-                Ok(paths) => {
-                    paths.iter().take(1).for_each(|path| path.live().says(&self.text));
-                    return Ok(paths);
-                }
-                Err(error) => error,
-            };
-            let again = match &error {
-                BuildError::Refused(what) => {
-                    self.plan.again(&self.machine, std::slice::from_ref(what))
-                }
-                _ => None,
-            };
-            let Some(again) = again else {
-                let (text, plan) = (self.text.clone(), Box::new(self.plan.clone()));
-                return Err(OpenError::Build { text, plan, error: Box::new(error) });
-            };
-            self.plan = again
-                .map_err(|refused| unplaceable(&self.text, self.plan.graph.clone(), refused))?;
-        }
-    }
 }
 
-/// Reads a request and checks it; doubts about it are notices. The graph holds the request with the
-/// answers of the machine.
+/// Parses and checks a request, and reports warnings as notices.
+///
+/// The graph contains the request with looked-up names replaced by their results.
 pub fn read(request: &str, options: &Options) -> Result<Graph, OpenError> {
-    settled(request, options).map(|(_, graph)| graph)
+    resolve(request, options).map(|(_, graph)| graph)
 }
 
-/// The graph of a request without mistakes; doubts about it are notices.
+/// Parses a request into a graph; reports warnings as notices, and all mistakes as one error.
 pub(crate) fn graph(
     text: &str,
-    catalogue: &dyn Catalogue,
+    registry: &dyn Registry,
     options: &Options,
 ) -> Result<Graph, OpenError> {
-    let (graph, list) = pipeline::read(text, catalogue);
+    let (graph, list) = pipeline::read(text, registry);
     if list.iter().any(Diagnostic::is_error) {
         return Err(OpenError::Mistakes { text: text.to_owned(), list });
     }
@@ -190,33 +124,33 @@ pub(crate) fn graph(
     Ok(graph)
 }
 
-/// The request with the answers of this machine, and its graph. What runs, is recorded, or goes
-/// elsewhere, is this request: nothing is asked a second time.
-fn settled(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
+/// Resolves the names in a request. Returns the resolved text and its graph. This text is run,
+/// recorded and sent to workers, so that no name is looked up twice.
+fn resolve(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
     let first = graph(request, &options.own, options)?;
-    if first.settled.is_empty() {
+    if first.insertions.is_empty() {
         return Ok((request.to_owned(), first));
     }
     let text = first.text.as_ref().to_owned();
     let quiet = Options { notices: Default::default(), ..options.clone() };
-    // It is longer than it was, and its doubts are known.
+    // The text has grown, so its spans are new; its warnings were already issued.
     let graph = graph(&text, &options.own, &quiet)?;
     Ok((text, graph))
 }
 
-/// The plan of a graph; a filter that no space can run is an error.
+/// Plans a graph. Fails with [`OpenError::Unplaceable`] if no space can run a filter.
 pub(crate) fn plan(
     text: &str,
     graph: Graph,
-    catalogue: &dyn Catalogue,
+    registry: &dyn Registry,
     machine: &Machine,
 ) -> Result<Plan, OpenError> {
     let whole = graph.clone();
-    let planned = pipeline::plan::plan(graph, catalogue, machine);
+    let planned = pipeline::plan::plan(graph, registry, machine);
     planned.map_err(|refused| unplaceable(text, whole, refused))
 }
 
-fn unplaceable(text: &str, graph: Graph, refused: Unplaceable) -> OpenError {
+pub(crate) fn unplaceable(text: &str, graph: Graph, refused: Unplaceable) -> OpenError {
     let (graph, refused) = (Box::new(graph), Box::new(refused));
     OpenError::Unplaceable { text: text.to_owned(), graph, refused }
 }

@@ -1,13 +1,16 @@
-//! A request that was built, and its end.
+//! A request that is built, and its results.
 
-use crate::crash::{self, CrashCapture};
+use crate::crash;
 use crate::error::OpenError;
-use crate::membership::Member;
-use crate::options::{Notices, Options};
+use crate::notice::CrashCapture;
+use crate::notice::Notices;
+use crate::options::Options;
 use crate::prepared::Prepared;
+use crate::registration::Registration;
 use crate::report::Report;
-use crate::workers::{Crew, Output, WorkerRun};
-use engine::build::Path;
+use crate::workers::run::WorkerRun;
+use crate::workers::{Output, Supervisor};
+use engine::build::BuiltPath;
 use engine::digest::digest;
 use engine::live::Live;
 use engine::record::{Recording, Summary};
@@ -15,39 +18,44 @@ use engine::run::{self, Outcome, Until};
 use pipeline::plan::Plan;
 use std::sync::Arc;
 
-/// A request that was built and registered, and waits to be run. Dropping it gives everything back.
+/// A built and registered request, ready to run. Dropping it releases everything it acquired.
 #[derive(Debug)]
 pub struct Ready {
     pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) body: Body,
-    pub(crate) member: Member,
+    pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
     pub(crate) notices: Notices,
 }
 
-/// The processes that run a request.
+/// The executor of a request.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// This one.
-    Here(Vec<Path>),
-    /// Several workers.
-    Workers(Box<(Crew, Output)>),
+    /// Paths in this process.
+    Local(Vec<BuiltPath>),
+    /// Worker processes, with the thread that merges their output.
+    Workers(Box<(Supervisor, Output)>),
 }
 
 impl Ready {
     pub(crate) fn of_paths(
         prepared: Prepared,
-        paths: Vec<Path>,
+        paths: Vec<BuiltPath>,
         options: &Options,
     ) -> Result<Self, OpenError> {
-        let lives: Vec<Live> = paths.iter().map(Path::live).collect();
-        let member = Member::begin(&prepared, (lives, None), options)?;
-        Ok(Self::new(prepared, Body::Here(paths), member, options))
+        let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
+        let member = Registration::begin(&prepared, (lives, None), options)?;
+        Ok(Self::new(prepared, Body::Local(paths), member, options))
     }
 
-    pub(crate) fn new(prepared: Prepared, body: Body, member: Member, options: &Options) -> Self {
+    pub(crate) fn new(
+        prepared: Prepared,
+        body: Body,
+        member: Registration,
+        options: &Options,
+    ) -> Self {
         let Prepared { text, plan, .. } = prepared;
         Self {
             text,
@@ -60,36 +68,36 @@ impl Ready {
         }
     }
 
-    /// The plan that will run.
+    /// Returns the plan to be run.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The number by which the daemon knows it.
+    /// Returns the path's number in the daemon's registry; `None` if it is not registered.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.member.number()
     }
 
-    /// Its connected parts; none of several workers.
+    /// Returns handles of its connected components; empty if workers run the request.
     #[must_use]
     pub fn lives(&self) -> Vec<Live> {
         match &self.body {
-            Body::Here(paths) => paths.iter().map(Path::live).collect(),
+            Body::Local(paths) => paths.iter().map(BuiltPath::live).collect(),
             Body::Workers(_) => Vec::new(),
         }
     }
 
-    /// Runs it to its end; the calling thread waits. An order of the daemon to stop is heard beside
-    /// what `until` says.
+    /// Runs the request and blocks until it ends, which `until` or a stop command of the daemon can
+    /// bring about early.
     pub fn run(mut self, until: Until<'_>) -> Result<Finished, OpenError> {
         let until = Until { readable: self.member.stop(until.readable)?, ..until };
         let (plan, outcome, workers) = match self.body {
-            Body::Here(paths) => {
-                let live = paths.first().map(Path::live);
+            Body::Local(paths) => {
+                let live = paths.first().map(BuiltPath::live);
                 let outcome = run::run(paths, until)?;
-                // It may have been changed while it ran.
+                // The request may have been changed while it ran.
                 if let Some((text, plan)) = live.and_then(|live| live.text().zip(live.plan())) {
                     (self.text, self.plan) = (text, plan);
                 }
@@ -112,54 +120,55 @@ impl Ready {
     }
 }
 
-/// A run that has ended. Those who follow the path wait to hear how: see [`end`](Self::end).
+/// A completed run whose followers still wait for its exit status; see [`end`](Self::end).
 #[derive(Debug)]
 pub struct Finished {
-    /// The results.
+    /// The results of the run.
     pub results: Results,
-    member: Member,
+    member: Registration,
 }
 
 impl Finished {
-    /// Tells those who follow the path an exit status and a sentence, and ends its registration.
+    /// Sends an exit status and a sentence to the clients that follow the path, and ends its
+    /// registration.
     pub fn end(self, status: u8, sentence: String) -> Results {
         self.member.end(status, sentence);
         self.results
     }
 }
 
-/// The results of a run, final or so far.
+/// The results of a run, complete or up to now.
 #[derive(Debug)]
 pub struct Results {
-    /// The request that ran last.
+    /// Request as it ran last.
     pub text: String,
-    /// Its plan.
+    /// Plan of that request.
     pub plan: Plan,
-    /// The ledger, reports of filters, failures.
+    /// Ledger, filter reports and failures.
     pub outcome: Outcome,
-    /// The results of each worker, if there are several.
+    /// Results of each worker; empty if one process ran the request.
     pub workers: Vec<WorkerRun>,
-    /// Captures of blocks on which filters failed: one place for each failure.
+    /// Captures of blocks on which filters panicked, parallel to the failures of the outcome.
     pub crashes: Vec<Option<CrashCapture>>,
-    /// The record, if one was asked for.
+    /// Summary of the record, if one was made.
     pub recorded: Option<Summary>,
 }
 
 impl Results {
-    /// Sentences, tables and JSON of it.
+    /// Returns the report, from which sentences, tables and JSON are made.
     #[must_use]
     pub fn report(&self) -> Report<'_> {
         Report::new(&self.plan, &self.outcome, &self.crashes).of_workers(&self.workers)
     }
 
-    /// The end in a sentence: the first failure, or the amounts.
+    /// Returns one sentence: the first failure, or the numbers of blocks and bytes.
     #[must_use]
     pub fn sentence(&self) -> String {
         let failure = self.outcome.failures.iter().find(|failure| !failure.is_quiet());
         failure.map_or_else(|| self.report().sentence(), ToString::to_string)
     }
 
-    /// Returns true if a path failed, or the ledger does not balance.
+    /// Returns true if a path failed or the ledger does not balance.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         let mut failures = self.outcome.failures.iter();

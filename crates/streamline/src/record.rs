@@ -1,36 +1,37 @@
-//! Records of runs: begun beside a run, and repeated.
+//! Records of runs: creation during a run, and replay.
 //!
-//! A run that is repeated writes its files into a folder of its own, sends nothing and starts no
-//! program: its record may come from an untrusted peer. At its end it is compared with the run that
-//! was recorded, line by line of the ledger.
+//! A replayed run writes its files into a directory of its own, sends nothing and starts no
+//! program, since a record may come from an untrusted peer. At its end its ledger is compared with
+//! the recorded one, line by line.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
-use crate::options::{Notices, Options};
+use crate::notice::Notices;
+use crate::options::Options;
 use crate::prepared::{self, Prepared};
 use crate::ready::{Ready, Results};
 use engine::build::Extras;
-use engine::catalogue::Repeated;
 use engine::digest::{differences, digest};
-use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout, write};
+use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout, write};
+use engine::registry::MachineRegistry;
 use pipeline::Graph;
 use pipeline::explain;
 use pipeline::plan::Plan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Begins the record of a run, if one is asked for.
+/// Creates the record of a run if the options ask for one.
 pub(crate) fn begin(
     prepared: &Prepared,
     options: &Options,
 ) -> Result<Option<Arc<Recording>>, OpenError> {
     let Some(path) = &options.record else { return Ok(None) };
     let plan = &prepared.plan;
-    if !plan.copied.is_empty() {
+    if !plan.replicas.is_empty() {
         let why = "a run with copies of filters cannot be recorded: leave `--parallel` out";
         return Err(OpenError::Unfit(why.to_owned()));
     }
-    let adapts = plan.adapts();
+    let adapts = plan.runtime_changes();
     if adapts.copies || adapts.moves {
         options.notices.note(
             "`--adapt` does nothing while the path is recorded: it makes copies and moves filters \
@@ -43,32 +44,32 @@ pub(crate) fn begin(
     recording.map(Some).map_err(OpenError::Unrecorded)
 }
 
-/// A recorded run that can be repeated.
+/// A record whose request this program can replay.
 #[derive(Debug)]
 pub struct Recorded {
     prepared: Prepared,
     record: Record,
 }
 
-/// A recorded run that is about to be repeated.
+/// A replay, built and ready to run.
 #[derive(Debug)]
 pub struct Repetition {
     /// The run.
     pub ready: Ready,
-    /// The folder for its files, if it writes any.
+    /// Directory for its output files; `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// The completeness of the record.
-    pub whole: Whole,
+    /// Completeness of the record; only a complete one can be compared with its replay.
+    pub whole: Completeness,
 }
 
 impl Recorded {
-    /// Opens a record and plans its request as then; a program that would run it in other places
-    /// cannot repeat it.
+    /// Opens a record and plans its request for the recorded machine. Fails with
+    /// [`OpenError::Unrepeatable`] if this program places the filters differently.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let record = Record::open(path)?;
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
-        let graph = prepared::graph(&text, &Repeated, &Options::default())?;
-        let plan = prepared::plan(&text, graph, &Repeated, &machine)?;
+        let graph = prepared::graph(&text, &MachineRegistry::Recorded, &Options::default())?;
+        let plan = prepared::plan(&text, graph, &MachineRegistry::Recorded, &machine)?;
         if layout(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
@@ -81,20 +82,22 @@ impl Recorded {
         Ok(Self { prepared: Prepared { text, plan, machine, hosts, workers }, record })
     }
 
-    /// Returns true if the path was changed while it ran.
+    /// Returns true if the request was changed during the recorded run.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         !self.record.changes.is_empty()
     }
 
-    /// The request and its blocks, to be built with [`Prepared::build_with`].
+    /// Returns the request, the recorded blocks as input for [`Prepared::build_with`], and the
+    /// recorded block limit.
     #[must_use]
-    pub fn into_parts(self) -> (Prepared, Tape, Option<u64>) {
+    pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
-        (self.prepared, Tape::Play(Replay::new(self.record)), count)
+        (self.prepared, RecordMode::Play(Replay::new(self.record)), count)
     }
 
-    /// Builds it, to be repeated with its files in `into`, or in a new folder beside the record.
+    /// Builds the replay. Its output files go into `into`, or else into a new directory beside the
+    /// record.
     pub fn repeat(
         self,
         path: &Path,
@@ -115,46 +118,47 @@ impl Recorded {
     }
 }
 
-/// Differences between a recorded run and its repetition: what was, and what is now.
+/// Lines of the ledger that differ, as pairs of recorded and replayed text; `None` where one side
+/// lacks the line.
 pub type Differences = Vec<(Option<String>, Option<String>)>;
 
-/// Compares a repetition with its record; none where either is not whole.
+/// Compares a replay with its record. Returns `None` if either is incomplete.
 #[must_use]
-pub fn compared(whole: &Whole, results: &Results) -> Option<Differences> {
+pub fn compared(whole: &Completeness, results: &Results) -> Option<Differences> {
     match whole {
-        Whole::Whole { told: before } if !results.outcome.stopped => {
+        Completeness::Whole { told: before } if !results.outcome.stopped => {
             Some(differences(before, &digest(&results.outcome)))
         }
         _ => None,
     }
 }
 
-/// The graphs of all requests that a run had, one after the other.
+/// Returns the graphs of the recorded request and of each change to it, in order.
 fn graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     let mut text = record.head.request.clone();
     let mut graphs = vec![plan.graph.clone()];
     for change in &record.changes {
-        // One that does not fit is told when it is made.
-        let Ok(edited) = change.edit.apply(&text) else { break };
-        graphs.push(pipeline::read(&edited.text, &Repeated).0);
+        // A change that does not apply is reported during the replay.
+        let Ok(edited) = change.edit.apply(&text, &MachineRegistry::Recorded) else { break };
+        graphs.push(pipeline::read(&edited.text, &MachineRegistry::Recorded).0);
         text = edited.text;
     }
     graphs
 }
 
-/// Gives notice of missing parts of a record, and of effects that are not repeated.
+/// Warns of missing parts of a record, and notes effects that a replay omits.
 fn announce(record: &Record, graphs: &[Graph], notices: &Notices) {
     let target = record.target();
     match &record.whole {
-        Whole::Whole { .. } => {}
-        Whole::Full { beyond } => notices.warn(&format!(
+        Completeness::Whole { .. } => {}
+        Completeness::Full { beyond } => notices.warn(&format!(
             "{target} was full before the run ended: {} blocks with {} bytes that came later are \
              not in it",
             beyond.blocks, beyond.bytes
         )),
-        Whole::Cut { at } => notices
+        Completeness::Cut { at } => notices
             .warn(&format!("{target} ends at byte {at}, before its end: what is there is played")),
-        Whole::Changed => notices.warn(&format!(
+        Completeness::Changed => notices.warn(&format!(
             "{target} is not as it was written (its digest is another): what can be is played"
         )),
     }
@@ -183,7 +187,8 @@ fn announce(record: &Record, graphs: &[Graph], notices: &Notices) {
     }
 }
 
-/// A new folder for the files of a repeated run; none if it writes none.
+/// Returns a path for a new output directory, which does not exist yet; `None` if no sink writes a
+/// file.
 fn folder(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {

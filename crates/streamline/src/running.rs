@@ -1,47 +1,47 @@
-//! A request that runs beside the thread that opened it.
+//! A request that runs in the background of the thread that opened it.
 
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::ready::{Body, Finished, Ready, Results};
-use crate::workers::Panel;
-use engine::lateness;
+use crate::snapshot::snapshot;
+use crate::workers::GroupControl;
+use engine::latency_breach;
 use engine::live::Live;
-use engine::run::{Alarm, Outcome, Until};
+use engine::run::{Alarm, Until};
 use pipeline::plan::Plan;
 use runtime::latency::Breach;
-use runtime::ledger::Ledger;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// A request that runs. Dropping it stops the run and waits for its end.
+/// A running request. Dropping it stops the run and blocks until it has ended.
 #[derive(Debug)]
 pub struct Running {
     text: String,
     plan: Plan,
     lives: Vec<Live>,
-    panel: Option<Arc<Panel>>,
+    control: Option<Arc<GroupControl>>,
     number: Option<u32>,
     begin: u64,
     stop: Arc<EventFd>,
-    /// Can be read once the run has ended.
+    /// Readable once the run has ended.
     ended: Arc<EventFd>,
     thread: Option<JoinHandle<Result<Finished, OpenError>>>,
 }
 
-/// The time that the spaces of a path have to answer what they have counted.
-const COUNTED: Duration = Duration::from_millis(200);
+/// Longest wait for the counters of a path.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Ready {
-    /// Runs it in a thread of its own.
+    /// Runs the request on a thread of its own and returns at once.
     pub fn start(self, options: &Options) -> Result<Running, OpenError> {
         let stop = Arc::new(EventFd::new()?);
         let ended = Arc::new(EventFd::new()?);
-        let panel = match &self.body {
-            Body::Here(_) => None,
-            Body::Workers(workers) => workers.0.panel(),
+        let control = match &self.body {
+            Body::Local(_) => None,
+            Body::Workers(workers) => workers.0.control(),
         };
         let (text, plan) = (self.text.clone(), self.plan.clone());
         let (lives, number) = (self.lives(), self.number());
@@ -49,7 +49,7 @@ impl Ready {
         let (stops, ends) = (Arc::clone(&stop), Arc::clone(&ended));
         let body = move || {
             let notices = self.notices.clone();
-            let late = |breach: &Breach| notices.warn(&lateness::describe(breach));
+            let late = |breach: &Breach| notices.warn(&latency_breach::describe(breach));
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
             let run = self.run(Until { readable, elapsed, alarm, ..Until::default() });
@@ -61,40 +61,41 @@ impl Ready {
         let thread = Some(thread.map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?);
-        Ok(Running { text, plan, lives, panel, number, begin, stop, ended, thread })
+        Ok(Running { text, plan, lives, control, number, begin, stop, ended, thread })
     }
 }
 
 impl Running {
-    /// Lets the sources end: what is under way drains.
+    /// Ends the sources; blocks already read are still processed. Does not wait.
     pub fn stop(&self) {
         self.stop.notify();
     }
 
-    /// The number by which the daemon knows it.
+    /// Returns the path's number in the daemon's registry; `None` if it is not registered.
     #[must_use]
     pub const fn number(&self) -> Option<u32> {
         self.number
     }
 
-    /// Its connected parts, for taps and orders; none of several workers.
+    /// Returns handles of its connected components, for taps and commands; empty if workers run the
+    /// request.
     #[must_use]
     pub fn live(&self) -> &[Live] {
         &self.lives
     }
 
-    /// Becomes readable when the run has ended.
+    /// Returns a descriptor that becomes readable when the run has ended.
     #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// Returns the results so far. Waits up to 0.2 s for the answers of its spaces.
+    /// Returns the results so far. Blocks up to 200 ms until the spaces report their counters.
     #[must_use]
     pub fn report(&self) -> Results {
-        let mut outcome = match &self.panel {
-            Some(panel) => panel.outcome(),
-            None => self.counted(),
+        let mut outcome = match &self.control {
+            Some(control) => control.outcome(),
+            None => snapshot(&self.lives, COUNTERS_TIMEOUT),
         };
         outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.begin);
         let live = self.lives.first();
@@ -104,18 +105,7 @@ impl Running {
         Results { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }
     }
 
-    fn counted(&self) -> Outcome {
-        let (mut ledger, mut reports) = (Ledger::default(), Vec::new());
-        for live in &self.lives {
-            let snapshot = live.counters(COUNTED);
-            ledger.add(snapshot.ledger);
-            reports.extend(snapshot.reports);
-        }
-        let latency = self.lives.first().and_then(Live::latency);
-        Outcome { ledger, reports, latency, ..Outcome::default() }
-    }
-
-    /// Waits for its end.
+    /// Blocks until the run has ended and returns its results.
     pub fn wait(mut self) -> Result<Results, OpenError> {
         let finished = self
             .join()
@@ -135,7 +125,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.notify();
         if let Some(thread) = self.thread.take() {
-            // Nobody asks how it ended.
+            // A dropped handle discards the results.
             let _ = thread.join();
         }
     }

@@ -1,25 +1,25 @@
-//! Reports on a run: the ledger in a sentence, as a table, as JSON; losses; the rows of the filters
-//! at the end of the request.
+//! Reports on a run: the ledger as a sentence, table or JSON; losses; the reports of filters at the
+//! end of the request.
 //!
-//! In: the plan and the outcome. Out: text. Names are those of `explain`, so that the two of
-//! several equal filters are told apart.
+//! Formats the plan and the outcome of a run as text. Filters have the names that `explain` prints,
+//! which distinguish several filters of one kind.
 
+mod empty_output;
 mod json;
-mod nothing;
 mod table;
 
-use crate::crash::CrashCapture;
-use crate::workers::WorkerRun;
+use crate::notice::CrashCapture;
+use crate::workers::run::WorkerRun;
 use engine::run::Outcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
-use runtime::ledger::{Edge, Filtered, Imbalance};
-use runtime::report::Reported;
+use runtime::ledger::{Edge, Imbalance, NodeEntry};
+use runtime::report::NodeReport;
 use std::fmt::Write as _;
 
-pub use json::{Refused, line as json_line, refused};
+pub use json::{Object, line as json_line, object, refused};
 
-/// The form of a report.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// For people.
@@ -28,7 +28,7 @@ pub enum Form {
     Json,
 }
 
-/// An outcome with the names of its plan.
+/// An outcome joined with the filter names of its plan.
 #[derive(Debug)]
 pub struct Report<'o> {
     plan: &'o Plan,
@@ -36,7 +36,7 @@ pub struct Report<'o> {
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// The report of each worker, if there are several.
+    /// Report of each worker; empty if one process ran the request.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
 
@@ -51,26 +51,26 @@ impl<'o> Report<'o> {
         Self { plan, outcome, crashes, names, imbalances, workers: Vec::new() }
     }
 
-    /// The same report, with several workers each by itself.
+    /// Adds a separate report of each worker.
     pub(crate) fn of_workers(mut self, workers: &'o [WorkerRun]) -> Self {
         let own = |worker: &'o WorkerRun| (worker, Report::new(self.plan, &worker.outcome, &[]));
         self.workers = workers.iter().map(own).collect();
         self
     }
 
-    /// The places where the ledger does not balance.
+    /// Returns the violated rules of the ledger; empty if it balances.
     #[must_use]
     pub fn imbalances(&self) -> &[Imbalance] {
         &self.imbalances
     }
 
-    /// The number of lost blocks.
+    /// Returns the number of lost blocks.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.outcome.ledger.lost()
     }
 
-    /// The whole report.
+    /// Returns the full report.
     #[must_use]
     pub fn whole(&self, form: Form) -> String {
         match form {
@@ -79,7 +79,7 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// The report in one line.
+    /// Summarizes the report in one line.
     #[must_use]
     pub fn sentence(&self) -> String {
         let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
@@ -103,7 +103,7 @@ impl<'o> Report<'o> {
         format!("{read}, {bytes} bytes in {time}, {unwanted}{lost}")
     }
 
-    /// The output of all sinks, in words; none where no sink has put anything anywhere.
+    /// Describes the output of all sinks; `None` if no sink reports any.
     fn outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
         let each = each.map(|one| format!("{} {}", counted(one.count, &one.unit), one.done));
@@ -112,19 +112,19 @@ impl<'o> Report<'o> {
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// Remarks of filters and sinks for people, though nothing has failed.
+    /// Returns remarks of filters and sinks for people. None of them is a failure.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         let reports = self.outcome.reports.iter();
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
     }
 
-    /// Returns true if a source has a place where blocks may be lost that nobody can count.
+    /// Returns true if a source can lose blocks at a place that has no counter.
     fn is_unknown(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// The number of lost blocks, by place and reason, in a sentence.
+    /// Describes lost blocks by place and reason, in one sentence, the largest number first.
     #[must_use]
     pub fn losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
@@ -136,8 +136,9 @@ impl<'o> Report<'o> {
         }
         for edge in &ledger.edges {
             let (from, to) = self.ends(edge);
-            let lost = edge.dropped.iter().map(|(why, amount)| (why, amount.blocks));
-            places.extend(lost.map(|(why, n)| (n, format!("between {from} and {to} ({why})"))));
+            let lost = edge.dropped.iter().filter(|(why, _)| why.is_lost());
+            let between = |why| format!("between {from} and {to} ({why})");
+            places.extend(lost.map(|(why, n)| (n.blocks, between(why))));
         }
         for filter in &ledger.filters {
             let name = self.name(filter);
@@ -151,10 +152,11 @@ impl<'o> Report<'o> {
         format!("{} {were} lost: {}", counted(self.lost(), "block"), told.join(", "))
     }
 
-    /// The reports of filters at the ends of the request: the output of `… | count`.
+    /// Formats the reports of filters at the ends of the request, such as the output of `… |
+    /// count`.
     #[must_use]
     pub fn line_ends(&self, form: Form) -> String {
-        let told: Vec<&Reported> = self
+        let told: Vec<&NodeReport> = self
             .plan
             .reports
             .iter()
@@ -175,18 +177,19 @@ impl<'o> Report<'o> {
         out
     }
 
-    /// Returns true if the output of the request is the report of this filter.
-    fn is_end(&self, reported: &Reported) -> bool {
+    /// Returns true if this report is output of the request, not an additional remark.
+    fn is_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
-    /// The name of a node of the ledger: that of the plan, except where it is one end of a ring.
-    fn name<'n>(&'n self, filter: &'n Filtered) -> &'n str {
+    /// Returns the display name of a ledger node: the plan's name, or its own if it is one end of a
+    /// ring.
+    fn name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)
     }
 
-    /// The names of the two ends of an edge.
+    /// Returns the display names of the two ends of an edge.
     fn ends<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let planned = self.plan.graph.edges.get(edge.planned);
         match planned {
@@ -199,13 +202,13 @@ impl<'o> Report<'o> {
     }
 }
 
-/// `1 block`, `2 blocks`.
+/// Formats a number with its unit: `1 block`, `2 blocks`.
 #[must_use]
 pub fn counted(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// A measured time, with three figures.
+/// Formats a duration in ns with the unit µs, ms or s.
 #[must_use]
 pub fn milliseconds(ns: u64) -> String {
     match ns {
@@ -215,7 +218,7 @@ pub fn milliseconds(ns: u64) -> String {
     }
 }
 
-/// A text as one word of a shell.
+/// Quotes a text as a single shell word.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))

@@ -1,14 +1,15 @@
-//! The ledger for people: a table of filters, one of rings, what else was counted, the balance.
+//! The ledger as text for people: a table of filters, a table of rings, further counters, the
+//! balance.
 
 use super::{Report, counted};
-use crate::workers::WorkerRun;
+use crate::workers::run::WorkerRun;
 use pipeline::explain;
-use pipeline::explain::table::{Column, Table};
-use runtime::latency::{Latency, Measured};
-use runtime::ledger::{EdgeKind, Filtered};
+use pipeline::explain::table::Table;
+use runtime::latency::{Latency, PlaceLatency};
+use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
-/// The whole ledger.
+/// Formats the full ledger.
 pub(super) fn text(report: &Report<'_>) -> String {
     let mut out = filters(report);
     let edges = edges(report);
@@ -35,39 +36,40 @@ pub(super) fn text(report: &Report<'_>) -> String {
     out
 }
 
-/// A column: its head, and what it says about a filter.
-type Figure = (&'static str, fn(&Filtered) -> u64);
+/// A column of the filter table: the title, and a function that returns the value for a filter.
+type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
-/// The input of a filter, and the blocks it made: together as much as the columns of [`FIGURES`].
-const CAME: [Figure; 2] =
-    [("in", |filter| filter.taken.blocks), ("made", |filter| filter.made.blocks)];
+/// Columns of a filter's input: blocks received and blocks made. Their sum equals that of
+/// [`OUTCOME_COLUMNS`].
+const INPUT_COLUMNS: [FigureColumn; 2] =
+    [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// The fate of both. Empty columns are left out.
-const FIGURES: [Figure; 5] = [
-    ("passed", |filter| filter.passed.blocks),
-    ("unselected", |filter| filter.unselected.blocks),
-    ("consumed", |filter| filter.consumed.blocks),
-    ("held", |filter| filter.held.blocks),
-    ("dropped", |filter| filter.dropped.iter().map(|(_, amount)| amount.blocks).sum()),
+/// Columns of the fate of the input. Columns without a nonzero value are left out.
+const OUTCOME_COLUMNS: [FigureColumn; 5] = [
+    (">passed", |filter| filter.passed.blocks),
+    (">unselected", |filter| filter.unselected.blocks),
+    (">consumed", |filter| filter.consumed.blocks),
+    (">held", |filter| filter.held.blocks),
+    (">dropped", |filter| filter.dropped.iter().map(|(_, amount)| amount.blocks).sum()),
 ];
 
 fn filters(report: &Report<'_>) -> String {
     let filters = &report.outcome.ledger.filters;
-    let figures: Vec<Figure> = CAME
+    let figures: Vec<FigureColumn> = INPUT_COLUMNS
         .into_iter()
-        .chain(FIGURES)
+        .chain(OUTCOME_COLUMNS)
         .filter(|(_, of)| filters.iter().any(|filter| of(filter) > 0))
         .collect();
     let timed = filters.iter().any(|filter| filter.busy_ns > 0);
-    let mut columns = vec![Column::left("filter"), Column::left("space")];
-    columns.extend(figures.iter().map(|(title, _)| Column::right(title)));
-    columns.push(Column::right("bytes"));
+    let mut columns = vec!["filter", "space"];
+    columns.extend(figures.iter().map(|(title, _)| *title));
+    columns.push(">bytes");
     if timed {
-        columns.push(Column::right("ns/block"));
+        columns.push(">ns/block");
     }
     let mut rows: Vec<Row<'_>> = Vec::new();
     for filter in filters {
-        let space = report.plan.placed.get(filter.planned).map(|placed| placed.space);
+        let space = report.plan.placements.get(filter.planned).map(|placed| placed.space);
         let space = space.and_then(|space| report.plan.spaces.get(space));
         let row = Row {
             name: report.name(filter),
@@ -77,9 +79,10 @@ fn filters(report: &Report<'_>) -> String {
             figures: figures.iter().map(|(_, of)| of(filter)).collect(),
             busy_ns: filter.busy_ns,
         };
-        // Copies that come and go have many ends of rings, and nobody asks which is which.
+        // Replicas start and stop during a run and leave many ends of rings; one row for all
+        // suffices.
         let ring = filter.name.is_ring();
-        match rows.iter_mut().find(|known| ring && known.is_like(&row)) {
+        match rows.iter_mut().find(|known| ring && known.is_same_row(&row)) {
             Some(known) => known.add(&row),
             None => rows.push(row),
         }
@@ -89,7 +92,7 @@ fn filters(report: &Report<'_>) -> String {
     table.text(explain::COLUMNS)
 }
 
-/// A row of the table: one filter, or several ends of rings with one name.
+/// A row of the filter table: one filter, or all ends of rings with one name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -100,7 +103,7 @@ struct Row<'r> {
 }
 
 impl Row<'_> {
-    fn is_like(&self, other: &Self) -> bool {
+    fn is_same_row(&self, other: &Self) -> bool {
         (self.name, self.space) == (other.name, other.space)
     }
 
@@ -123,18 +126,10 @@ impl Row<'_> {
     }
 }
 
-/// Formats rings, back edges, and every edge that lost something; calls are left out.
+/// Formats rings, back edges, and any edge that lost blocks; other call edges are left out.
 fn edges(report: &Report<'_>) -> String {
-    let columns = [
-        Column::left("edge"),
-        Column::left("is"),
-        Column::right("put"),
-        Column::right("taken"),
-        Column::right("resident"),
-        Column::right("events"),
-        Column::left("dropped"),
-    ];
-    let mut table = Table::new(&columns);
+    let mut table =
+        Table::new(&["edge", "is", ">put", ">taken", ">resident", ">events", "dropped"]);
     for edge in &report.outcome.ledger.edges {
         if edge.kind == EdgeKind::Call && edge.dropped.is_empty() {
             continue;
@@ -155,27 +150,20 @@ fn edges(report: &Report<'_>) -> String {
     if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
 }
 
-/// Formats the latency of blocks, and their waits by place.
+/// Formats the latency of blocks by sink and their waits by place.
 fn late(latency: &Latency) -> String {
-    let columns = [
-        Column::left("latency"),
-        Column::right("may take"),
-        Column::right("blocks"),
-        Column::right("late"),
-        Column::right("longest"),
-    ];
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
     let ways = latency.ways.iter().map(|way| (format!("all the way to {}", way.name), way));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
-    for (name, Measured { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
+    for (name, PlaceLatency { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
         let (share, worst) = (explain::nanoseconds(*share_ns), explain::about(*worst_ns));
         table.row([name, share, looked.to_string(), over.to_string(), worst]);
     }
     table.text(explain::COLUMNS)
 }
 
-/// Formats losses of sources, reasons for drops and unanswered blocks, counters and reports of
-/// filters.
+/// Formats losses of sources, reasons of drops and of missing classes, counters, and filter
+/// reports.
 fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
@@ -218,8 +206,8 @@ fn notes(report: &Report<'_>) -> String {
         }
     }
     for reported in &report.outcome.reports {
-        // What stands at an end of the line is on standard output, and what the planner put behind
-        // it has nothing to add.
+        // The report of a filter at the end of the request is on standard output, and filters
+        // inserted by the planner have an empty span and nothing to add.
         let node = report.plan.graph.nodes.get(reported.planned);
         let beside = node.is_some_and(|node| node.span.start == node.span.end);
         if beside || report.is_end(reported) || reported.report.rows.is_empty() {
@@ -232,7 +220,8 @@ fn notes(report: &Report<'_>) -> String {
     out
 }
 
-/// The rows of a filter's report: a few short ones in one line, more below one another.
+/// Formats the rows of a filter's report: up to three one-word rows on one line, others one per
+/// line.
 pub(super) fn rows(rows: &[(String, u64)], indent: &str) -> String {
     const SHORT: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());

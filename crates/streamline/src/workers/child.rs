@@ -1,17 +1,17 @@
-//! A worker: a program started to run a request for its share of the sessions.
+//! The worker side: a process that runs a request for its share of the sessions.
 //!
-//! It keeps to its processor before it allocates anything, so its memory is that of its node. It
-//! builds the request, says that it is ready, and runs when all are. It prints, in messages, to the
-//! process that started it ([`super::output`]), and sends its counts there. It ends with that
-//! process, however that ends.
+//! It pins itself to its processor before it allocates, so that its memory is local to that NUMA
+//! node. It builds the request, reports that it is ready, and runs on command. Printed blocks go to
+//! the parent as messages ([`super::output`]), and so do its counts. It dies with its parent.
 
-use super::message::{Command, Counts, Message, Wanted};
+use super::message::{Assignment, Command, Counts, Message};
 use crate::crash;
 use crate::error::OpenError;
-use crate::options::{Notice, Notices, Options};
+use crate::notice::{Notice, Notices};
+use crate::options::Options;
 use crate::prepared::{self, Prepared};
-use engine::build::{Extras, Path, Settings};
-use engine::lateness;
+use engine::build::{BuiltPath, Extras, Settings};
+use engine::latency_breach;
 use engine::live::Live;
 use engine::path::Adapt;
 use engine::run::{self, Alarm, Until};
@@ -26,26 +26,26 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::poll::PollSet;
 
-/// The word with which a program is started as a worker.
-pub(super) const WORD: &str = "serve-engine";
-/// The time for counters, and for a change: as in `member::worker`.
-const COUNTED: Duration = Duration::from_millis(200);
-const SWITCHED: Duration = Duration::from_secs(10);
+/// Argument that starts a program as a worker.
+pub(super) const SUBCOMMAND: &str = "serve-engine";
+/// Longest waits for counters and for a change, as in `member::worker`.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs as a worker, if this process was started for that.
+/// Runs as a worker if this process was started as one; returns `None` otherwise.
 pub(crate) fn serve_if_asked(notices: &Notices) -> Option<Result<(), OpenError>> {
     let mut words = std::env::args_os().skip(1);
-    let alone = words.next().is_some_and(|word| word == WORD) && words.next().is_none();
+    let alone = words.next().is_some_and(|word| word == SUBCOMMAND) && words.next().is_none();
     alone.then(|| serve(notices))
 }
 
-/// The process that started this one.
-struct Starter {
+/// The connection to the parent process.
+struct Parent {
     socket: Mutex<UnixStream>,
 }
 
-impl Starter {
-    /// Sends it a message. If it takes none it has ended, and this process ends with it.
+impl Parent {
+    /// Sends a message. Errors are ignored: this process dies with its parent.
     fn send(&self, message: &Message) {
         let mut text = serde_json::to_vec(message).unwrap_or_default();
         text.push(b'\n');
@@ -60,86 +60,88 @@ fn serve(notices: &Notices) -> Result<(), OpenError> {
     let mut commands = BufReader::new(socket.try_clone().map_err(failed)?);
     let mut first = String::new();
     commands.read_line(&mut first).map_err(failed)?;
-    let wanted = serde_json::from_str(&first);
-    let wanted: Wanted = wanted.map_err(|error| OpenError::Unfit(error.to_string()))?;
-    let starter = Arc::new(Starter { socket: Mutex::new(socket) });
-    // Refused, it runs anywhere.
-    let _ = sys::process::pin_to(wanted.processor);
-    run(&wanted, commands, (&starter, notices))
+    let assignment = serde_json::from_str(&first);
+    let assignment: Assignment = assignment.map_err(|error| OpenError::Unfit(error.to_string()))?;
+    let parent = Arc::new(Parent { socket: Mutex::new(socket) });
+    // If pinning is refused, the worker runs on any processor.
+    let _ = sys::process::pin_to(assignment.processor);
+    run(&assignment, commands, (&parent, notices))
 }
 
-/// Builds the request, and runs it on command.
+/// Builds the request and runs it when commanded.
 fn run(
-    wanted: &Wanted,
+    assignment: &Assignment,
     mut commands: BufReader<UnixStream>,
-    (starter, notices): (&Arc<Starter>, &Notices),
+    (parent, notices): (&Arc<Parent>, &Notices),
 ) -> Result<(), OpenError> {
     let options =
-        Options { embedded: wanted.embedded, notices: notices.clone(), ..Options::default() };
-    let mut prepared = Prepared::worker(&wanted.text, &options)?;
+        Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
+    let mut prepared = Prepared::worker(&assignment.text, &options)?;
     let adapt = Adapt::asked(&prepared.plan, &prepared.machine);
-    let extras = Extras { history: wanted.history, adapt, ..Extras::default() };
-    let of = (wanted.number - 1, wanted.of);
-    let settings = Settings { timed: wanted.timed, one_of: Some(of), ..Settings::default() };
+    let extras = Extras { history: assignment.history, adapt, ..Extras::default() };
+    let of = (assignment.number - 1, assignment.of);
+    let settings = Settings { timed: assignment.timed, one_of: Some(of), ..Settings::default() };
     let signals = signal::watch()?;
     let paths = prepared.paths(settings, &extras)?;
-    let lives: Vec<Live> = paths.iter().map(Path::live).collect();
+    let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
     let stop = Arc::new(EventFd::new()?);
     let either = PollSet::new(&[signals, stop.as_fd()])?;
-    starter.send(&Message::Ready);
+    parent.send(&Message::Ready);
     if !matches!(next(&mut commands), Some(Command::Go)) {
-        // Another one cannot run: everything made is given back.
+        // Another worker failed; returning releases everything that was built.
         return Ok(());
     }
-    // All workers have been built: each of them sees what comes from now on.
-    starter.send(&Message::Began { quiet: paths.iter().all(Path::is_quiet) });
-    let obeys = Obeys { starter: Arc::clone(starter), lives: lives.clone(), stop };
+    // All workers are built, so each sees its share of whatever arrives from now on.
+    parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
+    let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
-    let obeying = thread.spawn(move || obeys.all(commands));
+    let obeying = thread.spawn(move || command_loop.all(commands));
     obeying.map_err(|error| OpenError::of_worker("clone", &error))?;
-    let number = wanted.number;
-    let late =
-        |breach: &Breach| notices.warn(&format!("engine {number}: {}", lateness::describe(breach)));
+    let number = assignment.number;
+    let late = |breach: &Breach| {
+        notices.warn(&format!("engine {number}: {}", latency_breach::describe(breach)))
+    };
     let alarm = Some(Alarm(&late));
     let outcome =
         run::run(paths, Until { readable: Some(either.as_fd()), alarm, ..Until::default() })?;
-    let last = lives.first().and_then(Live::text).unwrap_or_else(|| wanted.text.clone());
-    // The request of this process, since its blocks are what failed here.
+    let last = lives.first().and_then(Live::text).unwrap_or_else(|| assignment.text.clone());
+    // This worker's own request reproduces the failure, since the failing blocks are its share.
     let quiet = Options::default();
     let graph = prepared::graph(&last, &quiet.own, &quiet)?;
     for capture in crash::keep(&last, &graph, &outcome.failures, notices).iter().flatten() {
         notices.give(&Notice::Crash(capture));
     }
-    starter.send(&Message::Ended(Box::new(Counts::of(&outcome)), last));
+    parent.send(&Message::Ended(Box::new(Counts::of(outcome)), last));
     Ok(())
 }
 
-/// The next command; none: the process that sends them has ended.
+/// Reads the next command; blocks. Returns `None` if the parent has ended or the command is
+/// invalid.
 fn next(commands: &mut BufReader<UnixStream>) -> Option<Command> {
     let mut text = String::new();
     let read = commands.read_line(&mut text).ok()?;
     (read > 0).then(|| serde_json::from_str(&text).ok()).flatten()
 }
 
-/// Obeys commands while the request runs.
-struct Obeys {
-    starter: Arc<Starter>,
+/// The thread that executes commands while the request runs.
+struct CommandLoop {
+    parent: Arc<Parent>,
     lives: Vec<Live>,
     stop: Arc<EventFd>,
 }
 
-impl Obeys {
+impl CommandLoop {
     fn all(self, mut commands: BufReader<UnixStream>) {
         while let Some(command) = next(&mut commands) {
             match command {
                 Command::Go => {}
                 Command::Stop => self.stop.notify(),
                 Command::Count => {
-                    let counts = Counts::so_far(&self.lives, COUNTED);
-                    self.starter.send(&Message::Counted(Box::new(counts)));
+                    let counts = Counts::so_far(&self.lives, COUNTERS_TIMEOUT);
+                    self.parent.send(&Message::Counted(Box::new(counts)));
                 }
                 Command::Change(text) => {
-                    self.starter.send(&Message::Changed(self.change(text)));
+                    self.parent.send(&Message::Changed(self.change(text)));
                 }
             }
         }
@@ -152,7 +154,7 @@ impl Obeys {
         };
         let edit = Edit::Whole(line);
         let machine = engine::machine::look();
-        let switched = engine::change::change(live, &edit, &machine, SWITCHED);
+        let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| why.to_string())?;
         Ok((switched.to_string(), switched.text))
     }

@@ -8,83 +8,51 @@
 //!        ▲ counts of each: one report
 //! ```
 //!
-//! `pipeline::engines` writes the request of each; here they are started ([`crew`], [`child`]),
-//! released when all are ready, watched, and asked for their counts ([`message`]). Of their blocks
-//! only printed ones come through this process ([`output`]). A worker that ends early ends alone:
-//! the others go on, and their view of its share is counted as dropped (`engine::joint`). To a
-//! daemon they are one path ([`panel`]). docs/book/decisions/0037-engines.md
+//! `pipeline::workers` derives the request of each worker. The caller's process starts the workers
+//! ([`supervisor`], [`child`]), releases them once all are ready, watches them, and collects their
+//! counts ([`message`]). Of their blocks only printed ones pass through this process ([`output`]).
+//! A worker that ends early does not stop the others; its share of the input is counted as dropped
+//! (`engine::aggregate`). The daemon sees one path ([`control`]).
+//! docs/book/decisions/0037-engines.md
 
-mod child;
-mod crew;
+pub(crate) mod child;
+mod control;
 mod message;
 mod output;
-mod panel;
+pub(crate) mod requests;
+pub(crate) mod run;
+mod supervisor;
 
-pub(crate) use child::serve_if_asked;
-pub(crate) use crew::Crew;
+pub(crate) use control::GroupControl;
 pub(crate) use output::Output;
-pub(crate) use panel::Panel;
+pub(crate) use supervisor::Supervisor;
 
 use crate::error::OpenError;
-use crate::membership::Member;
 use crate::options::Options;
 use crate::prepared::Prepared;
 use crate::ready::{Body, Ready};
-use engine::run::Outcome;
-use member::worker::Joint;
-use pipeline::{Graph, engines};
+use crate::registration::Registration;
+use member::worker::WorkerGroup;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One of several workers that ran a request, and its outcome.
-#[derive(Debug)]
-pub struct WorkerRun {
-    /// Its number, from 1 on.
-    pub number: u32,
-    /// Its process.
-    pub process: u32,
-    /// Its processor.
-    pub processor: usize,
-    /// The outcome.
-    pub outcome: Outcome,
-}
-
-/// The number of workers that a request asks for; none: this process runs it.
-pub(crate) fn wanted(graph: &Graph) -> Option<u32> {
-    engines::wanted(graph, processors().len())
-}
-
-/// Processors on which workers can run.
-fn processors() -> Vec<usize> {
-    sys::process::allowed_processors().unwrap_or_default()
-}
-
-/// The requests of all workers.
-pub(crate) fn requests(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
-    let one = |number| {
-        engines::line(graph, number, of).map_err(|why| {
-            OpenError::Unfit(format!("the line of an engine cannot be written: {why}"))
-        })
-    };
-    (1..=of).map(one).collect()
-}
-
-/// Starts the workers of a request; returns when all are ready.
+/// Starts the workers of a request and blocks until all are ready.
 pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, OpenError> {
     fits(options)?;
     let program = program(options)?;
-    let (mut crew, output) = Crew::start(&prepared.workers, options, &program)?;
-    let panel: Arc<dyn Joint> = crew.panel_of(&prepared.workers, &prepared.plan.graph, options)?;
-    let member = Member::begin(&prepared, (Vec::new(), Some(panel)), options)?;
+    let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;
+    let control: Arc<dyn WorkerGroup> =
+        crew.create_control(&prepared.workers, &prepared.plan.graph, options)?;
+    let member = Registration::begin(&prepared, (Vec::new(), Some(control)), options)?;
     Ok(Ready::new(prepared, Body::Workers(Box::new((crew, output))), member, options))
 }
 
-/// The program that serves as a worker.
+/// Returns the program to start as a worker.
 fn program(options: &Options) -> Result<PathBuf, OpenError> {
     match &options.helper {
         Some(helper) => Ok(helper.clone()),
-        // Itself, even where the file has been replaced meanwhile.
-        None if crate::serves() => Ok(PathBuf::from("/proc/self/exe")),
+        // This program, even if its file has been replaced since it started.
+        None if crate::serve::serves() => Ok(PathBuf::from("/proc/self/exe")),
         None => Err(OpenError::Unfit(
             "`--engines` starts other processes, and this program does not serve as one: name a \
              helper (the command `streamline`), or leave `--engines` out"
@@ -93,7 +61,7 @@ fn program(options: &Options) -> Result<PathBuf, OpenError> {
     }
 }
 
-/// Refuses options that one process honors and several cannot.
+/// Rejects options that cannot be honored across several processes.
 fn fits(options: &Options) -> Result<(), OpenError> {
     let why = match options {
         _ if options.count.is_some() => {

@@ -1,31 +1,31 @@
-//! Output of all workers on the one standard output: whole blocks, never torn.
+//! Merging of the workers' output into one standard output, without splitting a block.
 //!
-//! In: the standard output of each worker, a socket that keeps messages. Out: ours. A sink writes
-//! when its buffer is full, at the end of a block; so what it writes at once are whole blocks, and
-//! the last message of them says so (`endpoint::sink::out`). Blocks of two workers have no order
-//! among each other, but those of a session, which come from one of them, keep theirs. Of a worker
-//! that was killed in the middle of a block that block is left out.
+//! The standard output of each worker is a socket that preserves message boundaries; a thread
+//! copies all messages to this process's standard output. A sink flushes at the end of a block, and
+//! the last message of each flush is marked (`endpoint::sink::out`). Blocks of different workers
+//! are unordered; those of one session come from one worker and keep their order. An incomplete
+//! block of a killed worker is discarded.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 use sys::descriptor;
 
-/// Bytes of the longest message.
+/// Maximum size of a message in bytes.
 const MESSAGE: usize = 64 << 10;
 
-/// The thread that joins what workers print.
+/// The thread that merges the output of workers.
 #[derive(Debug)]
 pub(crate) struct Output(JoinHandle<Option<ErrorKind>>);
 
 impl Output {
-    /// Begins; ends when all of these sockets have.
+    /// Starts the thread, which ends when all sockets have reached end of file.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
         thread.spawn(move || join(engines)).map(Self)
     }
 
-    /// Waits until everything printed is written; returns the error if that failed.
+    /// Blocks until all output is written; returns the error if a write failed.
     pub(super) fn end(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }
@@ -53,7 +53,7 @@ fn join(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
             let written = stdout.write_all(under_way).and_then(|()| stdout.flush());
             under_way.clear();
             if let Err(error) = written {
-                // The sockets go: sinks see that nobody reads any more.
+                // Returning closes the sockets, so the workers' sinks see a broken pipe.
                 return Some(error.kind());
             }
         }

@@ -6,42 +6,45 @@ use crate::prepared::Prepared;
 use engine::live::Live;
 use member::client::{Client, ClientError};
 use member::protocol::Ended;
-use member::worker::{Joint, Registered, Worker};
+use member::worker::{PathInfo, Worker, WorkerGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::poll::PollSet;
 use sys::steps::Resource;
 
-/// The registration of a run, if there is one.
+/// The registration of a run; empty if the run is not registered.
 #[derive(Debug, Default)]
-pub(crate) struct Member {
+pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// The caller's wish that the run ends, or the daemon's.
+    /// Set that is readable when the caller's or the daemon's stop descriptor is.
     stop: Option<PollSet>,
 }
 
-impl Member {
+impl Registration {
     /// Registers paths that are about to run.
+    ///
+    /// Without a daemon, or if it refuses, the run continues unregistered, unless the options
+    /// require registration.
     pub(crate) fn begin(
         prepared: &Prepared,
-        (lives, joint): (Vec<Live>, Option<Arc<dyn Joint>>),
+        (lives, group): (Vec<Live>, Option<Arc<dyn WorkerGroup>>),
         options: &Options,
     ) -> Result<Self, OpenError> {
         if options.embedded {
             return Ok(Self::default());
         }
-        let registered = Registered {
+        let registered = PathInfo {
             name: options.name.clone(),
             log: options.log.clone(),
             timed: options.timed,
             kernel: Some(prepared.machine.kernel.clone()),
-            joint,
-            ..Registered::new(&prepared.text, &prepared.plan)
+            group,
+            ..PathInfo::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
         let begun = steps.take(Resource::Entry, "a connection to the daemon");
         let begun = begun.map_err(ClientError::from).and_then(|()| Client::find(None));
-        let begun = begun.and_then(|client| Worker::begin(client, registered, lives, steps));
+        let begun = begun.and_then(|client| Worker::start(client, registered, lives, steps));
         match begun {
             Ok(worker) => {
                 if worker.number().is_none() {
@@ -53,7 +56,7 @@ impl Member {
                 Ok(Self { worker: Some(worker), stop: None })
             }
             Err(error) if options.registered || options.name.is_some() => Err(error.into()),
-            Err(ClientError::Nobody(_)) => Ok(Self::default()),
+            Err(ClientError::NoDaemon(_)) => Ok(Self::default()),
             Err(error) => {
                 notices.note(&format!("this path is not registered: {error}"));
                 Ok(Self::default())
@@ -61,7 +64,7 @@ impl Member {
         }
     }
 
-    /// The number by which the daemon knows it.
+    /// Returns the path's number in the daemon's registry, if it is registered.
     pub(crate) const fn number(&self) -> Option<u32> {
         match &self.worker {
             Some(worker) => worker.number(),
@@ -69,7 +72,8 @@ impl Member {
         }
     }
 
-    /// Becomes readable when the run is to end: for the caller's reason, or the daemon's.
+    /// Returns a descriptor that becomes readable when the caller or the daemon ends the run;
+    /// `None` if neither can.
     pub(crate) fn stop<'a>(
         &'a mut self,
         wish: Option<BorrowedFd<'a>>,
@@ -84,7 +88,7 @@ impl Member {
         }
     }
 
-    /// Tells those who follow the path how it ended.
+    /// Sends the exit status and the final report to the clients that follow the path.
     pub(crate) fn end(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
             worker.end(Ended { status, report });

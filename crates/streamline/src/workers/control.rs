@@ -1,15 +1,16 @@
-//! All workers of a path as one, for `top` and `set`.
+//! Control of all workers of a path as one, for `top` and `set`.
 //!
-//! A change is made in one worker after the other. They run the same request, so what one does the
-//! next can do too; if one does not all the same, those before it go back to the request that they
-//! had.
+//! A change is applied to one worker after another. All run the same request, so a change that one
+//! accepts normally succeeds in all; if one fails nevertheless, the workers already changed return
+//! to their previous request.
 
 use super::message::{Command, Counts};
 use crate::options::Options;
 use crate::prepared::Prepared;
-use engine::joint::{Engine, joint, shares_out};
+use engine::aggregate::{WorkerReport, merge_reports, shares_out};
+use engine::registry::MachineRegistry;
 use engine::run::Outcome;
-use member::worker::Joint;
+use member::worker::WorkerGroup;
 use pipeline::Graph;
 use pipeline::edit::Edit;
 use pipeline::plan::Plan;
@@ -21,14 +22,14 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The place of a worker, and its answer to a change: a sentence of the ledger and the request that
-/// runs; or why it was not made.
+/// A worker's index and its reply to a change: a ledger sentence with the new request, or the
+/// reason for refusing.
 pub(super) type Answer = (usize, Result<(String, String), String>);
 
-/// The time that a worker has to answer: longer than it waits itself.
-const ANSWERED: Duration = Duration::from_secs(20);
+/// Longest wait for a worker's reply; exceeds the worker's own limit for a change.
+const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The last counts of a worker, and how far they can be relied on.
+/// The latest counts of a worker, and their reliability.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counted {
     pub(super) counts: Option<Counts>,
@@ -37,34 +38,34 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Its outcome, as far as it is known.
+    /// Returns its outcome up to the latest counts; empty if none were received.
     pub(super) fn outcome(&self) -> Outcome {
         self.counts.as_ref().map(Counts::outcome).unwrap_or_default()
     }
 
-    /// Its part in the ledger of all.
-    pub(super) fn engine(&self) -> Engine {
-        Engine { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
+    /// Returns its contribution to the aggregated ledger.
+    pub(super) fn engine(&self) -> WorkerReport {
+        WorkerReport { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
     }
 }
 
-/// All workers of a path.
+/// The control of all workers of a path.
 #[derive(Debug)]
-pub(crate) struct Panel {
-    /// The last counts of each.
+pub(crate) struct GroupControl {
+    /// Latest counts, by worker.
     counted: Mutex<Vec<Counted>>,
-    running: Mutex<Running>,
-    /// The name of each, and its process.
+    running: Mutex<RunningRequests>,
+    /// Name and process number, by worker.
     processes: Vec<(String, u32)>,
     options: Options,
 }
 
-/// The requests that run; one change at a time.
+/// The running requests. Its lock serializes changes.
 #[derive(Debug)]
-struct Running {
-    orders: Vec<UnixStream>,
+struct RunningRequests {
+    commands: Vec<UnixStream>,
     answers: Receiver<Answer>,
-    /// The request of each, and the graph of the first.
+    /// Request of each worker, and the graph of the first.
     lines: Vec<String>,
     graph: Graph,
 }
@@ -73,36 +74,36 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Panel {
+impl GroupControl {
     pub(super) fn new(
-        orders: Vec<UnixStream>,
+        commands: Vec<UnixStream>,
         answers: Receiver<Answer>,
         (lines, graph): (&[String], &Graph),
         (processes, options): (Vec<(String, u32)>, Options),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
-        let running = Mutex::new(Running { orders, answers, lines, graph });
+        let running = Mutex::new(RunningRequests { commands, answers, lines, graph });
         Self { counted: Mutex::default(), running, processes, options }
     }
 
-    /// Takes the last counts of all.
+    /// Replaces the latest counts of all workers.
     pub(super) fn update(&self, counted: Vec<Counted>) {
         *locked(&self.counted) = counted;
     }
 }
 
-impl Running {
-    /// Has a worker run this request; returns its sentence.
+impl RunningRequests {
+    /// Applies a request to one worker; returns its ledger sentence. Blocks for up to 20 s.
     fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
         let mut text = serde_json::to_vec(&Command::Change(line.to_owned())).unwrap_or_default();
         text.push(b'\n');
         let gone = |_| format!("engine {} has ended", at + 1);
-        self.orders[at].write_all(&text).map_err(gone)?;
+        self.commands[at].write_all(&text).map_err(gone)?;
         loop {
-            let answer = self.answers.recv_timeout(ANSWERED);
+            let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
             let (from, answer) =
                 answer.map_err(|_| format!("engine {} does not answer", at + 1))?;
-            // Another one may have been late.
+            // A reply with another index is a late one, whose caller has timed out.
             if from == at {
                 return answer.map(|(said, _)| said);
             }
@@ -110,15 +111,15 @@ impl Running {
     }
 }
 
-impl Panel {
-    /// The outcome of all, as far as it is known.
+impl GroupControl {
+    /// Returns the aggregated outcome up to the latest counts.
     pub(crate) fn outcome(&self) -> Outcome {
         let engines = locked(&self.counted).iter().map(Counted::engine).collect();
-        joint(&locked(&self.running).graph, engines)
+        merge_reports(&locked(&self.running).graph, engines)
     }
 }
 
-impl Joint for Panel {
+impl WorkerGroup for GroupControl {
     fn ledger(&self) -> Ledger {
         self.outcome().ledger
     }
@@ -134,7 +135,9 @@ impl Joint for Panel {
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {
         let mut running = locked(&self.running);
         let before = running.lines.clone();
-        let new = before.iter().map(|line| edit.apply(line).map(|edited| edited.text));
+        let new = before
+            .iter()
+            .map(|line| edit.apply(line, &MachineRegistry::Local).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
         let planned = Prepared::worker(first, &self.options);
@@ -150,7 +153,7 @@ impl Joint for Panel {
                 Ok(told) => said.push(format!("engine {}: {told}", at + 1)),
                 Err(why) => {
                     for (back, line) in before.iter().enumerate().take(at) {
-                        // One that does not go back says so in `top`.
+                        // A worker that cannot return to its request reports that in `top`.
                         let _ = running.change(back, line);
                     }
                     return Err(why);

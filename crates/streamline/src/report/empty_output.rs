@@ -1,37 +1,37 @@
-//! Reasons why a request wrote nothing: by sink, the nodes that ended blocks.
+//! Explanation of an empty output: for each sink, the nodes at which its blocks ended.
 //!
-//! In: the plan and the ledger. Out: one sentence per sink. The walk goes from the sink against the
-//! stream and stops at the first nodes to which blocks came.
+//! Derives one sentence per sink from the plan and the ledger. The search walks upstream from the
+//! sink and stops at the first nodes that received blocks.
 
 use super::{Report, counted};
 use pipeline::graph::{Edge, NodeId, Use};
-use runtime::ledger::Filtered;
+use runtime::ledger::NodeEntry;
 use std::fmt::Write as _;
 
-/// Reasons that a sentence gives for one node.
+/// Maximum number of reasons listed for one node.
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// One sentence for each sink, if no sink got a block; nothing otherwise, and nothing where no
-    /// block came in, which the closing line says.
+    /// Returns one sentence per sink if no sink received a block. Empty otherwise, or if no source
+    /// emitted one, which the closing line of a report already states.
     #[must_use]
     pub fn nothing_written(&self) -> Vec<String> {
         let graph = &self.plan.graph;
         let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
         let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();
         let given = self.outcome.ledger.sources.iter().any(|(_, seen)| seen.given.blocks > 0);
-        if !given || sinks.iter().any(|sink| self.came(*sink) > 0) {
+        if !given || sinks.iter().any(|sink| self.input_blocks(*sink) > 0) {
             return Vec::new();
         }
-        sinks.into_iter().map(|sink| self.starved(sink)).collect()
+        sinks.into_iter().map(|sink| self.explain_sink(sink)).collect()
     }
 
-    fn starved(&self, sink: NodeId) -> String {
+    fn explain_sink(&self, sink: NodeId) -> String {
         let (mut open, mut seen) = (vec![sink], vec![sink]);
         let mut ends: Vec<String> = Vec::new();
         while let Some(node) = open.pop() {
             for edge in self.plan.graph.inputs(node).filter(|edge| !edge.back) {
-                if self.came(edge.from) > 0 {
+                if self.input_blocks(edge.from) > 0 {
                     ends.push(self.ended(edge));
                 } else if !seen.contains(&edge.from) {
                     seen.push(edge.from);
@@ -46,10 +46,10 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of the blocks before an edge that none took.
+    /// Describes the fate of the blocks in front of an edge that carried none.
     fn ended(&self, edge: &Edge) -> String {
-        let (name, came) = (&self.names[edge.from.0], self.came(edge.from));
-        let mut text = format!("`{name}` had {}", counted(came, "block"));
+        let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
+        let mut text = format!("`{name}` had {}", counted(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();
         for filtered in self.of(edge.from) {
             reasons.extend(filtered.unanswered.iter().map(|(why, n)| (*n, why.clone())));
@@ -60,7 +60,7 @@ impl Report<'_> {
         }
         let explained: u64 = reasons.iter().map(|(n, _)| *n).sum();
         if !edge.classes.is_plain() {
-            let other = came.saturating_sub(explained);
+            let other = input_blocks.saturating_sub(explained);
             reasons.push((other, format!("of another class than |{}", edge.classes)));
         }
         reasons.retain(|(n, _)| *n > 0);
@@ -76,13 +76,12 @@ impl Report<'_> {
         text
     }
 
-    /// Returns the number of blocks that came to a node, over all processes and threads that ran
-    /// it.
-    fn came(&self, node: NodeId) -> u64 {
+    /// Returns the number of blocks that a node received or made, over all processes and threads.
+    fn input_blocks(&self, node: NodeId) -> u64 {
         self.of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
     }
 
-    fn of(&self, node: NodeId) -> impl Iterator<Item = &Filtered> {
+    fn of(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
         let all = self.outcome.ledger.filters.iter();
         all.filter(move |filtered| !filtered.name.is_ring() && filtered.planned == node.0)
     }

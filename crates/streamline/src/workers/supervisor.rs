@@ -1,15 +1,17 @@
-//! The worker processes of a request: started, released, watched, asked for their counts.
+//! Supervision of the worker processes of a request: start, release, commands, counts, exit.
 
-use super::child::WORD;
-use super::message::{Command, Counts, Message, Wanted};
+use super::child::SUBCOMMAND;
+use super::control::{Answer, Counted, GroupControl};
+use super::message::{Assignment, Command, Counts, Message};
 use super::output::Output;
-use super::panel::{Answer, Counted, Panel};
-use super::{WorkerRun, processors};
+use super::requests::processors;
+use super::run::WorkerRun;
 use crate::error::OpenError;
-use crate::options::{Notices, Options};
+use crate::notice::Notices;
+use crate::options::Options;
 use crate::prepared::Prepared;
-use engine::joint::{self, joint};
-use engine::run::{Outcome, Progress, Until, Watch};
+use engine::aggregate::{self, merge_reports};
+use engine::run::{Outcome, Progress, ProgressWatch, Until};
 use pipeline::Graph;
 use pipeline::plan::Plan;
 use runtime::failure::{Cause, PathFailure};
@@ -24,12 +26,12 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// The time between two questions for counts, in ns: of a killed worker no more is known.
+/// Interval between requests for counts, in ns. The counts of a killed worker are that old at most.
 const COUNT_NS: u64 = 200_000_000;
-/// The time that a process has to be gone after it closed everything.
-const GONE: Duration = Duration::from_secs(60);
+/// Longest wait for the exit of a process that has closed its sockets.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker, seen from the process that started it.
+/// A worker process, as its parent sees it.
 #[derive(Debug)]
 struct Worker {
     number: u32,
@@ -37,43 +39,43 @@ struct Worker {
     text: String,
     processor: usize,
     process: HelperProcess,
-    orders: UnixStream,
-    /// Its last counts, and the request that it ran when it ended.
+    commands: UnixStream,
     counts: Option<Counts>,
+    /// Its last request, once it has sent its final counts.
     line: Option<String>,
-    /// True if nothing had come to its sources when all engines had been built.
+    /// True if its sources had received nothing when all workers were built.
     quiet: bool,
-    /// True while it owes an answer to a question for counts.
-    asked: bool,
+    /// True while a request for counts is unanswered.
+    count_pending: bool,
     gone: bool,
 }
 
-/// All workers of a request.
+/// The worker processes of a request.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Supervisor {
     workers: Vec<Worker>,
-    /// Messages, with the place of the worker; none: it has ended.
+    /// Messages with the index of their worker; `None`: its socket is closed.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
     /// Notified with each message.
     arrived: Arc<EventFd>,
-    /// The side that answers for the path.
-    panel: Option<Arc<Panel>>,
+    /// Control of the path as one, once created.
+    control: Option<Arc<GroupControl>>,
     answers: Option<mpsc::Sender<Answer>>,
-    /// The wishes under which a changed request is planned again.
+    /// Options for planning a changed request.
     options: Options,
 }
 
-/// The end of all workers.
+/// The results of all workers.
 pub(crate) struct Ended {
     pub(crate) plan: Plan,
     pub(crate) outcome: Outcome,
     pub(crate) workers: Vec<WorkerRun>,
 }
 
-impl Crew {
-    /// Starts all workers; returns when all are ready. The first one comes first and alone, so that
-    /// what cannot be is said once.
+impl Supervisor {
+    /// Starts all workers and blocks until they are ready. The first must be ready before the
+    /// others start, so that an error of the request is reported only once.
     pub(super) fn start(
         requests: &[String],
         options: &Options,
@@ -85,7 +87,7 @@ impl Crew {
             inbox,
             sender,
             arrived: Arc::new(EventFd::new()?),
-            panel: None,
+            control: None,
             answers: None,
             options: options.clone(),
         };
@@ -94,7 +96,7 @@ impl Crew {
         let processors = processors();
         for (number, text) in (1..).zip(requests) {
             let at = number as usize - 1;
-            let wanted = Wanted {
+            let assignment = Assignment {
                 text: text.clone(),
                 number,
                 of,
@@ -103,77 +105,79 @@ impl Crew {
                 embedded: options.embedded,
                 history: options.history,
             };
-            outputs.push(crew.add(&wanted, program)?);
+            outputs.push(crew.add(&assignment, program)?);
             if number == 1 {
-                crew.are_ready(1)?;
+                crew.wait_ready(1)?;
             }
         }
-        crew.are_ready(requests.len().saturating_sub(1))?;
+        crew.wait_ready(requests.len().saturating_sub(1))?;
         let output = Output::begin(outputs);
         let output = output.map_err(|error| OpenError::of_worker("clone", &error))?;
         Ok((crew, output))
     }
 
     /// Starts a worker; returns the reading end of its standard output.
-    fn add(&mut self, wanted: &Wanted, program: &Path) -> Result<OwnedFd, OpenError> {
+    fn add(&mut self, assignment: &Assignment, program: &Path) -> Result<OwnedFd, OpenError> {
         let pair = UnixStream::pair();
-        let (near, far) = pair.map_err(|error| OpenError::of_worker("socketpair", &error))?;
+        let (own_end, worker_end) =
+            pair.map_err(|error| OpenError::of_worker("socketpair", &error))?;
         let (printed, prints) = sys::descriptor::pair()?;
-        // In a group of its own: keys typed at the terminal are for the process that started it.
+        // A process group of its own keeps terminal signals such as ^C with the parent.
         let mut command = Process::new(program);
-        command.arg(WORD).process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(far))).stdout(Stdio::from(prints));
+        command.arg(SUBCOMMAND).process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(prints));
         let process = HelperProcess::spawn_command(command)?;
-        let mut text = serde_json::to_vec(wanted).unwrap_or_default();
+        let mut text = serde_json::to_vec(assignment).unwrap_or_default();
         text.push(b'\n');
-        let reader = near.try_clone().map_err(|error| OpenError::of_worker("dup", &error))?;
-        // An early end is noticed where it is waited for.
-        let _ = (&near).write_all(&text);
+        let reader = own_end.try_clone().map_err(|error| OpenError::of_worker("dup", &error))?;
+        // If the worker has already ended, `wait_ready` notices.
+        let _ = (&own_end).write_all(&text);
         let (at, to) = (self.workers.len(), self.sender.clone());
         let arrived = Arc::clone(&self.arrived);
         let receive = move || {
             for text in BufReader::new(reader).lines().map_while(Result::ok) {
                 let Ok(message) = serde_json::from_str::<Message>(&text) else { break };
-                // The receiver is gone only when the run is over.
+                // Sending fails only after the end of the run.
                 let _ = to.send((at, Some(message)));
                 arrived.notify();
             }
             let _ = to.send((at, None));
             arrived.notify();
         };
-        let thread = std::thread::Builder::new().name(format!("engine {}", wanted.number));
+        let thread = std::thread::Builder::new().name(format!("engine {}", assignment.number));
         thread.spawn(receive).map_err(|error| OpenError::of_worker("clone", &error))?;
         self.workers.push(Worker {
-            number: wanted.number,
-            text: wanted.text.clone(),
-            processor: wanted.processor,
+            number: assignment.number,
+            text: assignment.text.clone(),
+            processor: assignment.processor,
             process,
-            orders: near,
+            commands: own_end,
             counts: None,
             line: None,
             quiet: false,
-            asked: false,
+            count_pending: false,
             gone: false,
         });
         Ok(printed)
     }
 
-    /// Waits until so many more workers are ready. One that is not has said why.
-    fn are_ready(&self, more: usize) -> Result<(), OpenError> {
+    /// Blocks until `more` further workers are ready. A worker that fails has reported the reason
+    /// itself.
+    fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
                 return Err(OpenError::Worker { number: 0, ended: None });
             };
             if !matches!(message, Some(Message::Ready)) {
                 let worker = &self.workers[at];
-                let ended = worker.process.wait(GONE);
+                let ended = worker.process.wait(EXIT_TIMEOUT);
                 return Err(OpenError::Worker { number: worker.number, ended });
             }
         }
         Ok(())
     }
 
-    /// Runs all workers to their end, and takes what they print with it.
+    /// Releases all workers, blocks until they have ended, and merges their output meanwhile.
     pub(crate) fn run(
         mut self,
         plan: Plan,
@@ -181,7 +185,7 @@ impl Crew {
         output: Output,
         notices: &Notices,
     ) -> Result<Ended, OpenError> {
-        self.order(&Command::Go);
+        self.send(&Command::Go);
         let begin = sys::clock::monotonic();
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
         self.wait((begin, until.elapsed), until.readable, (&plan.graph, until.watch));
@@ -198,17 +202,17 @@ impl Crew {
         Ok(Ended { plan, outcome, workers })
     }
 
-    /// Sends all a command.
-    fn order(&mut self, command: &Command) {
-        self.workers.iter_mut().for_each(|worker| worker.order(command));
+    /// Sends a command to all workers.
+    fn send(&mut self, command: &Command) {
+        self.workers.iter_mut().for_each(|worker| worker.send(command));
     }
 
-    /// Waits until all have ended; ends them when `stop` can be read, or the time is over.
+    /// Blocks until all have exited; stops them when `stop` becomes readable or `time` has elapsed.
     fn wait(
         &mut self,
         (begin, time): (u64, Option<u64>),
         stop: Option<BorrowedFd<'_>>,
-        (graph, watch): (&Graph, Option<Watch<'_>>),
+        (graph, watch): (&Graph, Option<ProgressWatch<'_>>),
     ) {
         let end = time.map(|ns| begin.saturating_add(ns));
         let mut counts = begin;
@@ -225,7 +229,7 @@ impl Crew {
             self.receive();
             if !early && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
                 early = true;
-                self.order(&Command::Stop);
+                self.send(&Command::Stop);
             }
             if now >= counts {
                 counts = now.saturating_add(COUNT_NS);
@@ -243,16 +247,16 @@ impl Crew {
         }
     }
 
-    /// Asks workers that owe no answer for their counts.
+    /// Requests counts from workers that owe none.
     fn count(&mut self) {
-        let idle = |worker: &&mut Worker| !worker.asked && worker.line.is_none();
+        let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
-            worker.asked = true;
-            worker.order(&Command::Count);
+            worker.count_pending = true;
+            worker.send(&Command::Count);
         }
     }
 
-    /// Takes all messages that have come.
+    /// Processes all queued messages.
     fn receive(&mut self) {
         self.arrived.clear();
         while let Ok((at, message)) = self.inbox.try_recv() {
@@ -261,12 +265,12 @@ impl Crew {
                 Some(Message::Ready) => {}
                 Some(Message::Began { quiet }) => worker.quiet = quiet,
                 Some(Message::Changed(answer)) => {
-                    // The side that asked may not wait any more.
+                    // The thread that requested the change may have timed out.
                     let _ = self.answers.as_ref().map(|to| to.send((at, answer)));
                 }
                 Some(Message::Counted(counts)) => {
-                    worker.asked = false;
-                    // Its last counts are more.
+                    worker.count_pending = false;
+                    // Final counts supersede these.
                     if worker.line.is_none() {
                         worker.counts = Some(*counts);
                     }
@@ -277,64 +281,65 @@ impl Crew {
                 None => worker.gone = true,
             }
         }
-        if let Some(panel) = &self.panel {
-            panel.update(self.workers.iter().map(Worker::counted).collect());
+        if let Some(control) = &self.control {
+            control.update(self.workers.iter().map(Worker::counted).collect());
         }
     }
 
-    /// The side that answers for the path, once it is made.
-    pub(crate) fn panel(&self) -> Option<Arc<Panel>> {
-        self.panel.clone()
+    /// Returns the control of the path, if created.
+    pub(crate) fn control(&self) -> Option<Arc<GroupControl>> {
+        self.control.clone()
     }
 
-    /// Makes the side that answers for the path.
-    pub(super) fn panel_of(
+    /// Creates the control of the path, through which the daemon's clients reach all workers.
+    pub(super) fn create_control(
         &mut self,
         requests: &[String],
         graph: &Graph,
         options: &Options,
-    ) -> Result<Arc<Panel>, OpenError> {
-        let orders = self.workers.iter().map(|worker| worker.orders.try_clone());
-        let orders = orders.collect::<std::io::Result<_>>();
-        let orders = orders.map_err(|error| OpenError::of_worker("dup", &error))?;
+    ) -> Result<Arc<GroupControl>, OpenError> {
+        let commands = self.workers.iter().map(|worker| worker.commands.try_clone());
+        let commands = commands.collect::<std::io::Result<_>>();
+        let commands = commands.map_err(|error| OpenError::of_worker("dup", &error))?;
         let (answers, comes) = mpsc::channel();
         self.answers = Some(answers);
         let process =
             |worker: &Worker| (format!("engine{}", worker.number), worker.process.number());
         let processes = self.workers.iter().map(process).collect();
-        let panel = Panel::new(orders, comes, (requests, graph), (processes, options.clone()));
-        Ok(Arc::clone(self.panel.insert(Arc::new(panel))))
+        let control =
+            GroupControl::new(commands, comes, (requests, graph), (processes, options.clone()));
+        Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// The request that the first worker ran last, if it is another than this.
+    /// Returns the last request of the first worker if it differs from `first`.
     fn changed_to(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
     }
 
-    /// The outcome of all, and of each by itself, as far as it is known.
+    /// Returns the aggregated outcome and that of each worker, up to their latest counts.
     fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
-        let (mut all, mut runs, mut died) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {
             let counted = worker.counted();
             let killed = counted.killed;
             let mut outcome = counted.outcome();
             all.push(counted.engine());
             if killed {
-                joint::settle(&mut outcome);
-                died.push(worker.died());
+                aggregate::settle(&mut outcome);
+                failure.push(worker.failure());
             }
             let (number, process) = (worker.number, worker.process.number());
             runs.push(WorkerRun { number, process, processor: worker.processor, outcome });
         }
-        let mut outcome = joint(graph, all);
-        outcome.failures.extend(died);
+        let mut outcome = merge_reports(graph, all);
+        outcome.failures.extend(failure);
         (outcome, runs)
     }
 }
 
 impl Worker {
-    /// Its last counts, and how far they can be relied on.
+    /// Returns its latest counts and their reliability.
     fn counted(&self) -> Counted {
         Counted {
             counts: self.counts.clone(),
@@ -343,22 +348,23 @@ impl Worker {
         }
     }
 
-    /// Sends it a command; one that has ended takes none.
-    fn order(&mut self, command: &Command) {
+    /// Sends a command; has no effect once the worker has ended.
+    fn send(&mut self, command: &Command) {
         let mut text = serde_json::to_vec(command).unwrap_or_default();
         text.push(b'\n');
-        let _ = self.orders.write_all(&text);
+        let _ = self.commands.write_all(&text);
     }
 
-    /// The failure of a worker that ended before it had sent everything.
-    fn died(&self) -> PathFailure {
-        let how = self.process.wait(GONE).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
+    /// Describes the end of a worker that died without its final counts.
+    fn failure(&self) -> PathFailure {
+        let how =
+            self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
         let what = format!(
             "engine {}, process {}, {how}: of its share what it had not told is counted as dropped \
              ({})",
             self.number,
             self.process.number(),
-            joint::ENGINE_ENDED
+            aggregate::WORKER_ENDED
         );
         PathFailure {
             node: format!("engine {}", self.number),

@@ -1,0 +1,38 @@
+//! A request that runs beside the calling program.
+
+use std::time::Duration;
+use streamline::{Results, Running};
+
+/// A running request, or its results.
+#[derive(Debug)]
+pub(crate) enum Run {
+    Running(Box<Running>),
+    Ended(Box<Results>),
+    /// The request could not be run to its end; the message says why.
+    Failed(String),
+}
+
+impl Run {
+    /// Waits until the run has ended; returns false after `limit`.
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
+        match self {
+            Self::Running(running) => {
+                sys::poll::readable_within(&[running.ended()], limit) == [true]
+            }
+            Self::Ended(_) | Self::Failed(_) => true,
+        }
+    }
+
+    pub(crate) fn join(&mut self) {
+        if !matches!(self, Self::Running(_)) {
+            return;
+        }
+        let taken = std::mem::replace(self, Self::Failed("a fault in libstreamline".to_owned()));
+        if let Self::Running(running) = taken {
+            *self = match running.wait() {
+                Ok(results) => Self::Ended(Box::new(results)),
+                Err(error) => Self::Failed(error.to_string()),
+            };
+        }
+    }
+}

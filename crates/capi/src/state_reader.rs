@@ -1,0 +1,21 @@
+//! The published state of a filter, opened for reading.
+
+use buffer::state::{Snapshot, TableReader};
+use std::time::Duration;
+
+/// The state of a filter, with the last copy.
+#[derive(Debug)]
+pub(crate) struct StateReader {
+    pub(crate) reader: TableReader,
+    pub(crate) last: Option<Snapshot>,
+}
+
+impl StateReader {
+    /// Waits until the writer is gone; returns false after `limit`.
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
+        match self.reader.host() {
+            Some(host) => sys::poll::readable(&[host], limit).contains(&true),
+            None => true,
+        }
+    }
+}

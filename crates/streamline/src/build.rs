@@ -1,0 +1,84 @@
+//! Building of a prepared request.
+
+use crate::error::OpenError;
+use crate::options::Options;
+use crate::prepared::{Prepared, unplaceable};
+use crate::ready::Ready;
+use crate::{record, workers};
+use engine::build::{self, BuildError, BuiltPath, Extras, Settings};
+use engine::path::Adapt;
+use engine::record::RecordMode;
+
+impl Prepared {
+    /// Builds the plan and registers it with the daemon. A filter that the kernel refuses is placed
+    /// elsewhere. On error everything acquired is released.
+    pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
+        if !self.workers.is_empty() {
+            return workers::build(self, options);
+        }
+        let recording = record::begin(&self, options)?;
+        let tape = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
+        let adapt = recording.is_none().then(|| Adapt::asked(&self.plan, &self.machine)).flatten();
+        let extras = Extras { tape, history: options.history, adapt, ..Extras::default() };
+        let mut ready = self.build_with(options, extras)?;
+        ready.recording = recording;
+        Ok(ready)
+    }
+
+    /// Builds the plan with extra facilities, such as a record to replay or the trace of a flow.
+    pub fn build_with(self, options: &Options, extras: Extras) -> Result<Ready, OpenError> {
+        let steps = options.steps.clone();
+        let helper = options.helper.clone();
+        let ready = self.built(options, &Extras { helper, steps: steps.clone(), ..extras });
+        if ready.is_err() {
+            steps.roll_back();
+        }
+        ready
+    }
+
+    fn built(mut self, options: &Options, extras: &Extras) -> Result<Ready, OpenError> {
+        let settings = Settings {
+            count: options.count,
+            timed: options.timed,
+            programs_timed: options.programs_timed,
+            refuses: options.refuses,
+            ..options.own.settings()
+        };
+        let paths = self.paths(settings, extras)?;
+        for refused in &self.plan.refusals {
+            let name = self.plan.graph.node(refused.node).name();
+            let space = &self.plan.space_of(refused.node).name;
+            options.notices.note(&format!("`{name}` runs in {space}: {}", refused.why));
+        }
+        Ready::of_paths(self, paths, options)
+    }
+
+    /// Builds the plan; replans and retries each time the kernel refuses a filter.
+    pub(crate) fn paths(
+        &mut self,
+        settings: Settings,
+        extras: &Extras,
+    ) -> Result<Vec<BuiltPath>, OpenError> {
+        loop {
+            let error = match build::build_with(&self.plan, settings, &self.hosts, extras) {
+                Ok(paths) => {
+                    paths.iter().take(1).for_each(|path| path.live().set_text(&self.text));
+                    return Ok(paths);
+                }
+                Err(error) => error,
+            };
+            let again = match &error {
+                BuildError::Refused(what) => {
+                    self.plan.without(&self.machine, std::slice::from_ref(what))
+                }
+                _ => None,
+            };
+            let Some(again) = again else {
+                let (text, plan) = (self.text.clone(), Box::new(self.plan.clone()));
+                return Err(OpenError::Build { text, plan, error: Box::new(error) });
+            };
+            self.plan = again
+                .map_err(|refused| unplaceable(&self.text, self.plan.graph.clone(), refused))?;
+        }
+    }
+}

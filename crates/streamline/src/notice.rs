@@ -1,0 +1,62 @@
+//! Messages to people while a request runs, none of which is an error.
+
+use pipeline::Diagnostic;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A message for people that is not an error.
+#[derive(Debug)]
+pub enum Notice<'n> {
+    /// Information that needs no action.
+    Note(&'n str),
+    /// A problem that may need action.
+    Warning(&'n str),
+    /// Warnings about spans of a request: its text and the diagnostics.
+    Doubts(&'n str, &'n [Diagnostic]),
+    /// The saved capture of a block on which a filter panicked.
+    Crash(&'n CrashCapture),
+}
+
+/// A shared callback for notices; by default it discards them.
+#[derive(Clone, Default)]
+pub struct Notices(Option<Arc<Reader>>);
+
+type Reader = dyn Fn(&Notice<'_>) + Send + Sync;
+
+impl Notices {
+    /// Creates a handle that passes each notice to `reader`, on whichever thread raises it. The
+    /// function must return quickly.
+    pub fn to(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(reader)))
+    }
+
+    pub(crate) fn give(&self, notice: &Notice<'_>) {
+        if let Some(reader) = &self.0 {
+            reader(notice);
+        }
+    }
+
+    pub(crate) fn note(&self, text: &str) {
+        self.give(&Notice::Note(text));
+    }
+
+    pub(crate) fn warn(&self, text: &str) {
+        self.give(&Notice::Warning(text));
+    }
+}
+
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Notices")
+    }
+}
+
+/// A capture file with the block on which a filter panicked.
+#[derive(Debug)]
+pub struct CrashCapture {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Shell command that reproduces the failure.
+    pub command: String,
+}

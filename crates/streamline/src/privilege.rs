@@ -1,0 +1,457 @@
+//! Explanation of refused packet sockets and kernel programs, with remedies: the only place for
+//! these texts.
+//!
+//! From the privileges of this process and the result of an attempt, the module derives a sentence
+//! and shell commands. A missing capability is distinguished from one that is present but
+//! ineffective: because of a seccomp filter, because it belongs to a user namespace that does not
+//! own the network namespace, or because of a security module.
+
+use crate::report::quoted;
+use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, Seccomp};
+use pipeline::explain::table::wrap;
+use std::fmt::Write as _;
+
+/// An operation that requires a privilege.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Opening packet sockets: `rx` and `tx`.
+    Packets,
+    /// Loading eBPF programs.
+    Programs,
+    /// Entering other network namespaces: `netns=`.
+    NameSpaces,
+}
+
+/// The cause of a refused operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DenialCause {
+    /// The capability is missing and can be granted.
+    Capability,
+    /// The capability is missing, and no process started from here can obtain it.
+    Unobtainable,
+    /// The capability is present, but in a user namespace that does not own the network namespace.
+    ForeignNamespace,
+    /// The capability is present, and a seccomp filter refuses the call.
+    Filter,
+    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
+    /// does not tell which.
+    NamespaceOrFilter,
+    /// The capability is present, and a security module refuses the call.
+    Module,
+    /// The kernel lacks the feature; the text is its error.
+    Kernel(String),
+    /// Any other error.
+    Other(String),
+}
+
+/// A shell command with an explanation.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Remedy {
+    /// The command; empty if the remedy is only advice.
+    pub command: String,
+    /// The effect of the command, or the advice.
+    #[serde(rename = "says")]
+    pub explanation: String,
+}
+
+impl Operation {
+    /// Returns the required capabilities.
+    const fn needs(self) -> &'static str {
+        match self {
+            Self::Packets => "CAP_NET_RAW",
+            Self::Programs => "CAP_BPF and CAP_NET_ADMIN",
+            Self::NameSpaces => "CAP_SYS_ADMIN",
+        }
+    }
+
+    /// Returns the capabilities in the notation of setcap(8).
+    const fn setcap_notation(self) -> &'static str {
+        match self {
+            Self::Packets => "cap_net_raw+ep",
+            Self::Programs => "cap_bpf,cap_net_admin+ep",
+            Self::NameSpaces => "cap_sys_admin+ep",
+        }
+    }
+
+    /// Returns the operation as a verb phrase.
+    const fn does(self) -> &'static str {
+        match self {
+            Self::Packets => "open packet sockets",
+            Self::Programs => "load kernel programs",
+            Self::NameSpaces => "enter another name space",
+        }
+    }
+
+    const fn is_in(self, set: Capabilities) -> bool {
+        match self {
+            Self::Packets => set.has(Capabilities::NET_RAW),
+            Self::Programs => {
+                let both = set.has(Capabilities::BPF) && set.has(Capabilities::NET_ADMIN);
+                both || set.has(Capabilities::SYS_ADMIN)
+            }
+            Self::NameSpaces => set.has(Capabilities::SYS_ADMIN),
+        }
+    }
+}
+
+/// Returns the reason for a refusal; `None` if the attempt succeeded.
+pub fn cause(
+    who: &Privilege,
+    operation: Operation,
+    tried: &Result<(), Refusal>,
+) -> Option<DenialCause> {
+    let refusal = tried.as_ref().err()?;
+    let filtered = who.seccomp == Some(Seccomp::Filter);
+    let foreign = who.inner_user_namespace == Some(true);
+    Some(match refusal.kind {
+        RefusalKind::Otherwise => DenialCause::Other(format!("{}: {}", refusal.call, refusal.why)),
+        // A seccomp filter may return any error number, including that of a missing feature.
+        RefusalKind::Absent if filtered => DenialCause::Filter,
+        RefusalKind::Absent => DenialCause::Kernel(refusal.why.clone()),
+        RefusalKind::Denied if !operation.is_in(who.effective) => {
+            match operation.is_in(who.bounding) {
+                true => DenialCause::Capability,
+                false => DenialCause::Unobtainable,
+            }
+        }
+        RefusalKind::Denied => match (foreign, filtered) {
+            (true, true) => DenialCause::NamespaceOrFilter,
+            (true, false) => DenialCause::ForeignNamespace,
+            (false, true) => DenialCause::Filter,
+            (false, false) => DenialCause::Module,
+        },
+    })
+}
+
+/// A refused operation with the reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Denial {
+    operation: Operation,
+    cause: DenialCause,
+}
+
+impl Denial {
+    /// Explains the failed call of a source or sink; `None` if it failed for a reason other than
+    /// privileges. `needs` is the capability that the error names.
+    pub fn at(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
+        let operation = match needs {
+            Some(Capabilities::SYS_ADMIN) => Operation::NameSpaces,
+            Some(Capabilities::BPF) => Operation::Programs,
+            // Some refusals have unspecific errors. `give` means that no packet socket could
+            // provide it.
+            _ if ["rx", "tx", "redirect"].contains(&name) && !["enter", "give"].contains(&call) => {
+                Operation::Packets
+            }
+            _ => return None,
+        };
+        let tried = match operation {
+            Operation::NameSpaces => Err(Refusal {
+                kind: RefusalKind::Denied,
+                call: "setns",
+                why: "operation not permitted".to_owned(),
+            }),
+            Operation::Programs => Err(Refusal {
+                kind: RefusalKind::Denied,
+                call: "bpf",
+                why: "operation not permitted".to_owned(),
+            }),
+            Operation::Packets => doctor::packet_ring(),
+        };
+        Self::of(operation, &tried)
+    }
+
+    /// Explains why the kernel refuses programs; `None` if it accepts them.
+    pub fn programs() -> Option<Self> {
+        Self::of(Operation::Programs, &doctor::kernel_program())
+    }
+
+    fn of(operation: Operation, tried: &Result<(), Refusal>) -> Option<Self> {
+        cause(&Privilege::detect(), operation, tried).map(|cause| Self { operation, cause })
+    }
+
+    /// Returns the reason as a sentence.
+    pub fn sentence(&self) -> String {
+        self.cause.sentence(self.operation)
+    }
+
+    /// Formats the remedies that would let this request run.
+    pub fn remedies(&self, line: &str) -> String {
+        let remedies =
+            self.cause.remedies(self.operation, &Privilege::detect(), &Binary::look(), line);
+        let mut text = format_remedies(&remedies, 2);
+        text.push_str("  streamline doctor\n      says what else works here\n");
+        text
+    }
+}
+
+impl DenialCause {
+    /// Returns the reason as a sentence.
+    pub fn sentence(&self, operation: Operation) -> String {
+        let (needs, does) = (operation.needs(), operation.does());
+        let (is, it, does_not) = match operation {
+            Operation::Packets | Operation::NameSpaces => ("is", "it", "does"),
+            Operation::Programs => ("are", "them", "do"),
+        };
+        let there = format!("{needs} {is} there and {does_not} not help");
+        match self {
+            Self::Capability => {
+                format!("{needs} {is} missing, without which nobody may {does}")
+            }
+            Self::Unobtainable => format!(
+                "{needs} {is} missing, and not in the bounding set: nothing that is started from \
+                 here can get {it}"
+            ),
+            Self::ForeignNamespace => match operation {
+                Operation::Packets => format!(
+                    "{there}: this is a user name space, and the network name space belongs to \
+                     another"
+                ),
+                Operation::Programs => format!("{there}: only the first user name space counts"),
+                Operation::NameSpaces => {
+                    format!("{there}: this is a user name space, which does not own the other one")
+                }
+            },
+            Self::Filter => {
+                format!("{there}: a seccomp filter refuses to {does}, before the kernel is asked")
+            }
+            Self::NamespaceOrFilter => format!(
+                "{there}: a seccomp filter refuses to {does}, or this user name space is not the \
+                 right one"
+            ),
+            Self::Module => format!(
+                "{there}: a security module (SELinux, AppArmor, lockdown) refuses to {does}"
+            ),
+            Self::Kernel(why) => format!("this kernel cannot {does}: {why}"),
+            Self::Other(why) => format!("cannot {does}: {why}"),
+        }
+    }
+
+    /// Returns the remedies, simplest first. `line` is the request to run.
+    pub fn remedies(
+        &self,
+        operation: Operation,
+        who: &Privilege,
+        program: &Binary,
+        line: &str,
+    ) -> Vec<Remedy> {
+        let path = program.path.as_ref().map(|path| path.display().to_string());
+        let path = word(path.as_deref().unwrap_or("streamline"));
+        let remedy = |command: String, explanation: &str| Remedy {
+            command,
+            explanation: explanation.to_owned(),
+        };
+        let own =
+            (operation == Operation::Packets).then(|| remedy("unshare -Urn".to_owned(), OWN_SPACE));
+        let advise = |explanation: &str| remedy(String::new(), explanation);
+        let mut remedies = Vec::new();
+        match self {
+            Self::Capability if who.inner_user_namespace == Some(true) => {}
+            Self::Capability if who.no_new_privileges == Some(true) => {
+                remedies.push(advise(NO_NEW))
+            }
+            Self::Capability => {
+                remedies.push(remedy(format!("sudo {path} {}", quoted(line)), "this once"));
+                let setcap = format!("sudo setcap {} {path}", operation.setcap_notation());
+                match program.nosuid {
+                    // CAP_SYS_ADMIN is as good as root, so it is not granted to a file permanently.
+                    _ if operation == Operation::NameSpaces => {}
+                    true => remedies
+                        .push(remedy(format!("sudo install -m 755 {path} {INSTALLED}"), NOSUID)),
+                    false => remedies.push(remedy(setcap, PERMANENTLY)),
+                }
+                if operation == Operation::Packets {
+                    let unit = format!("{path} doctor unit {}", quoted(line));
+                    remedies.push(remedy(
+                        unit,
+                        "prints a service for systemd that has this and no more",
+                    ));
+                }
+            }
+            Self::Unobtainable => remedies.push(advise(UNOBTAINABLE)),
+            Self::ForeignNamespace => remedies.push(advise(OUTSIDE)),
+            Self::Filter => return vec![advise(FILTER)],
+            Self::NamespaceOrFilter => remedies.push(advise(FILTER)),
+            Self::Module => {
+                let command = "sudo dmesg | grep -iE 'denied|lockdown' | tail";
+                return vec![remedy(command.to_owned(), "says which, as a rule")];
+            }
+            Self::Kernel(_) => return vec![advise(KERNEL)],
+            Self::Other(_) => return remedies,
+        }
+        remedies.extend(own);
+        remedies
+    }
+}
+
+/// Path at which every user can execute the program.
+pub const INSTALLED: &str = "/usr/local/bin/streamline";
+
+const OWN_SPACE: &str = "to try things: a shell in a network of its own, with nothing in it but \
+                         lo, where you are root";
+const PERMANENTLY: &str = "for good: for everybody who may start this file, until it is replaced";
+const NO_NEW: &str = "no_new_privs is set: neither sudo nor setcap works in what is started from \
+                      here; begin in another session";
+const UNOBTAINABLE: &str = "whoever started this container or service must leave it in: docker run \
+                     --cap-add=NET_RAW, or CapabilityBoundingSet= of the unit";
+const NOSUID: &str = "first: this file lies on a mount with nosuid, where setcap has no effect";
+const OUTSIDE: &str = "run it outside of this user name space";
+const FILTER: &str = "whoever started this container or service must let it through: docker run \
+                      --security-opt seccomp=FILE, or RestrictAddressFamilies= and \
+                      SystemCallFilter= of the unit";
+const KERNEL: &str = "take a kernel that is built with it";
+
+/// Width of the output in columns.
+pub const COLUMNS: usize = 80;
+
+/// Formats commands, each above its explanation.
+pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
+    let mut out = String::new();
+    for Remedy { command, explanation } in remedies {
+        let (indent, mut arrow) = match command.is_empty() {
+            true => (indent, "→ "),
+            false => {
+                // Commands are never wrapped, so that they can be copied.
+                let _ = writeln!(out, "{:indent$}{command}", "");
+                (indent + 4, "")
+            }
+        };
+        for line in wrap(explanation, COLUMNS - indent - 2) {
+            let _ = writeln!(out, "{:indent$}{arrow}{line}", "");
+            arrow = if arrow.is_empty() { "" } else { "  " };
+        }
+    }
+    out
+}
+
+/// Quotes a text as a shell word if necessary.
+fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { quoted(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    const RAW: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
+    const ALL: Capabilities = Capabilities(u64::MAX);
+
+    /// Returns a user with these capabilities and no restrictions.
+    fn who(effective: Capabilities) -> Privilege {
+        Privilege {
+            uid: 1000,
+            effective,
+            bounding: ALL,
+            seccomp: Some(Seccomp::Off),
+            no_new_privileges: Some(false),
+            inner_user_namespace: Some(false),
+            ..Privilege::default()
+        }
+    }
+
+    /// Returns the result of a refused call.
+    fn refusal(kind: RefusalKind) -> Result<(), Refusal> {
+        Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
+    }
+
+    fn binary() -> Binary {
+        Binary { path: Some(PathBuf::from("/usr/bin/streamline")), nosuid: false }
+    }
+
+    #[test]
+    fn missing_capability_differs_from_an_ineffective_one() {
+        let denied = refusal(RefusalKind::Denied);
+        let cause = |who: &Privilege| cause(who, Operation::Packets, &denied).unwrap();
+        let unprivileged = who(Capabilities(0));
+        let filter = Some(Seccomp::Filter);
+        assert_eq!(cause(&unprivileged), DenialCause::Capability);
+        // Whether there is a filter too makes no difference as long as the capability is missing.
+        assert_eq!(cause(&Privilege { seccomp: filter, ..unprivileged }), DenialCause::Capability);
+        assert_eq!(
+            cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),
+            DenialCause::Unobtainable
+        );
+        let raw = who(RAW);
+        assert_eq!(cause(&raw), DenialCause::Module);
+        assert_eq!(cause(&Privilege { seccomp: filter, ..raw }), DenialCause::Filter);
+        let inner = Privilege { inner_user_namespace: Some(true), ..raw };
+        assert_eq!(cause(&inner), DenialCause::ForeignNamespace);
+        assert_eq!(cause(&Privilege { seccomp: filter, ..inner }), DenialCause::NamespaceOrFilter);
+        assert_eq!(super::cause(&unprivileged, Operation::Packets, &Ok(())), None);
+    }
+
+    #[test]
+    fn missing_feature_is_attributed_to_an_active_seccomp_filter() {
+        let absent = refusal(RefusalKind::Absent);
+        let raw = who(RAW);
+        let of = |who: &Privilege| cause(who, Operation::Packets, &absent).unwrap();
+        assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
+        let filtered = Privilege { seccomp: Some(Seccomp::Filter), ..raw };
+        assert_eq!(
+            of(&filtered),
+            DenialCause::Filter,
+            "as RestrictAddressFamilies= of systemd does"
+        );
+    }
+
+    #[test]
+    fn programs_need_two_capabilities_or_sys_admin() {
+        let denied = refusal(RefusalKind::Denied);
+        let of = |set: u64| cause(&who(Capabilities(set)), Operation::Programs, &denied).unwrap();
+        let (bpf, admin) = (1 << Capabilities::BPF, 1 << Capabilities::NET_ADMIN);
+        assert_eq!(of(bpf), DenialCause::Capability);
+        assert_eq!(of(bpf | admin), DenialCause::Module);
+        assert_eq!(of(1 << Capabilities::SYS_ADMIN), DenialCause::Module);
+    }
+
+    #[test]
+    fn remedies_are_commands_that_can_work() {
+        let unprivileged = who(Capabilities(0));
+        let lines = |who: &Privilege, program: &Binary| -> Vec<String> {
+            let remedies =
+                DenialCause::Capability.remedies(Operation::Packets, who, program, "rx | print");
+            remedies
+                .into_iter()
+                .map(|remedy| remedy.command)
+                .filter(|line| !line.is_empty())
+                .collect()
+        };
+        let all = [
+            "sudo /usr/bin/streamline 'rx | print'",
+            "sudo setcap cap_net_raw+ep /usr/bin/streamline",
+            "/usr/bin/streamline doctor unit 'rx | print'",
+            "unshare -Urn",
+        ];
+        assert_eq!(lines(&unprivileged, &binary()), all);
+        let nosuid = Binary { nosuid: true, ..binary() };
+        assert!(!lines(&unprivileged, &nosuid).iter().any(|line| line.contains("setcap")));
+        let fettered = Privilege { no_new_privileges: Some(true), ..unprivileged };
+        assert_eq!(lines(&fettered, &binary()), ["unshare -Urn"]);
+        let inner = Privilege { inner_user_namespace: Some(true), ..unprivileged };
+        assert_eq!(lines(&inner, &binary()), ["unshare -Urn"]);
+        let odd = Binary { path: Some(PathBuf::from("/a b/it's")), nosuid: false };
+        assert_eq!(lines(&unprivileged, &odd)[1], "sudo setcap cap_net_raw+ep '/a b/it'\\''s'");
+    }
+
+    #[test]
+    fn every_refusal_has_a_sentence() {
+        for operation in [Operation::Packets, Operation::Programs, Operation::NameSpaces] {
+            for cause in [
+                DenialCause::Capability,
+                DenialCause::Unobtainable,
+                DenialCause::ForeignNamespace,
+                DenialCause::Filter,
+                DenialCause::NamespaceOrFilter,
+                DenialCause::Module,
+                DenialCause::Kernel("no".to_owned()),
+                DenialCause::Other("no".to_owned()),
+            ] {
+                let sentence = cause.sentence(operation);
+                assert!(!sentence.ends_with('.') && !sentence.contains("  "), "{sentence}");
+                let remedies = cause.remedies(operation, &who(RAW), &binary(), "rx");
+                assert!(remedies.iter().all(|remedy| !remedy.explanation.is_empty()));
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The requests of workers, derived from the request of the user.
+
+use crate::error::OpenError;
+use pipeline::{Graph, workers};
+
+/// Returns the number of workers that a request asks for; `None` if this process is to run it.
+pub(crate) fn wanted(graph: &Graph) -> Option<u32> {
+    workers::count(graph, processors().len())
+}
+
+/// Returns the processors that this process may use.
+pub(super) fn processors() -> Vec<usize> {
+    sys::process::allowed_processors().unwrap_or_default()
+}
+
+/// Derives the request of each worker.
+pub(crate) fn all(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
+    let one = |number| {
+        workers::request(graph, number, of).map_err(|why| {
+            OpenError::Unfit(format!("the line of an engine cannot be written: {why}"))
+        })
+    };
+    (1..=of).map(one).collect()
+}
