@@ -1,17 +1,17 @@
-//! Separates the words of a line from those of the command.
+//! Separation of the request's words from the command's options.
 //!
-//! Words that begin with `-` belong to the command if it knows them, and to the line if the
-//! language does (`--latency=1ms`, `--name=X`).
+//! An argument that starts with `-` belongs to the command if the command defines it, otherwise to
+//! the request if the language does (`--latency=1ms`, `--name=X`).
 
 use crate::arguments::Arguments;
 use clap::CommandFactory;
-use engine::catalogue::House;
-use pipeline::Catalogue;
+use engine::registry::MachineRegistry;
+use pipeline::Registry;
 use pipeline::check::OPTIONS;
 use std::ffi::{OsStr, OsString};
 
-/// The words as clap is to see them: `run` put in where a line stands alone, and the words of a
-/// line behind `--`.
+/// Rearranges arguments for clap: inserts `run` in front of a bare request, and moves the words of
+/// a request behind `--`.
 pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
@@ -28,8 +28,8 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Returns true if a first word begins a line: no command, and something that only a line can be;
-/// or an option of `run` alone.
+/// Returns true if a first argument starts a bare request: it is no command, and looks like a
+/// request or an option of `run`.
 fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
@@ -37,10 +37,10 @@ fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     }
     let is_command = command.find_subcommand(word).is_some();
     let begins = |c: char| c.is_whitespace() || "|+!(;".contains(c);
-    !is_command && (word.contains(begins) || House.find(word).is_some())
+    !is_command && (word.contains(begins) || MachineRegistry::Local.find(word).is_some())
 }
 
-/// Puts the words of the line behind `--`.
+/// Moves the words of the request behind `--`.
 fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
     let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
     let mut line: Vec<OsString> = Vec::new();
@@ -60,15 +60,15 @@ fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
     own
 }
 
-/// The owner of a word.
+/// The role of an argument.
 enum Word {
-    /// The line's.
+    /// Part of the request.
     Line,
-    /// The command's.
+    /// An option of the command.
     Flag,
-    /// The command's, and so is the next word.
+    /// An option of the command, whose value is the next argument.
     Option,
-    /// `--`: everything behind it is the line's.
+    /// `--`: the remaining arguments belong to the request.
     End,
 }
 
@@ -77,7 +77,7 @@ fn kind(word: &OsStr, command: &clap::Command) -> Word {
     if text == "--" {
         return Word::End;
     }
-    // A whole line in one word may begin with an option.
+    // A whole request in one argument may start with an option.
     let head = text.split('=').next().unwrap_or_default();
     if head.contains(char::is_whitespace) || !text.starts_with('-') {
         return Word::Line;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_alone_is_run() {
+    fn bare_request_becomes_run() {
         assert_eq!(seen(&["replay x | count"]), ["run", "--", "replay x | count"]);
         assert_eq!(seen(&["count"]), ["run", "--", "count"]);
         assert_eq!(seen(&["replay|count"]), ["run", "--", "replay|count"]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn options_may_stand_on_either_side_of_the_line() {
+    fn options_are_accepted_on_either_side_of_the_request() {
         assert_eq!(seen(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
         assert_eq!(seen(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
         assert_eq!(seen(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_language_are_words_of_the_line() {
+    fn language_options_belong_to_the_request() {
         let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
         assert_eq!(
             seen(&words),

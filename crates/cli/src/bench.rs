@@ -1,5 +1,5 @@
-//! `streamline bench`: hands over to the separate program `streamline-bench`, which may depend on
-//! whatever a comparison needs (CONTRACT 27).
+//! `streamline bench`: executes the separate program `streamline-bench`, which may have
+//! dependencies that the product must not have (CONTRACT 27).
 
 use crate::status::Status;
 use crate::terminal;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const PROGRAM: &str = "streamline-bench";
 
-/// Becomes `streamline-bench`, the one beside this program before one of the search path.
+/// Replaces this process by `streamline-bench`: the one in the same directory, otherwise from PATH.
 pub(crate) fn bench(words: &[OsString]) -> Status {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
     let program =

@@ -1,4 +1,4 @@
-//! `streamline check`: what is wrong with a line, all of it.
+//! `streamline check`: reports all mistakes in a request.
 
 use crate::arguments::CheckArguments;
 use crate::failure;
@@ -8,7 +8,7 @@ use crate::terminal;
 use pipeline::Diagnostic;
 use streamline::Options;
 
-/// Tells all mistakes; 0 if there are none, 2 otherwise.
+/// Prints all mistakes; the status is 0 if there are none, otherwise 2.
 pub(crate) fn check(given: &CheckArguments) -> Status {
     let text = match line::text(&given.line) {
         Ok(text) => text,

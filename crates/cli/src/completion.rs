@@ -1,18 +1,18 @@
-//! Completion: scripts for shells, and what they ask while a line is typed.
+//! Shell completion: the scripts, and the completion of requests.
 //!
-//! Options and commands are completed by clap's scripts. A line in quotes is completed by asking
-//! `streamline complete --line PREFIX`, which answers whole lines, one per possible next word.
+//! clap's scripts complete commands and options. For a quoted request they call `streamline
+//! complete --line PREFIX`, which prints the completed request once per possible next word.
 
 use crate::arguments::Arguments;
 use crate::status::Status;
 use crate::terminal;
 use clap::CommandFactory;
 use clap_complete::Shell;
-use engine::catalogue::House;
-use pipeline::{Catalogue, explain};
+use engine::registry::MachineRegistry;
+use pipeline::{Registry, explain};
 use std::fs;
 
-/// Prints the script of a shell.
+/// Prints the completion script of a shell.
 pub(crate) fn script(shell: Shell) -> Status {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "streamline", &mut script);
@@ -24,7 +24,7 @@ pub(crate) fn script(shell: Shell) -> Status {
     })
 }
 
-/// The script of zsh, whose last lines call the function, with ours called in its place.
+/// Patches clap's zsh script so that it completes requests, too.
 fn with_lines(script: &str) -> String {
     let (functions, calls) = script.rsplit_once("if [").unwrap_or((script, ""));
     let calls = calls
@@ -33,27 +33,27 @@ fn with_lines(script: &str) -> String {
     format!("{functions}{}\nif [{calls}", include_str!("completion/line.zsh"))
 }
 
-/// Prints every way to go on with a line.
+/// Prints every completion of a partial request.
 pub(crate) fn complete(line: &str) -> Status {
     let mut text = String::new();
-    for way in ways(line, &Machine) {
-        text.push_str(&way);
+    for completion in completions(line, &Machine) {
+        text.push_str(&completion);
         text.push('\n');
     }
     terminal::print(&text)
 }
 
-/// Names around a line that are no words of the language.
-trait Around {
-    /// The network interfaces.
+/// Completion candidates that depend on the machine.
+trait Candidates {
+    /// Returns the names of network interfaces.
     fn interfaces(&self) -> Vec<String>;
-    /// The files and folders whose names begin so; folders end in `/`.
+    /// Returns the files and directories whose path starts with `begin`; directories end with `/`.
     fn files(&self, begin: &str) -> Vec<String>;
 }
 
-/// The whole lines that may stand at the end of the word that is being typed.
-fn ways(line: &str, around: &dyn Around) -> Vec<String> {
-    let Some(at) = typed(line) else { return Vec::new() };
+/// Returns every completion of a partial request, each as the whole request.
+fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
+    let Some(at) = word_start(line) else { return Vec::new() };
     let (before, word) = line.split_at(at);
     let begins = |c: char| "|+!(;*".contains(c);
     let last = before.trim_end();
@@ -63,20 +63,20 @@ fn ways(line: &str, around: &dyn Around) -> Vec<String> {
     let words: Vec<String> = match head || first {
         true if first => names(before).into_iter().chain(explain::option_words()).collect(),
         true => names(before),
-        false => arguments(before, word, around),
+        false => arguments(before, word, candidates),
     };
-    let mut ways: Vec<String> = words
+    let mut completions: Vec<String> = words
         .into_iter()
-        .filter(|way| way.starts_with(word))
-        .map(|way| format!("{before}{way}"))
+        .filter(|completion| completion.starts_with(word))
+        .map(|completion| format!("{before}{completion}"))
         .collect();
-    ways.sort_unstable();
-    ways.dedup();
-    ways
+    completions.sort_unstable();
+    completions.dedup();
+    completions
 }
 
-/// Returns the beginning of the word being typed; `None` inside quotes.
-fn typed(line: &str) -> Option<usize> {
+/// Returns the offset of the word being typed; `None` inside quotes.
+fn word_start(line: &str) -> Option<usize> {
     let mut quote = None;
     let mut begin = 0;
     for (at, c) in line.char_indices() {
@@ -91,41 +91,44 @@ fn typed(line: &str) -> Option<usize> {
     quote.is_none().then_some(begin)
 }
 
-/// Returns the words that may begin a step: a source at the head of a pipeline, anything else
-/// behind a pipe, a program in both places.
+/// Returns the words that can start a step: sources at the head of a pipeline, other filters behind
+/// a pipe, programs in both places.
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
-    let entries = House
-        .descriptions()
-        .filter(|entry| House.endpoint(entry).process || entry.kind.is_source() == source);
+    let entries = MachineRegistry::descriptions().filter(|entry| {
+        MachineRegistry::Local.endpoint(entry).process || entry.kind.is_source() == source
+    });
     entries.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// Returns the words that may follow a filter's name: parameters, files, interfaces.
-fn arguments(before: &str, word: &str, around: &dyn Around) -> Vec<String> {
+/// Returns the words that can follow a filter's name: parameters, files, interfaces.
+fn arguments(before: &str, word: &str, candidates: &dyn Candidates) -> Vec<String> {
     let step = before.rsplit(['|', '+', '!', '(', ';']).next().unwrap_or(before);
-    let mut words = step.split_whitespace().skip_while(|word| House.find(word).is_none());
-    let entry = words.next().and_then(|name| House.find_source(name).or_else(|| House.find(name)));
+    let mut words =
+        step.split_whitespace().skip_while(|word| MachineRegistry::Local.find(word).is_none());
+    let entry = words.next().and_then(|name| {
+        MachineRegistry::Local.find_source(name).or_else(|| MachineRegistry::Local.find(name))
+    });
     let Some(entry) = entry else { return Vec::new() };
-    let mut ways: Vec<String> = entry
+    let mut completions: Vec<String> = entry
         .all_parameters()
         .filter(|known| !known.positional)
         .map(|known| format!("{}=", known.name))
         .collect();
     let given = words.filter(|word| !word.contains('=')).count();
     match entry.parameters.iter().filter(|known| known.positional).nth(given) {
-        Some(known) if known.name == "interface" => ways.extend(around.interfaces()),
-        Some(known) if explain::is_path(known) => ways.extend(around.files(word)),
+        Some(known) if known.name == "interface" => completions.extend(candidates.interfaces()),
+        Some(known) if explain::is_path(known) => completions.extend(candidates.files(word)),
         _ => {}
     }
-    ways
+    completions
 }
 
-/// The names around a line on this machine.
+/// Candidates from this machine.
 struct Machine;
 
-impl Around for Machine {
+impl Candidates for Machine {
     fn interfaces(&self) -> Vec<String> {
         let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -140,7 +143,7 @@ impl Around for Machine {
         entries
             .filter_map(|entry| {
                 let found = entry.file_name().into_string().ok()?;
-                // A name that is not one word of a line would have to be quoted.
+                // Names that would need quoting inside a request are omitted.
                 let word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
                 let hidden = found.starts_with('.') && !name.starts_with('.');
                 let folder = if entry.path().is_dir() { "/" } else { "" };
@@ -156,7 +159,7 @@ mod tests {
 
     struct Made;
 
-    impl Around for Made {
+    impl Candidates for Made {
         fn interfaces(&self) -> Vec<String> {
             vec!["eth0".to_owned()]
         }
@@ -167,11 +170,11 @@ mod tests {
     }
 
     fn all(line: &str) -> Vec<String> {
-        ways(line, &Made)
+        completions(line, &Made)
     }
 
     #[test]
-    fn a_line_begins_with_a_source() {
+    fn request_starts_with_a_source() {
         assert_eq!(all("re"), ["read", "replay"]);
         assert_eq!(all("count ; gen"), ["count ; generate"]);
         assert!(all("coun").is_empty());
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_pipe_stand_filters_and_sinks() {
+    fn filters_and_sinks_follow_a_pipe() {
         assert_eq!(all("replay x | dp"), ["replay x | dport"]);
         assert_eq!(all("replay x|dp"), ["replay x|dport"]);
         assert_eq!(all("replay x | dport |80 cou"), ["replay x | dport |80 count"]);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_name_stand_its_parameters() {
+    fn parameters_follow_a_filter_name() {
         assert_eq!(all("replay x sp"), ["replay x speed="]);
         assert!(all("generate ").contains(&"generate count=".to_owned()));
         assert!(all("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");

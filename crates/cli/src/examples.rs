@@ -1,5 +1,5 @@
-//! `streamline examples`: the lines of the folder `examples`, each with what it shows, and the
-//! capture that they read. The program carries all of them, so that it needs no source tree.
+//! `streamline examples`: the example requests and their capture, embedded into the program so that
+//! no source tree is needed.
 
 use crate::status::Status;
 use crate::terminal;
@@ -8,10 +8,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-/// The capture that the lines read, and that the book reads.
+/// The capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
-/// Names and texts, in the order in which they are printed.
+/// Names and texts, in the order of printing.
 const EXAMPLES: &[(&str, &str)] = &[
     ("packets", include_str!("../../../examples/packets.pipe")),
     ("classes", include_str!("../../../examples/classes.pipe")),
@@ -30,19 +30,19 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("numbered", include_str!("../../../examples/numbered.pipe")),
 ];
 
-/// Prints all of them, or writes them with their capture into a folder.
+/// Prints all examples, or writes them with their capture into a directory.
 pub(crate) fn examples(into: Option<&Path>) -> Status {
     into.map_or_else(print, write)
 }
 
-/// Writes all into a folder, which is made if it is not there. A file that is there stays as it is.
+/// Writes all examples into a directory, created if missing. Existing files are not overwritten.
 fn write(folder: &Path) -> Status {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
     let mut kept = Vec::new();
     for (name, bytes) in [capture].into_iter().chain(lines) {
         let path = folder.join(&name);
-        match fs::create_dir_all(folder).and_then(|()| put(&path, bytes)) {
+        match fs::create_dir_all(folder).and_then(|()| create_file(&path, bytes)) {
             Ok(true) => {}
             Ok(false) => kept.push(name),
             Err(error) => {
@@ -72,12 +72,12 @@ fn write(folder: &Path) -> Status {
     ))
 }
 
-/// Writes a new file; false if there is one that holds something else.
-fn put(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+/// Creates a file. Returns false if it exists with other contents.
+fn create_file(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => file.write_all(bytes).map(|()| true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            // A pipe or a device would be waited for.
+            // Only a regular file is read: opening a pipe or device could block.
             let same = fs::symlink_metadata(path)?.is_file() && fs::read(path)? == bytes;
             Ok(same)
         }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_the_folder_is_printed() {
+    fn every_example_file_is_embedded() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
         let mut found = 0;
         for entry in fs::read_dir(folder).unwrap() {

@@ -1,25 +1,24 @@
-//! `streamline explain`: what would run where, and why not elsewhere; with `--analyze`, what was
-//! measured too.
+//! `streamline explain`: prints the placement of each filter and the reasons; with `--analyze`,
+//! also measurements.
 //!
-//! The forms of `--json` are the types below; `version` changes when a field goes or changes its
-//! meaning.
+//! The functions below define the `--json` format; `version` changes when a field is removed or
+//! changes its meaning.
 
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::failure::refuse;
-use crate::privilege::Shut;
-use crate::run::{self, Starter};
+use crate::run::{self, StartNotifier};
 use crate::status::Status;
 use crate::{line, terminal};
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
-use serde::Serialize;
-use streamline::report::{Refused, json_line, refused};
+use streamline::privilege::Denial;
+use streamline::report::{Object, json_line, object, refused};
 use streamline::{Prepared, analysis};
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Explains the line of these words.
+/// Explains the request in these arguments.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
     let explained = line::text(&given.line).and_then(|text| {
         let run = RunArguments {
@@ -43,30 +42,28 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         let text = prepared.text().to_owned();
         if given.analyze {
             terminal::tell(&format!("{}\n", explain::text(prepared.plan(), prepared.machine())));
-            tell_changes(&text, prepared.plan());
-            return run::go(prepared, &options, &run, Starter::NONE);
+            print_changes(&text, prepared.plan());
+            return run::go(prepared, &options, &run, StartNotifier::NONE);
         }
         let prepared = prepared.foreseen().map_err(refuse)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
         if !given.json && !given.dot {
-            tell_changes(&text, plan);
+            print_changes(&text, plan);
         }
         let printed = terminal::print(&match () {
-            () if given.json => {
-                json_line(&Explained::new(plan, machine, &explain::names(&plan.graph)))
-            }
+            () if given.json => json_line(&json(plan, machine)),
             () if given.dot => explain::dot(plan),
             () => explain::text(plan, machine),
         });
-        tell_shut(&text, plan, machine);
+        print_denial(&text, plan, machine);
         Ok(printed)
     });
     explained.unwrap_or_else(|status| status)
 }
 
-/// Says which right the line lacks here, and what gives it: it would not start, or not run in the
-/// kernel.
-fn tell_shut(text: &str, plan: &Plan, machine: &Machine) {
+/// Prints the privilege that the request lacks on this machine, and its remedies: without it the
+/// request would not start, or not run in the kernel.
+fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
         let is_live = ["rx", "tx", "redirect"].contains(&name);
@@ -75,247 +72,153 @@ fn tell_shut(text: &str, plan: &Plan, machine: &Machine) {
     };
     let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
     let in_process = ends.iter().find(|(_, placed)| *placed != SpaceKind::Kernel);
-    if let Some(shut) = in_process.and_then(|(name, _)| Shut::at(name, "open", None)) {
-        terminal::note(&format!("this line would not start: {}", shut.sentence()));
-        terminal::tell(&shut.ways(text));
+    if let Some(denial) = in_process.and_then(|(name, _)| Denial::at(name, "open", None)) {
+        terminal::note(&format!("this line would not start: {}", denial.sentence()));
+        terminal::tell(&denial.remedies(text));
     } else if let (false, Kernel::Closed { .. }) = (ends.is_empty(), &machine.kernel)
-        && let Some(shut) = Shut::programs()
+        && let Some(denial) = Denial::programs()
     {
-        terminal::note(&format!("nothing of this line runs in the kernel: {}", shut.sentence()));
-        terminal::tell(&shut.ways(text));
+        terminal::note(&format!("nothing of this line runs in the kernel: {}", denial.sentence()));
+        terminal::tell(&denial.remedies(text));
     }
 }
 
-/// Tells what is different since the line was analyzed, and why.
-fn tell_changes(text: &str, plan: &Plan) {
+/// Prints differences to the plan of the last analyzed run.
+fn print_changes(text: &str, plan: &Plan) {
     for change in analysis::changes(text, plan) {
         terminal::note(&format!("since it was analyzed: {change}"));
     }
 }
 
-#[derive(Serialize, Debug)]
-struct Explained<'p> {
-    version: u32,
-    /// `cost` or `deepest`.
-    policy: &'static str,
-    /// The cost of a block that goes everywhere.
-    cost_ns: f64,
-    /// True if no cheaper placement exists.
-    proved: bool,
-    /// Placements that were looked at.
-    looked_at: u64,
-    machine: OnMachine<'p>,
-    spaces: Vec<Space<'p>>,
-    filters: Vec<Filter<'p>>,
-    edges: Vec<Edge>,
-    /// Refusals of the kernel at load time; those known beforehand are among the candidates.
-    refused: Vec<Refused<'p>>,
-    /// Filters whose report is the output of the line.
-    reports: Vec<String>,
-    /// Questions that sources ask in the kernel ahead.
-    ahead: Vec<Ahead<'p>>,
-}
-
-/// A source, and the filter that it asks ahead in the kernel, or why none.
-#[derive(Serialize, Debug)]
-struct Ahead<'p> {
-    source: String,
-    filter: Option<String>,
-    /// The excepted frames.
-    except: Option<&'p str>,
-    refused: Option<&'p str>,
-}
-
-#[derive(Serialize, Debug)]
-struct OnMachine<'p> {
-    processors: usize,
-    l1d: usize,
-    l2: usize,
-    kernel: OnKernel<'p>,
-    calibration: Calibration<'p>,
-}
-
-#[derive(Serialize, Debug)]
-struct OnKernel<'p> {
-    release: &'p str,
-    /// True if it takes programs.
-    open: bool,
-    /// The reason, if not.
-    why: Option<&'p str>,
-    /// True if programs are verified as those of a user without CAP_PERFMON.
-    hardened: Option<bool>,
-}
-
-#[derive(Serialize, Debug)]
-struct Calibration<'p> {
-    origin: &'p str,
-    version: u32,
-}
-
-#[derive(Serialize, Debug)]
-struct Space<'p> {
-    name: &'p str,
-    /// `kernel` or `thread`.
-    kind: &'static str,
-    /// The connected part of the line that it runs, from 0.
-    path: usize,
-}
-
-#[derive(Serialize, Debug)]
-struct Filter<'p> {
-    name: String,
-    /// With its arguments.
-    text: String,
-    /// The section of which it is an operand.
-    inside: Option<String>,
-    /// The place in `spaces`.
-    space: usize,
-    /// The places of all its copies, where several share the work.
-    copies: Option<&'p [usize]>,
-    because: &'p str,
-    candidates: Vec<Considered<'p>>,
-}
-
-/// A space that was considered: what a block would cost there, or why it refused.
-#[derive(Serialize, Debug)]
-struct Considered<'p> {
-    space: &'p str,
-    cost_ns: Option<f64>,
-    refused: Option<&'p str>,
-}
-
-#[derive(Serialize, Debug)]
-struct Edge {
-    from: String,
-    to: String,
-    /// As in a label: `80`, `!80`, `all`; `!0` is a plain pipe.
-    classes: String,
-    /// `call`, `back edge`, `pipe`, `ring` or `kernel ring`.
-    kind: &'static str,
-    ring: Option<Ring>,
-}
-
-#[derive(Serialize, Debug)]
-struct Ring {
-    entries: usize,
-    entry_bytes: usize,
-    signal_blocks: usize,
-    signal_ns: u64,
-    signal_because: String,
-}
-
-impl<'p> Explained<'p> {
-    fn new(plan: &'p Plan, machine: &'p Machine, names: &'p [String]) -> Self {
-        Self {
-            version: VERSION,
-            policy: match plan.choice.policy {
-                Policy::Cost => "cost",
-                Policy::Deepest => "deepest",
-            },
-            cost_ns: plan.choice.cost_ns,
-            proved: plan.choice.proved,
-            looked_at: plan.choice.looked_at,
-            machine: OnMachine::new(machine),
-            spaces: plan
-                .spaces
-                .iter()
-                .map(|space| Space {
-                    name: &space.name,
-                    kind: match space.kind {
-                        SpaceKind::Kernel => "kernel",
-                        SpaceKind::Thread => "thread",
-                        SpaceKind::Process => "process",
-                    },
-                    path: space.part,
-                })
-                .collect(),
-            filters: filters(plan, names),
-            reports: plan.reports.iter().map(|id| names[id.0].clone()).collect(),
-            edges: edges(plan, names),
-            refused: refused(plan, names),
-            ahead: ahead(plan, names),
-        }
-    }
-}
-
-impl<'p> OnMachine<'p> {
-    fn new(machine: &'p Machine) -> Self {
-        let kernel = match &machine.kernel {
-            Kernel::Open { release, hardened } => {
-                OnKernel { release, open: true, why: None, hardened: Some(*hardened) }
-            }
-            Kernel::Closed { release, why } => {
-                OnKernel { release, open: false, why: Some(why), hardened: None }
-            }
+/// Returns the explanation as JSON.
+fn json(plan: &Plan, machine: &Machine) -> Object {
+    let names = &explain::names(&plan.graph);
+    let spaces = plan.spaces.iter().map(|space| {
+        let kind = match space.kind {
+            SpaceKind::Kernel => "kernel",
+            SpaceKind::Thread => "thread",
+            SpaceKind::Process => "process",
         };
-        let costs = &machine.costs;
-        Self {
-            processors: machine.processors,
-            l1d: machine.l1d,
-            l2: machine.l2,
-            kernel,
-            calibration: Calibration { origin: &costs.origin, version: costs.version },
-        }
-    }
-}
-
-fn filters<'p>(plan: &'p Plan, names: &[String]) -> Vec<Filter<'p>> {
-    let considered = |candidate: &'p Candidate| Considered {
-        space: &candidate.space,
-        cost_ns: candidate.verdict.as_ref().ok().copied(),
-        refused: candidate.verdict.as_ref().err().map(String::as_str),
-    };
-    plan.graph
-        .ids()
-        .map(|(id, node)| {
-            let placed = &plan.placed[id.0];
-            Filter {
-                name: names[id.0].clone(),
-                text: explain::shown(&plan.graph, id),
-                inside: node.inside.map(|owner| names[owner.0].clone()),
-                space: placed.space,
-                copies: plan.copies_of(id).map(|copied| copied.spaces.as_slice()),
-                because: &placed.because,
-                candidates: placed.candidates.iter().map(considered).collect(),
-            }
-        })
-        .collect()
-}
-
-fn ahead<'p>(plan: &'p Plan, names: &[String]) -> Vec<Ahead<'p>> {
-    let told = plan.pushed.iter().map(|pushed| Ahead {
-        source: names[pushed.source.0].clone(),
-        filter: pushed.filter.as_ref().ok().map(|id| names[id.0].clone()),
-        except: pushed.except,
-        refused: pushed.filter.as_ref().err().map(String::as_str),
+        // `path` is the index of the connected component of the request, from 0.
+        object(&[("name", &space.name), ("kind", &kind), ("path", &space.part)])
     });
-    told.collect()
+    let policy = match plan.choice.policy {
+        Policy::Cost => "cost",
+        Policy::Deepest => "deepest",
+    };
+    object(&[
+        ("version", &VERSION),
+        ("policy", &policy),
+        // Estimated cost of a block that reaches every filter.
+        ("cost_ns", &plan.choice.cost_ns),
+        // True if the search was exhaustive, so that no cheaper placement exists.
+        ("proved", &plan.choice.proved),
+        // Number of placements evaluated.
+        ("looked_at", &plan.choice.examined),
+        ("machine", &machine_facts(machine)),
+        ("spaces", &spaces.collect::<Vec<_>>()),
+        ("filters", &filters(plan, names)),
+        ("edges", &edges(plan, names)),
+        // Refusals of the kernel at load time. Refusals known in advance are among the candidates.
+        ("refused", &refused(plan, names)),
+        // Filters whose report is output of the request.
+        ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
+        ("ahead", &early_filters(plan, names)),
+    ])
 }
 
-fn edges(plan: &Plan, names: &[String]) -> Vec<Edge> {
-    let edges = plan.graph.edges.iter().zip(&plan.edges);
-    edges
-        .map(|(edge, planned)| {
-            let (kind, ring) = match planned {
-                PlannedEdge::Call => ("call", None),
-                PlannedEdge::Back => ("back edge", None),
-                PlannedEdge::Pipe => ("pipe", None),
-                PlannedEdge::Ring(ring) => ("ring", Some(ring)),
-                PlannedEdge::Kernel(ring) => ("kernel ring", Some(ring)),
-            };
-            Edge {
-                from: names[edge.from.0].clone(),
-                to: names[edge.to.0].clone(),
-                classes: edge.classes.to_string(),
-                kind,
-                ring: ring.map(|ring| Ring {
-                    entries: ring.entries,
-                    entry_bytes: ring.stride,
-                    signal_blocks: ring.signal_blocks,
-                    signal_ns: ring.signal_ns,
-                    signal_because: ring.because(),
-                }),
-            }
-        })
-        .collect()
+fn machine_facts(machine: &Machine) -> Object {
+    let (release, why, hardened) = match &machine.kernel {
+        Kernel::Open { release, hardened } => (release, None, Some(*hardened)),
+        Kernel::Closed { release, why } => (release, Some(why), None),
+    };
+    let kernel = object(&[
+        ("release", release),
+        // True if programs can be loaded; if they cannot, `why` is the reason.
+        ("open", &machine.kernel.is_open()),
+        ("why", &why),
+        // True if the verifier applies the restrictions of a user without CAP_PERFMON.
+        ("hardened", &hardened),
+    ]);
+    let costs = &machine.costs;
+    object(&[
+        ("processors", &machine.processors),
+        ("l1d", &machine.l1d),
+        ("l2", &machine.l2),
+        ("kernel", &kernel),
+        ("calibration", &object(&[("origin", &costs.origin), ("version", &costs.version)])),
+    ])
+}
+
+fn filters(plan: &Plan, names: &[String]) -> Vec<Object> {
+    // A candidate space: the cost of a block there, or the reason for refusal.
+    let candidate = |known: &Candidate| {
+        object(&[
+            ("space", &known.space),
+            ("cost_ns", &known.verdict.as_ref().ok()),
+            ("refused", &known.verdict.as_ref().err()),
+        ])
+    };
+    let filters = plan.graph.ids().map(|(id, node)| {
+        let placed = &plan.placements[id.0];
+        object(&[
+            ("name", &names[id.0]),
+            // The filter with its arguments.
+            ("text", &explain::node_text(&plan.graph, id)),
+            // Section of which it is an operand.
+            ("inside", &node.inside.map(|owner| &names[owner.0])),
+            // Index of its space in `spaces`.
+            ("space", &placed.space),
+            // Indexes of the spaces of all its replicas, if it is replicated.
+            ("copies", &plan.replicas_of(id).map(|copied| &copied.spaces)),
+            ("because", &placed.because),
+            ("candidates", &placed.candidates.iter().map(candidate).collect::<Vec<_>>()),
+        ])
+    });
+    filters.collect()
+}
+
+/// Returns the filters that sources evaluate early in the kernel, or the reasons why there are
+/// none.
+fn early_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
+    let pushed = plan.pushdowns.iter().map(|pushed| {
+        object(&[
+            ("source", &names[pushed.source.0]),
+            ("filter", &pushed.filter.as_ref().ok().map(|id| &names[id.0])),
+            // Frames exempt from the filter.
+            ("except", &pushed.except),
+            ("refused", &pushed.filter.as_ref().err()),
+        ])
+    });
+    pushed.collect()
+}
+
+fn edges(plan: &Plan, names: &[String]) -> Vec<Object> {
+    let edges = plan.graph.edges.iter().zip(&plan.edges).map(|(edge, planned)| {
+        let (kind, ring) = match planned {
+            PlannedEdge::Call => ("call", None),
+            PlannedEdge::Back => ("back edge", None),
+            PlannedEdge::Pipe => ("pipe", None),
+            PlannedEdge::Ring(ring) => ("ring", Some(ring)),
+            PlannedEdge::Kernel(ring) => ("kernel ring", Some(ring)),
+        };
+        let ring = ring.map(|ring| {
+            object(&[
+                ("entries", &ring.entries),
+                ("entry_bytes", &ring.stride),
+                ("signal_blocks", &ring.signal_blocks),
+                ("signal_ns", &ring.signal_ns),
+                ("signal_because", &ring.because()),
+            ])
+        });
+        object(&[
+            ("from", &names[edge.from.0]),
+            ("to", &names[edge.to.0]),
+            // Classes in the notation of arcs: `80`, `!80`, `all`; a plain pipe is `!0`.
+            ("classes", &edge.classes.to_string()),
+            ("kind", &kind),
+            ("ring", &ring),
+        ])
+    });
+    edges.collect()
 }

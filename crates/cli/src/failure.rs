@@ -1,16 +1,16 @@
-//! Errors and notices as a person reads them, and the exit status of each error.
+//! Messages for errors and notices, and the exit status of each error.
 
-use crate::privilege::Shut;
 use crate::status::Status;
 use crate::{line, terminal};
 use engine::build::BuildError;
 use member::client::ClientError;
 use pipeline::plan::Plan;
 use pipeline::{Diagnostic, explain};
+use streamline::privilege::Denial;
 use streamline::{CrashCapture, Notice, Notices, OpenError};
 use sys::process_group::ProcessEnd;
 
-/// The reader of notices; a quiet one leaves notes out.
+/// Creates a handler that prints notices; `quiet` suppresses plain notes.
 pub(crate) fn notices(quiet: bool) -> Notices {
     Notices::to(move |notice| match notice {
         Notice::Note(_) if quiet => {}
@@ -21,14 +21,14 @@ pub(crate) fn notices(quiet: bool) -> Notices {
     })
 }
 
-/// Says where the block of a crash is, and what to do with it.
+/// Prints the location of a crash capture and the command that replays it.
 pub(crate) fn crash(capture: &CrashCapture) {
     let path = capture.path.display();
     terminal::note(&format!("the block is kept in {path}; replay it with"));
     terminal::tell(&format!("  {}\n", capture.command));
 }
 
-/// Prints why a request does not run.
+/// Prints the error of a request that cannot run; returns the exit status.
 pub(crate) fn refuse(error: OpenError) -> Status {
     match error {
         OpenError::Mistakes { text, list } => {
@@ -41,9 +41,9 @@ pub(crate) fn refuse(error: OpenError) -> Status {
             terminal::tell(&explain::unplaceable(&graph, &refused));
             Status::Failed
         }
-        OpenError::Build { text, plan, error } => unbuilt(&text, &plan, &error),
+        OpenError::Build { text, plan, error } => print_build_error(&text, &plan, &error),
         OpenError::Unregistered(error) => complain(&error),
-        // It has said why.
+        // The worker has already reported the reason.
         OpenError::Worker { ended: Some(ProcessEnd::Status(status)), .. } => {
             Status::numbered(u8::try_from(status).unwrap_or(1))
         }
@@ -58,8 +58,8 @@ pub(crate) fn refuse(error: OpenError) -> Status {
     }
 }
 
-/// Prints why a plan could not be built, at its place in the request.
-fn unbuilt(text: &str, plan: &Plan, error: &BuildError) -> Status {
+/// Prints why a plan could not be built, with the position in the request.
+fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {
             let span = plan.graph.node(*node).span;
@@ -71,11 +71,11 @@ fn unbuilt(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
             let used = plan.graph.node(*node).filter();
             let name = used.map_or("", |used| used.description.name);
-            match Shut::at(name, failure.call, failure.needs) {
-                Some(shut) => {
+            match Denial::at(name, failure.call, failure.needs) {
+                Some(denial) => {
                     line::tell_at(text, span, &what, None);
-                    terminal::note(&shut.sentence());
-                    terminal::tell(&shut.ways(text));
+                    terminal::note(&denial.sentence());
+                    terminal::tell(&denial.remedies(text));
                 }
                 None => line::tell_at(text, span, &what, failure.hint.as_deref()),
             }
@@ -88,26 +88,26 @@ fn unbuilt(text: &str, plan: &Plan, error: &BuildError) -> Status {
     }
 }
 
-/// Prints why a daemon or a path does not answer.
+/// Prints a failed call to a daemon or path; returns the exit status.
 pub(crate) fn complain(error: &ClientError) -> Status {
     terminal::complain(&error.to_string());
     match error {
-        ClientError::Nobody(_) => Status::Nothing,
+        ClientError::NoDaemon(_) => Status::Nothing,
         error if is_over(error) => Status::Nothing,
         _ => Status::Failed,
     }
 }
 
-/// Returns true if there is no such path, or none any more.
+/// Returns true if the path does not exist or has ended.
 pub(crate) fn is_over(error: &ClientError) -> bool {
     match error {
-        ClientError::Ended(_) => true,
+        ClientError::PathEnded(_) => true,
         ClientError::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
         _ => false,
     }
 }
 
-/// Prints a refusal of the machine.
+/// Prints a failed system call.
 pub(crate) fn refused(error: &sys::Error) -> Status {
     terminal::complain(&error.to_string());
     Status::Failed

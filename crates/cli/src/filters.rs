@@ -1,15 +1,15 @@
-//! `streamline filters`: what can stand in a line.
+//! `streamline filters`: lists and describes filters, sources and sinks.
 
 use crate::status::Status;
 use crate::terminal;
 use abi::text::Visible;
-use engine::catalogue::House;
-use pipeline::Catalogue;
+use engine::registry::MachineRegistry;
+use pipeline::Registry;
 use pipeline::explain::{self, Page};
 use pipeline::language::nearest;
 use std::fmt::Write as _;
 
-/// Prints the list, or everything about one.
+/// Prints the list, or the description of one entry.
 pub(crate) fn filters(name: Option<&str>) -> Status {
     match name {
         None => terminal::print(&list()),
@@ -17,7 +17,7 @@ pub(crate) fn filters(name: Option<&str>) -> Status {
     }
 }
 
-/// Groups, and the kinds in each.
+/// Group titles, each with the kinds that belong to it.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),
@@ -25,23 +25,26 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Sinks, where blocks leave", &["sink"]),
 ];
 
-/// Returns the filters by group, in the order in which a block meets them.
+/// Returns the catalog entries by group, in the order in which a block meets them.
 pub(crate) fn groups() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUPS.iter().map(|(title, kinds)| {
-        let there = House.descriptions().filter(|entry| {
-            kinds.contains(&if House.endpoint(entry).process {
+        let there = MachineRegistry::descriptions().filter(|entry| {
+            kinds.contains(&if MachineRegistry::Local.endpoint(entry).process {
                 "program"
             } else {
                 entry.kind.name()
             })
         });
-        (*title, there.map(|entry| Page::of(entry, House.endpoint(entry))).collect())
+        (
+            *title,
+            there.map(|entry| Page::of(entry, MachineRegistry::Local.endpoint(entry))).collect(),
+        )
     })
 }
 
-/// All names with their summaries.
+/// Formats all names with their summaries.
 fn list() -> String {
-    let width = House.names().iter().map(|name| name.len()).max().unwrap_or(0);
+    let width = MachineRegistry::Local.names().iter().map(|name| name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for (title, pages) in groups() {
         let _ = writeln!(out, "{title}");
@@ -55,17 +58,20 @@ fn list() -> String {
 }
 
 fn one(name: &str) -> Status {
-    let named: Vec<_> = House.descriptions().filter(|entry| entry.name == name).collect();
+    let named: Vec<_> =
+        MachineRegistry::descriptions().filter(|entry| entry.name == name).collect();
     if named.is_empty() {
-        let names = House.names();
+        let names = MachineRegistry::Local.names();
         let meant = nearest(name, names.iter().copied());
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
         terminal::complain(&format!("no filter is called `{}`{hint}", Visible(name)));
         terminal::note("`streamline filters` lists all");
         return Status::Nothing;
     }
-    // A name can be a source at the head of a line and a sink at its end.
-    let texts: Vec<String> =
-        named.iter().map(|entry| explain::help(entry, House.endpoint(entry))).collect();
+    // One name can denote both a source and a sink.
+    let texts: Vec<String> = named
+        .iter()
+        .map(|entry| explain::help(entry, MachineRegistry::Local.endpoint(entry)))
+        .collect();
     terminal::print(&texts.join("\n"))
 }

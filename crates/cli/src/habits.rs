@@ -1,15 +1,16 @@
-//! A command line that other programs would understand: what to write instead.
+//! Command lines in the style of other programs, such as tcpdump: suggests the equivalent request.
 
 use crate::terminal;
 use abi::text::Visible;
-use engine::catalogue::House;
-use pipeline::habits;
+use engine::registry::MachineRegistry;
+use pipeline::translate;
 use std::ffi::OsString;
 
-/// Commands before which the words of a line stand.
+/// Commands that take a request.
 const LINES: [&str; 4] = ["run", "check", "explain", "start"];
 
-/// Says whose words these are, and the command that means them. Answers whether it knows them.
+/// Prints the program whose syntax was used, and the equivalent command. Returns false if the
+/// syntax is unknown.
 pub(crate) fn tell(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();
@@ -18,9 +19,9 @@ pub(crate) fn tell(given: impl Iterator<Item = OsString>) -> bool {
         [first, rest @ ..] if LINES.contains(first) => rest,
         all => all,
     };
-    let Some(meant) = habits::command(words, &House) else { return false };
+    let Some(meant) = translate::command(words, &MachineRegistry::Local) else { return false };
     let said = words.join(" ");
-    terminal::complain(&format!("`{}` {}", Visible(&said), meant.said));
+    terminal::complain(&format!("`{}` {}", Visible(&said), meant.message));
     terminal::tell(&format!("  write: {}\n", Visible(&meant.command())));
     true
 }

@@ -1,4 +1,4 @@
-//! A request on the command line: its text, and mistakes at their places.
+//! The request on the command line: reading its text, and printing mistakes with their positions.
 
 use crate::arguments::LineArguments;
 use crate::status::Status;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The text of the request.
+/// Returns the text of the request; prints an error if there is none.
 pub(crate) fn text(given: &LineArguments) -> Result<String, Status> {
     match &given.file {
         Some(path) => from_file(path),
@@ -23,7 +23,7 @@ pub(crate) fn text(given: &LineArguments) -> Result<String, Status> {
 }
 
 fn from_file(path: &Path) -> Result<String, Status> {
-    // One byte more than a line may have, so that it is the language that says so.
+    // Reads one byte more than the limit, so that the parser reports an oversized request.
     let limit = TEXT_MAX as u64 + 1;
     let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {
@@ -42,12 +42,12 @@ fn from_file(path: &Path) -> Result<String, Status> {
     })
 }
 
-/// Prints mistakes, each at its place.
+/// Prints mistakes, each with its position.
 pub(crate) fn tell(text: &str, mistakes: &[Diagnostic]) {
     terminal::tell(&pipeline::render(text, mistakes, terminal::colours()));
 }
 
-/// Prints a mistake at this place of the request.
+/// Prints one mistake with its position.
 pub(crate) fn tell_at(text: &str, span: Span, what: &str, hint: Option<&str>) {
     tell(text, &[Diagnostic::error(span, what).hint(hint.unwrap_or_default())]);
 }

@@ -1,11 +1,11 @@
 //! Streamline: the command. [SL §4.2, §7]
 //!
-//! In: words of a shell. Out: what sinks write, on standard output; everything else (mistakes,
-//! warnings, the ledger) on standard error or in the file of `--report`, so that data and reports
-//! do not mix (CONTRACT 28); and an exit status, see [`status`].
+//! Standard output receives the output of sinks; standard error, or the file of `--report`,
+//! receives mistakes, warnings and the ledger, so that data and reports do not mix (CONTRACT 28).
+//! The exit statuses are in [`status`].
 //!
-//! This crate decides nothing about requests: the library `streamline` reads, plans, builds and
-//! runs them; here is what a person reads of that.
+//! This crate is a front end: the library `streamline` parses, plans, builds and runs requests, and
+//! the modules here format what it returns.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -21,10 +21,9 @@ mod filters;
 mod habits;
 mod line;
 mod man;
-mod place;
-mod privilege;
 mod progress;
 mod record;
+mod report_target;
 mod run;
 mod shared;
 mod shell;
@@ -54,8 +53,8 @@ fn main() -> ExitCode {
                 return Status::Usage.into();
             }
             let status = if told.use_stderr() { Status::Usage } else { Status::Done };
-            // It may quote the words, and colours are no more than a help. Nobody can be told that
-            // nobody can be told.
+            // The message may quote hidden characters, which must be replaced; its colors are then
+            // lost. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
                 terminal::tell(&VisibleLines(&told.render().to_string()).to_string());
             } else {

@@ -1,9 +1,9 @@
-//! `streamline man`: the manual, made from what help and completion are made from.
+//! `streamline man`: the manual, generated from the same definitions as help and completion.
 //!
-//! A page of section 1 for the command and for each of its commands, and one of section 7 for all
-//! that can stand in a line.
+//! Section 1 has a page for the program and one for each command; section 7 has one page for all
+//! filters, sources and sinks.
 
-use crate::arguments::{ABOUT, Arguments, FIRST, ManArguments, STATUS};
+use crate::arguments::{ABOUT, Arguments, FIRST_EXAMPLES, ManArguments, STATUS};
 use crate::filters;
 use crate::status::Status;
 use crate::terminal;
@@ -17,22 +17,22 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The page about what can stand in a line.
+/// Name of the page about filters, sources and sinks.
 const FILTERS: &str = "streamline-filters";
-/// The manual that all pages belong to.
+/// Title of the manual.
 const MANUAL: &str = "Streamline";
 
-/// Pages are those of a version, not of a day; an argument of man(7) that holds nothing.
+/// Empty date: pages depend on the version alone.
 const NO_DATE: &str = "\"\"";
 
-/// A page, as man(1) reads it.
+/// A manual page in roff.
 struct Sheet {
     name: String,
     section: &'static str,
     text: String,
 }
 
-/// Prints a page, or writes all of them.
+/// Prints a page, or writes all pages.
 pub(crate) fn man(given: &ManArguments) -> Status {
     let sheets = match sheets() {
         Ok(sheets) => sheets,
@@ -46,11 +46,11 @@ pub(crate) fn man(given: &ManArguments) -> Status {
     }
     let wanted = given.page.as_deref().unwrap_or_default();
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
-    // A command may be called as the page of section 7 is: `filters` means what is larger.
-    match sheets.iter().rev().find(|sheet| sheet.called() == wanted) {
+    // Reverse order: for `filters` the page of section 7 is preferred over that of the command.
+    match sheets.iter().rev().find(|sheet| sheet.short_name() == wanted) {
         Some(sheet) => terminal::print(&sheet.text),
         None => {
-            let names = sheets.iter().map(Sheet::called).filter(|name| !name.is_empty());
+            let names = sheets.iter().map(Sheet::short_name).filter(|name| !name.is_empty());
             let hint = nearest(wanted, names)
                 .map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             let wanted = Visible(wanted);
@@ -64,8 +64,8 @@ pub(crate) fn man(given: &ManArguments) -> Status {
 }
 
 impl Sheet {
-    /// Its name without that of the program.
-    fn called(&self) -> &str {
+    /// Returns the name of the page without the prefix `streamline-`.
+    fn short_name(&self) -> &str {
         self.name.trim_start_matches("streamline").trim_start_matches('-')
     }
 }
@@ -85,7 +85,7 @@ fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
     Ok(())
 }
 
-/// The whole manual: the command, its commands, what can stand in a line.
+/// Generates all pages.
 fn sheets() -> io::Result<Vec<Sheet>> {
     let mut whole = Arguments::command()
         .about("run one line of filters over packets, files or streams")
@@ -100,7 +100,7 @@ fn sheets() -> io::Result<Vec<Sheet>> {
     Ok(sheets)
 }
 
-/// The page of a command.
+/// Generates the page of a command.
 fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let page = Man::new(command.clone()).date(NO_DATE).source(source()).manual(MANUAL);
@@ -116,7 +116,7 @@ fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
         page.render_subcommands_section(&mut text)?;
     }
     let mut more = Roff::new();
-    // What else its help says stands there for a terminal, and is the options of a line.
+    // The after-help is formatted for terminals; its contents are the options of a request.
     if command.get_after_help().is_some() {
         more.control("SH", [explain::OPTIONS_TITLE.to_uppercase().as_str()]);
         for (word, help) in explain::option_facts() {
@@ -125,7 +125,7 @@ fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     }
     if whole {
         more.control("SH", ["EXAMPLES"]);
-        for (command, what) in FIRST {
+        for (command, what) in FIRST_EXAMPLES {
             more.control("TP", []).text([bold(*command)]).text([roman(*what)]);
         }
     }
@@ -138,7 +138,7 @@ fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     Ok(Sheet { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// The page of all that can stand in a line.
+/// Generates the page of filters, sources and sinks.
 fn of_filters() -> Sheet {
     let mut page = Roff::new();
     page.control("TH", [FILTERS, "7", NO_DATE, &source(), MANUAL]);
@@ -153,20 +153,20 @@ fn of_filters() -> Sheet {
     facts(&mut page, &explain::common());
     for (title, known) in filters::groups() {
         page.control("SH", [title.to_uppercase().as_str()]);
-        known.iter().for_each(|known| part(&mut page, known));
+        known.iter().for_each(|known| write_entry(&mut page, known));
     }
     page.control("SH", ["SEE ALSO"]);
     see(&mut page, &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")]);
     Sheet { name: FILTERS.to_owned(), section: "7", text: page.to_roff() }
 }
 
-/// One filter, source or sink within the page of all.
-fn part(page: &mut Roff, known: &Page) {
+/// Writes the entry of one filter, source or sink.
+fn write_entry(page: &mut Roff, known: &Page) {
     page.control("SS", [&*format!("{} - {}", known.name, known.summary)]);
     page.text([bold(known.name), roman(format!(" {}", known.usage))]);
     page.control("PP", []);
     paragraphs(page, known.details);
-    // What they have in common is said once.
+    // Common parameters are described once, at the top of the page.
     for section in known.sections.iter().filter(|part| part.title != explain::COMMON_TITLE) {
         page.control("PP", []).text([roman(format!("{}:", section.title))]);
         facts(page, &section.facts);
@@ -175,14 +175,14 @@ fn part(page: &mut Roff, known: &Page) {
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// Writes facts under their labels.
+/// Writes labeled paragraphs.
 fn facts(page: &mut Roff, facts: &[(&str, String)]) {
     for (what, text) in facts {
         page.control("TP", []).text([bold(*what)]).text([roman(text.as_str())]);
     }
 }
 
-/// Paragraphs as they are written: an empty line ends one, and what is set in stays as it is.
+/// Writes paragraphs: an empty line separates them, and indented lines are preserved.
 fn paragraphs(page: &mut Roff, text: &str) {
     let mut as_it_is = false;
     for line in text.lines() {
@@ -200,7 +200,7 @@ fn paragraphs(page: &mut Roff, text: &str) {
     }
 }
 
-/// Other pages.
+/// Writes references to other pages.
 fn see(page: &mut Roff, others: &[(&str, &str)]) {
     for (number, (name, section)) in others.iter().enumerate() {
         let comma = if number + 1 < others.len() { "," } else { "" };
@@ -208,7 +208,7 @@ fn see(page: &mut Roff, others: &[(&str, &str)]) {
     }
 }
 
-/// Returns the source line of the pages.
+/// Returns the program version for the footer.
 fn source() -> String {
     format!("streamline {}", env!("CARGO_PKG_VERSION"))
 }

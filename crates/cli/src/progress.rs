@@ -1,11 +1,13 @@
-//! Progress: how far a run is, on standard error, while it goes on.
+//! Progress of a run, on standard error.
 //!
-//! In: what sources answered ([`engine::run::Progress`]). Out: on a terminal one line that takes
-//! its own place each second; elsewhere, and only if `--progress` asks, one line after the other.
+//! On a terminal, the counters of the sources ([`engine::run::Progress`]) appear in a status line
+//! that is rewritten every second; elsewhere, and only with `--progress`, in one line after
+//! another.
 //!
-//! Without `--progress` it is shown when a person watches standard error, nothing of the line is
-//! printed on the same terminal, and we are not in the background of a shell.
+//! Progress is shown by default if standard error is a terminal, the request prints nothing to the
+//! same terminal, and the process is in the foreground.
 
+use crate::arguments::progress::{EVERY_NS, ProgressMode};
 use crate::terminal;
 use engine::run::Progress;
 use pipeline::plan::Plan;
@@ -15,91 +17,62 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use streamline::report::counted;
 
-/// The default interval, in ns.
-const EVERY_NS: u64 = 1_000_000_000;
-/// The shortest time between two tellings, in ns.
-const LEAST_NS: u64 = 100_000_000;
-
-/// The value of `--progress`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
-    /// Once a second.
-    Yes,
-    /// Never.
-    No,
-    /// After each such time, in ns.
-    Every(u64),
-}
-
-/// Reads `yes`, `no` or a time, which without a unit is in seconds.
-pub(crate) fn wish(text: &str) -> Result<Wish, String> {
-    match text {
-        "yes" => Ok(Wish::Yes),
-        "no" => Ok(Wish::No),
-        _ => match pipeline::explain::time(text) {
-            Ok(every) if every >= LEAST_NS => Ok(Wish::Every(every)),
-            Ok(_) => Err("not more often than each 100ms".to_owned()),
-            Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
-        },
-    }
-}
-
-/// Tells how far a run is.
+/// A printer of progress lines.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct ProgressPrinter {
     every_ns: u64,
-    /// True if a line replaces the previous one.
+    /// True if each line replaces the previous one.
     rewrites: bool,
-    /// True if the user asked for it.
+    /// True if the user requested progress.
     asked: bool,
-    before: Cell<Sum>,
+    before: Cell<SourceTotals>,
 }
 
-/// The sum over all sources.
+/// Totals over all sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Sum {
+struct SourceTotals {
     elapsed_ns: u64,
     blocks: u64,
     bytes: u64,
     lost: u64,
 }
 
-impl Teller {
-    /// A teller, if progress is to be shown.
-    pub(crate) fn new(wish: Option<Wish>, quiet: bool, plan: &Plan) -> Option<Self> {
+impl ProgressPrinter {
+    /// Creates a printer; `None` if progress is not to be shown.
+    pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite();
-        let every_ns = match wish {
-            Some(Wish::No) => return None,
-            Some(Wish::Yes) => EVERY_NS,
-            Some(Wish::Every(ns)) => ns,
+        let every_ns = match mode {
+            Some(ProgressMode::No) => return None,
+            Some(ProgressMode::Yes) => EVERY_NS,
+            Some(ProgressMode::Every(ns)) => ns,
             None if quiet || !rewrites => return None,
             None if io::stdout().is_terminal() && prints(plan) => return None,
             None => EVERY_NS,
         };
-        let asked = wish.is_some();
+        let asked = mode.is_some();
         Some(Self { every_ns, rewrites, asked, before: Cell::default() })
     }
 
-    /// The time between two tellings, in ns.
+    /// Returns the interval between two lines, in ns.
     pub(crate) const fn every_ns(&self) -> u64 {
         self.every_ns
     }
 
-    /// Tells how far it is.
-    pub(crate) fn tell(&self, progress: &Progress) {
-        let now = Sum::of(progress);
-        // Whole seconds say nothing where it is told more often.
+    /// Prints the current progress.
+    pub(crate) fn print(&self, progress: &Progress) {
+        let now = SourceTotals::of(progress);
+        // Intervals below a second need tenths.
         let time = clock(now.elapsed_ns, !self.every_ns.is_multiple_of(EVERY_NS));
-        let line = told(&time, progress, now, self.before.replace(now));
+        let text = format_line(&time, progress, now, self.before.replace(now));
         match self.rewrites {
             true if !self.asked && terminal::is_background() => {}
-            true => terminal::status(&line),
-            false => terminal::tell(&format!("{line}\n")),
+            true => terminal::status(&text),
+            false => terminal::tell(&format!("{text}\n")),
         }
     }
 }
 
-/// Returns true if the line writes to standard output while it runs.
+/// Returns true if the request writes to standard output while it runs.
 fn prints(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
@@ -118,7 +91,7 @@ fn prints(plan: &Plan) -> bool {
     })
 }
 
-impl Sum {
+impl SourceTotals {
     fn of(progress: &Progress) -> Self {
         let mut sum = Self { elapsed_ns: progress.elapsed_ns, ..Self::default() };
         for (_, seen) in &progress.sources {
@@ -130,8 +103,9 @@ impl Sum {
     }
 }
 
-/// ` 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s  +120  lost: 4009 ring, 3 nic`
-fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
+/// Formats a line: ` 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s  +120  lost: 4009 ring,
+/// 3 nic`.
+fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: SourceTotals) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
         let each = u128::from(now.saturating_sub(before)) * u128::from(EVERY_NS) / u128::from(ns);
@@ -145,7 +119,7 @@ fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
         rate(now.blocks, before.blocks),
         short(rate(now.bytes, before.bytes)),
     );
-    if let Some(part) = part(progress) {
+    if let Some(part) = position(progress) {
         let _ = write!(line, "  {part}");
     }
     let fresh = now.lost.saturating_sub(before.lost);
@@ -164,14 +138,14 @@ fn told(time: &str, progress: &Progress, now: Sum, before: Sum) -> String {
     line
 }
 
-/// Formats the part of the files that has been read, in per cent, and the remaining time at the
-/// mean rate so far: ` 42 %, 3:07 left`. `None` if a source has no known end.
-fn part(progress: &Progress) -> Option<String> {
+/// Formats the fraction of the files read, in per cent, and the remaining time at the average rate:
+/// ` 42 %, 3:07 left`. `None` if a source has no known end.
+fn position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
     let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
     let (read, size) = (sum(|at| at.read), sum(|at| at.size));
-    // A file that grows is read as far as it was a moment ago.
+    // A growing file may have been read beyond its last known size.
     let size = size.max(read);
     let percent = u128::from(read) * 100 / u128::from(size.max(1));
     let left = match read {
@@ -182,7 +156,7 @@ fn part(progress: &Progress) -> Option<String> {
     Some(format!("{percent} %, {} left", clock(left, false)))
 }
 
-/// Formats losses by place, most first.
+/// Formats losses by place, the largest first.
 fn places(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
@@ -193,11 +167,11 @@ fn places(progress: &Progress) -> String {
     }
     places.retain(|(_, n)| *n > 0);
     places.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let told: Vec<String> = places.iter().map(|(place, n)| format!("{n} {place}")).collect();
-    told.join(", ")
+    let texts: Vec<String> = places.iter().map(|(place, n)| format!("{n} {place}")).collect();
+    texts.join(", ")
 }
 
-/// A time as people read it while it passes: `12 s`, `3:07`, `1:03:07`; with `tenths` `12.5 s`.
+/// Formats a duration: `12 s`, `3:07`, `1:03:07`; with `tenths` `12.5 s`.
 fn clock(ns: u64, tenths: bool) -> String {
     let seconds = ns / EVERY_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -208,13 +182,13 @@ fn clock(ns: u64, tenths: bool) -> String {
     }
 }
 
-/// An amount of bytes with three figures: `999 B`, `31.2 MB`.
+/// Formats a number of bytes with three significant digits: `999 B`, `31.2 MB`.
 pub(crate) fn short(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
         return format!("{bytes} B");
     }
-    // In thousandths of the unit; 64 bits end within EB.
+    // In thousandths of the unit; `u64::MAX` is within EB.
     let mut thousandths = bytes;
     let mut unit = 0;
     while thousandths >= 1_000_000 && unit + 1 < UNITS.len() {
@@ -229,25 +203,29 @@ pub(crate) fn short(bytes: u64) -> String {
     }
 }
 
+/// Returns the runs of consecutive numbers: `7` or `1-3`.
+pub(crate) fn runs(numbers: impl Iterator<Item = u64>) -> Vec<String> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(u64, u64)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runtime::ledger::Seen;
+    use runtime::ledger::SourceCounters;
 
     #[test]
-    fn wishes_are_words_seconds_and_times() {
-        assert_eq!(wish("yes"), Ok(Wish::Yes));
-        assert_eq!(wish("no"), Ok(Wish::No));
-        assert_eq!(wish("10"), Ok(Wish::Every(10_000_000_000)));
-        assert_eq!(wish("0.5"), Ok(Wish::Every(500_000_000)));
-        assert_eq!(wish("500ms"), Ok(Wish::Every(500_000_000)));
-        for wrong in ["", "often", "0", "1us", "-1"] {
-            assert!(wish(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn figures_are_short() {
+    fn byte_counts_have_three_digits() {
         let cases = [
             (0, "0 B"),
             (999, "999 B"),
@@ -268,34 +246,36 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_how_far_it_is_and_what_was_lost_where() {
+    fn progress_line_has_rates_position_and_losses() {
         let mut progress = Progress { elapsed_ns: 12_000_000_000, ..Progress::default() };
-        let before = Sum { elapsed_ns: 11_000_000_000, blocks: 44_201, bytes: 28_600_000, lost: 0 };
-        let now = Sum { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
+        let before =
+            SourceTotals { elapsed_ns: 11_000_000_000, blocks: 44_201, bytes: 28_600_000, lost: 0 };
+        let now =
+            SourceTotals { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
         let quiet = " 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s";
-        assert_eq!(told("12 s", &progress, now, before), quiet);
+        assert_eq!(format_line("12 s", &progress, now, before), quiet);
         let files = [(1_000_000, 4_000_000), (500_000, 2_000_000)];
         progress.sources = files
             .map(|(read, size)| {
                 let position = Some(Position { read, size });
-                ("replay".to_owned(), Seen { position, ..Seen::default() })
+                ("replay".to_owned(), SourceCounters { position, ..SourceCounters::default() })
             })
             .into();
         let halfway = format!("{quiet}  25 %, 36 s left");
-        assert_eq!(told("12 s", &progress, now, before), halfway);
+        assert_eq!(format_line("12 s", &progress, now, before), halfway);
         progress.sources[1].1.position = None;
-        assert_eq!(told("12 s", &progress, now, before), quiet, "an interface has no end");
+        assert_eq!(format_line("12 s", &progress, now, before), quiet, "an interface has no end");
         progress.sources.clear();
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
             vec![("nic".into(), Some(3)), ("backlog".into(), None), ("ring".into(), Some(4009))];
         progress.held_up = vec!["rx".to_owned()];
         progress.stopped = true;
-        let lossy = Sum { lost: 4012, ..now };
-        let line = told("12 s", &progress, lossy, Sum { lost: 3892, ..before });
+        let lossy = SourceTotals { lost: 4012, ..now };
+        let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 3892, ..before });
         assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  held up: rx  draining"));
-        assert_eq!(Sum::of(&progress).lost, 4012);
-        let line = told("12 s", &progress, lossy, Sum { lost: 4012, ..before });
+        assert_eq!(SourceTotals::of(&progress).lost, 4012);
+        let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 4012, ..before });
         let old = format!("{quiet}  lost: 4009 ring, 3 nic  held up: rx  draining");
         assert_eq!(line, old, "nothing anew");
     }

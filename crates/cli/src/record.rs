@@ -1,8 +1,8 @@
-//! Records: prints the end of `run --record=FILE`, and runs `run --replay FILE`.
+//! Records: prints the summary of `run --record=FILE`, and runs `run --replay FILE`.
 
 use crate::arguments::RunArguments;
 use crate::failure::{refuse, refused};
-use crate::place::Place;
+use crate::report_target::ReportTarget;
 use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
@@ -11,8 +11,8 @@ use engine::signal;
 use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compared};
 
-/// Prints what is in a record, and what is not.
-pub(crate) fn ended(summary: &Summary, given: &RunArguments) {
+/// Prints the size of a record, and whether it is complete.
+pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
         terminal::warn(&format!("the record {target} is not whole: {why}"));
@@ -35,31 +35,31 @@ pub(crate) fn ended(summary: &Summary, given: &RunArguments) {
     }
 }
 
-/// Repeats the run of a record, and prints whether it did the same.
+/// Replays a record, and prints whether the run did the same.
 pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(refuse)?;
-    let file = given.report.as_deref().map(Place::open).transpose()?;
+    let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     quiet_panics();
     signal::watch().map_err(|error| refused(&error))?;
     let options = run::options(given);
     let repetition = recorded.repeat(path, given.into.clone(), &options).map_err(refuse)?;
     let Repetition { ready, into, whole } = repetition;
     let finished = run::watched(ready, given)?;
-    let status = run::told(&finished.results, given, file);
+    let status = run::print_results(&finished.results, given, file);
     if let (Some(into), false) = (into, given.quiet) {
         terminal::note(&format!("what it wrote lies in {}", into.display()));
     }
     let sentence = finished.results.sentence();
     let results = finished.end(status.number(), sentence);
     let found = compared(&whole, &results);
-    Ok(found.map_or(status, |found| told(&found, given, status)))
+    Ok(found.map_or(status, |found| print_differences(&found, given, status)))
 }
 
-/// Differences printed.
-const TOLD: usize = 8;
+/// Maximum number of differences printed.
+const DIFFERENCES_MAX: usize = 8;
 
-/// Prints whether a run did what the recorded one did.
-fn told(found: &Differences, given: &RunArguments, status: Status) -> Status {
+/// Prints the differences between a run and its replay.
+fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
         if !given.quiet {
             terminal::note("it did what the recorded run did, to the block");
@@ -67,12 +67,12 @@ fn told(found: &Differences, given: &RunArguments, status: Status) -> Status {
         return status;
     }
     terminal::complain("it did not do what the recorded run did");
-    for (before, now) in found.iter().take(TOLD) {
+    for (before, now) in found.iter().take(DIFFERENCES_MAX) {
         let line = |text: &Option<String>| text.clone().unwrap_or_else(|| "nothing".to_owned());
         terminal::tell(&format!("  then {}\n   now {}\n", line(before), line(now)));
     }
-    if found.len() > TOLD {
-        terminal::tell(&format!("  and {} more\n", found.len() - TOLD));
+    if found.len() > DIFFERENCES_MAX {
+        terminal::tell(&format!("  and {} more\n", found.len() - DIFFERENCES_MAX));
     }
     Status::Failed
 }

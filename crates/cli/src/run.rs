@@ -1,41 +1,41 @@
-//! `streamline run`: prints what becomes of a request.
+//! `streamline run`: runs a request and prints its results.
 //!
-//! Standard output gets what sinks write, and the reports of the last filters of the request (`… |
-//! count`). The ledger goes to standard error or to the file of `--report`: one line as a rule, all
-//! of it with `--stats`, `--json` or `--report`, or if something was lost or does not balance.
+//! Standard output receives the output of sinks and the reports of the request's last filters (`… |
+//! count`). The ledger goes to standard error or to the file of `--report`: normally one line, but
+//! all of it with `--stats`, `--json` or `--report`, or if blocks were lost or it does not balance.
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, refuse, refused};
-use crate::place::Place;
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
+use crate::report_target::ReportTarget;
 use crate::status::Status;
 use crate::{line, record, terminal};
-use engine::lateness;
-use engine::run::{Alarm, Progress, Watch};
+use engine::latency_breach;
+use engine::run::{Alarm, Progress, ProgressWatch};
 use engine::signal;
-use member::protocol::Number;
+use member::protocol::PathNumber;
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use streamline::analysis::{self, Unkept};
+use streamline::analysis::{self, SaveError};
 use streamline::report::Form;
 use streamline::{Finished, Options, Prepared, Ready, Results, Until};
 
-/// Runs the request of these words.
+/// Runs the request in these arguments.
 pub(crate) fn run(given: &RunArguments) -> Status {
     if let Some(file) = &given.replay {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
-    let ran = Starter::leave(given).and_then(|starter| {
+    let ran = StartNotifier::leave(given).and_then(|notifier| {
         let options = options(given);
         let prepared = Prepared::read(&line::text(&given.line)?, &options).map_err(refuse)?;
-        go(prepared, &options, given, starter)
+        go(prepared, &options, given, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
 
-/// The wishes of these words.
+/// Converts arguments to run options.
 pub(crate) fn options(given: &RunArguments) -> Options {
     let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     Options {
@@ -58,39 +58,42 @@ pub(crate) fn options(given: &RunArguments) -> Options {
     }
 }
 
-/// Runs a prepared request, and prints what became of it.
+/// Runs a prepared request and prints its results.
 pub(crate) fn go(
     prepared: Prepared,
     options: &Options,
     given: &RunArguments,
-    starter: Starter,
+    notifier: StartNotifier,
 ) -> Result<Status, Status> {
-    let file = given.report.as_deref().map(Place::open).transpose()?;
+    let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     quiet_panics();
-    // A signal from now on ends it in good order.
+    // From here on a signal ends the run in good order.
     signal::watch().map_err(|error| refused(&error))?;
     let ready = prepared.build(options).map_err(refuse)?;
     if let Some(number) = ready.number() {
-        starter.tell(number);
+        notifier.report(number);
     }
     let finished = watched(ready, given)?;
-    let status = told(&finished.results, given, file);
+    let status = print_results(&finished.results, given, file);
     if let Some(summary) = &finished.results.recorded {
-        record::ended(summary, given);
+        record::print_summary(summary, given);
     }
     let sentence = finished.results.sentence();
     finished.end(status.number(), sentence);
     Ok(status)
 }
 
-/// Runs what was built to its end, with progress and alarms on standard error.
+/// Runs a built request and blocks until it ends; prints progress and alarms on standard error.
 pub(crate) fn watched(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
     let signals = signal::watch().map_err(|error| refused(&error))?;
-    let teller = Teller::new(given.progress, given.quiet, ready.plan());
-    let tell = |progress: &Progress| teller.iter().for_each(|teller| teller.tell(progress));
-    let watch = teller.as_ref().map(|teller| Watch { every_ns: teller.every_ns(), tell: &tell });
+    let printer = ProgressPrinter::new(given.progress, given.quiet, ready.plan());
+    let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
+    let watch = printer
+        .as_ref()
+        .map(|printer| ProgressWatch { every_ns: printer.every_ns(), tell: &report });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
-    let late = |breach: &Breach| terminal::warn(&format!("{named}{}", lateness::describe(breach)));
+    let late =
+        |breach: &Breach| terminal::warn(&format!("{named}{}", latency_breach::describe(breach)));
     let alarm = (!given.quiet).then_some(Alarm(&late));
     let until = Until { readable: Some(signals), elapsed: given.time, watch, alarm };
     let finished = ready.run(until);
@@ -98,15 +101,15 @@ pub(crate) fn watched(ready: Ready, given: &RunArguments) -> Result<Finished, St
     finished.map_err(refuse)
 }
 
-/// The process that started a path in the background, and waits to hear that it runs.
+/// The process that started this path in the background and waits until it runs.
 #[derive(Debug)]
-pub(crate) struct Starter(Option<OwnedFd>);
+pub(crate) struct StartNotifier(Option<OwnedFd>);
 
-impl Starter {
-    /// No process waits.
+impl StartNotifier {
+    /// The notifier of a path that runs in the foreground: notifies no process.
     pub(crate) const NONE: Self = Self(None);
 
-    /// Leaves the terminal, if this is a path in the background.
+    /// Detaches from the terminal if this is a path in the background.
     fn leave(given: &RunArguments) -> Result<Self, Status> {
         if !given.background {
             return Ok(Self::NONE);
@@ -115,29 +118,33 @@ impl Starter {
         left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
     }
 
-    /// Tells it that the path runs.
-    fn tell(self, number: u32) {
+    /// Reports to the starter that the path runs.
+    fn report(self, number: u32) {
         if let Some(socket) = self.0 {
-            let text = serde_json::to_vec(&Number { number }).unwrap_or_default();
-            // One that has gone need not know.
+            let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
+            // The starter may have exited.
             let _ = sys::descriptor::send(socket, &text, &[]);
         }
     }
 }
 
-/// Prints the outcome: reports of the request's end, failures, losses, the ledger.
-pub(crate) fn told(results: &Results, given: &RunArguments, file: Option<Place>) -> Status {
+/// Prints the outcome: filter reports, failures, losses, the ledger. Returns the exit status.
+pub(crate) fn print_results(
+    results: &Results,
+    given: &RunArguments,
+    file: Option<ReportTarget>,
+) -> Status {
     let Results { plan, outcome, crashes, .. } = results;
     let form = if given.json { Form::Json } else { Form::Text };
     let report = results.report();
     let printed = terminal::print(&report.line_ends(form));
     if given.analyze {
-        analyzed(results);
+        print_analysis(results);
     }
 
-    // The report has them, if it is asked for.
+    // The full report includes the changes.
     if !given.quiet && !given.stats && !given.json {
-        outcome.adapted.iter().for_each(|told| terminal::note(told));
+        outcome.adapted.iter().for_each(|print_results| terminal::note(print_results));
     }
     for (failure, capture) in outcome.failures.iter().zip(crashes) {
         if !failure.is_quiet() {
@@ -182,15 +189,15 @@ pub(crate) fn told(results: &Results, given: &RunArguments, file: Option<Place>)
 }
 
 /// Prints measurements, and their effect on the next plan.
-fn analyzed(results: &Results) {
+fn print_analysis(results: &Results) {
     let analysis = analysis::analyze(results);
     terminal::tell(&format!("{}\n", analysis.text));
-    match &analysis.kept {
-        Err(Unkept::Homeless) => {
+    match &analysis.saved {
+        Err(SaveError::NoStateDirectory) => {
             terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
             return;
         }
-        Err(Unkept::Failed(why)) => {
+        Err(SaveError::Failed(why)) => {
             terminal::warn(&format!("nothing is kept of this: {why}"));
             return;
         }
@@ -206,8 +213,8 @@ fn analyzed(results: &Results) {
     analysis.changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
 }
 
-/// A panic in a space is reported with its path; the message in between would say less. With
-/// RUST_BACKTRACE it is wanted all the same.
+/// Suppresses the standard panic message of a space, since the failure is reported with its path.
+/// RUST_BACKTRACE keeps it.
 pub(crate) fn quiet_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

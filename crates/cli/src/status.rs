@@ -2,26 +2,26 @@
 
 use std::process::ExitCode;
 
-/// The exit status: 0 done, 1 failed, 2 wrong words, 3 nothing there, 141 nobody reads the output
-/// any more. (A second ^C ends the process with 130 at once, wherever it is.)
+/// The exit status: 0 done, 1 failed, 2 usage error, 3 not found, 141 standard output closed. (A
+/// second ^C ends the process with 130 immediately.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// All went as it should.
+    /// Success.
     Done,
-    /// A path failed, the ledger does not balance, blocks were lost and must not, or this machine
-    /// refuses.
+    /// A path failed, the ledger does not balance, blocks were lost despite `--no-loss`, or a
+    /// system call failed.
     Failed,
-    /// Mistakes in the command or in the line.
+    /// Mistakes in the command line or in the request.
     Usage,
-    /// A named thing does not exist: a file, a filter, a program.
+    /// A named file, filter, program or path, or the daemon, does not exist.
     Nothing,
-    /// The reader of standard output has gone. What a shell reports for a program that SIGPIPE
-    /// ended, as it does most filters of Unix.
+    /// The reader of standard output has gone. Shells report this number for a program killed by
+    /// SIGPIPE.
     Unread,
 }
 
 impl Status {
-    /// The status as a number.
+    /// Returns the numeric exit status.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -32,7 +32,7 @@ impl Status {
         }
     }
 
-    /// The status of another process of ours.
+    /// Converts the exit status of another streamline process; unknown numbers become `Failed`.
     pub(crate) fn numbered(number: u8) -> Self {
         let all = [Self::Done, Self::Usage, Self::Nothing, Self::Unread];
         all.into_iter().find(|status| status.number() == number).unwrap_or(Self::Failed)

@@ -1,5 +1,5 @@
-//! Standard output and standard error as people see them: colours only on a terminal, and no
-//! complaint when the reader has gone.
+//! Standard output and standard error as terminals: color only where it is supported, hidden
+//! characters replaced, and no error message when the reader has gone.
 
 use crate::status::Status;
 use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
@@ -7,26 +7,26 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// True if standard error shows a status line that any other output replaces. Read and written
+/// True while standard error shows a status line, which the next output must erase. Accessed only
 /// under the lock of standard error.
 static STATUS: AtomicBool = AtomicBool::new(false);
-/// Goes to the beginning of the line and empties it.
+/// Control sequence: returns to column 0 and erases the line.
 const WIPE: &str = "\r\x1b[K";
 
-/// The columns of the terminal on which is printed; elsewhere there is no border.
+/// Returns the width of the terminal on standard output; `usize::MAX` if it is none.
 pub(crate) fn columns() -> usize {
     let size = ratatui::crossterm::terminal::size();
     let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
     columns.filter(|columns| *columns > 0).map_or(usize::MAX, usize::from)
 }
 
-/// Returns true if mistakes are printed in color: on a terminal that supports it, unless NO_COLOR
-/// is set.
+/// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is not
+/// set.
 pub(crate) fn colours() -> bool {
     io::stderr().is_terminal() && wants_colours()
 }
 
-/// Returns true if output is printed in color, under the same conditions.
+/// Returns true if standard output is colored, under the same conditions.
 pub(crate) fn colours_out() -> bool {
     io::stdout().is_terminal() && wants_colours()
 }
@@ -36,26 +36,26 @@ fn wants_colours() -> bool {
     !unwanted && !is_dumb()
 }
 
-/// Returns true if the terminal supports nothing but lines.
+/// Returns true if the terminal interprets no control sequences.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
-/// Returns true if a line on standard error can replace the previous one.
+/// Returns true if a line on standard error can be overwritten.
 pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Returns true if the terminal belongs to another process group at the moment: we run in the
+/// Returns true if another process group owns the terminal, that is, if this process runs in the
 /// background of a shell.
 pub(crate) fn is_background() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    is_behind(&stat)
+    is_background_stat(&stat)
 }
 
-/// The same from the words of proc_pid_stat(5).
-fn is_behind(stat: &str) -> bool {
-    // The name may hold anything, parentheses too.
+/// Implements [`is_background`] on the text of proc_pid_stat(5).
+fn is_background_stat(stat: &str) -> bool {
+    // The command name may contain any character, including parentheses.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut numbers = rest.split_whitespace().skip(2).map(|word| word.parse::<i64>().ok());
     let own = numbers.next().flatten();
@@ -63,31 +63,31 @@ fn is_behind(stat: &str) -> bool {
     terminal.is_some_and(|group| group > 0 && Some(group) != own)
 }
 
-/// Shows a line on standard error in the place of the one before, cut by the terminal where it is
-/// too long for it. It goes away when anything else is written.
+/// Shows a status line on standard error, in place of the previous one and truncated by the
+/// terminal. The next output erases it.
 pub(crate) fn status(line: &str) {
     let line = Visible(line);
     let mut stderr = io::stderr().lock();
     STATUS.store(true, Ordering::Relaxed);
-    // Without the break of lines at the border, what is too long leaves nothing behind.
+    // Autowrap is disabled meanwhile, so that an overlong line leaves no remainder on the next row.
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
-/// Takes the line of [`status`] away.
+/// Erases the line shown by [`status`].
 pub(crate) fn wipe() {
     tell("");
 }
 
-/// Empties the screen, so that what is printed next stands alone.
+/// Clears the screen.
 pub(crate) fn clear() {
     let mut stdout = io::stdout().lock();
-    // What cannot be emptied is written below.
+    // If clearing fails, the output simply follows the previous one.
     let _ = stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush());
 }
 
 /// Writes a text to standard output.
 pub(crate) fn print(text: &str) -> Status {
-    // It may be the same terminal.
+    // Standard error may be the same terminal.
     wipe();
     let text = shown(text, colours_out());
     let mut stdout = io::stdout().lock();
@@ -101,7 +101,8 @@ pub(crate) fn print(text: &str) -> Status {
     }
 }
 
-/// Writes a text to standard error. When that fails, there is nobody left to be told.
+/// Writes a text to standard error. Errors are ignored, since there is no other place to report
+/// them.
 pub(crate) fn tell(text: &str) {
     let text = shown(text, colours());
     let mut stderr = io::stderr().lock();
@@ -111,7 +112,7 @@ pub(crate) fn tell(text: &str) {
     };
 }
 
-/// A text without hidden characters, whatever is quoted in it; colours stay where there are any.
+/// Replaces hidden characters in a text; color sequences are preserved if `colours` is set.
 fn shown(text: &str, colours: bool) -> Cow<'_, str> {
     let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     if !text.contains(replaced) {
@@ -135,30 +136,30 @@ fn shown(text: &str, colours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The sequence at the beginning of a text that changes the colour: `\x1b[1;31m`.
+/// Returns the color sequence at the beginning of a text: `\x1b[1;31m`.
 fn colour(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     numbers.get(length..)?.starts_with('m').then(|| text.get(..length + 3)).flatten()
 }
 
-/// `error: …`
+/// Prints `error: …`.
 pub(crate) fn complain(what: &str) {
-    headed("error", "1;31", what);
+    labeled("error", "1;31", what);
 }
 
-/// `warning: …`
+/// Prints `warning: …`.
 pub(crate) fn warn(what: &str) {
-    headed("warning", "1;33", what);
+    labeled("warning", "1;33", what);
 }
 
-/// `note: …`
+/// Prints `note: …`.
 pub(crate) fn note(what: &str) {
-    headed("note", "1", what);
+    labeled("note", "1", what);
 }
 
-fn headed(word: &str, colour: &str, what: &str) {
-    // It may quote a line, a file name or another process.
+fn labeled(word: &str, colour: &str, what: &str) {
+    // The text may quote a request, a file name or another process.
     let what = VisibleLines(what);
     match colours() {
         true => tell(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
@@ -166,7 +167,7 @@ fn headed(word: &str, colour: &str, what: &str) {
     }
 }
 
-/// The reason in lower case and without its number.
+/// Returns the description of an I/O error in lower case, without its number.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_colours_are_obeyed_and_only_where_there_are_any() {
+    fn only_color_sequences_pass_and_only_with_color() {
         let text = "\x1b[1;31merror\x1b[0m: \x1b[2J\u{9b}31m a\u{202e}b\n";
         assert_eq!(shown(text, true), "\x1b[1;31merror\x1b[0m: ·[2J·31m a·b\n");
         assert_eq!(shown(text, false), "·[1;31merror·[0m: ·[2J·31m a·b\n");
@@ -185,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_terminal_is_read_behind_the_name() {
+    fn terminal_owner_is_parsed_after_the_command_name() {
         let stat = |own, terminal| format!("9 (a) b (c)) S 1 {own} 7 34816 {terminal} 4194304 0");
-        assert!(!is_behind(&stat(9, 9)), "it is ours");
-        assert!(is_behind(&stat(9, 7)), "the shell has it");
-        assert!(!is_behind(&stat(9, -1)), "there is none");
-        assert!(!is_behind("") && !is_behind("nonsense) S 1"));
+        assert!(!is_background_stat(&stat(9, 9)), "it is ours");
+        assert!(is_background_stat(&stat(9, 7)), "the shell has it");
+        assert!(!is_background_stat(&stat(9, -1)), "there is none");
+        assert!(!is_background_stat("") && !is_background_stat("nonsense) S 1"));
     }
 }

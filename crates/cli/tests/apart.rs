@@ -1,5 +1,5 @@
-//! A filter with open connections moves into a process of its own and back while frames come over
-//! a cable: every connection goes on in the middle of its message.
+//! A filter with open connections moves into a process of its own and back while frames arrive over
+//! a virtual cable; no connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,10 +12,10 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 use testkit::traffic::Capture;
 use testkit::{Frame, Segment, until};
 
-/// Open connections.
+/// Number of open connections.
 const OPEN: u32 = 1000;
 
-/// Returns the first half of each connection (its beginning and half a message), or the second.
+/// Returns the first part of each connection (its start and half a message), or the second part.
 fn halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);
@@ -35,7 +35,7 @@ fn halves(first: bool) -> Capture {
 }
 
 #[test]
-fn v18_connections_over_a_cable_stay_open_while_their_filter_changes_its_process() {
+fn v18_connections_survive_a_move_of_their_filter() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
     let place = folder.path().join("daemon");
@@ -64,7 +64,7 @@ fn v18_connections_over_a_cable_stay_open_while_their_filter_changes_its_process
     for (name, first) in [("begin.pcap", true), ("rest.pcap", false)] {
         std::fs::write(folder.path().join(name), halves(first).to_pcap()).unwrap();
     }
-    // How many blocks the filters of this name have taken.
+    // Returns the number of blocks that the filters of this name have received.
     let taken = |name: &str| -> u64 {
         let told = ran(&["top", "--once", "--json", "web"]).out;
         let told: Value = serde_json::from_str(&told).unwrap_or_default();

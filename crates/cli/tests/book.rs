@@ -11,17 +11,17 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Namespace, until, watches};
 
-/// Instead of a pause: until the server listens on port 8000 and somebody has a packet socket that
-/// runs, bound to a protocol (one that is just made sees nothing).
+/// Replaces a pause of the page: waits until the server listens on port 8000 and a bound packet
+/// socket exists (an unbound one receives nothing).
 const READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Instead of another: until the path runs, and so all that stands apart from it, or has ended.
+/// Replaces another pause: waits until the path and its sandboxes run, or have ended.
 const RUNS: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
 #[test]
-fn live_traffic_can_be_tried_without_privilege() {
+fn live_traffic_page_runs_without_privilege() {
     let wanted = ["unshare", "bash", "python3", "curl", "ip"].map(need::command);
     let [Some(unshare), Some(bash), Some(_), Some(_), Some(_)] = wanted else { return };
     if !Command::new(&unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
@@ -35,7 +35,7 @@ fn live_traffic_can_be_tried_without_privilege() {
     assert!(typed.contains("\nsleep 1\n"), "{typed}");
     let typed = typed.replace("sleep 1", READY);
     let folder = Folder::new();
-    // The shell of the folder knows where the command is; the inner one has a network of its own.
+    // The outer shell knows the path of the command; the inner one has its own network namespace.
     let mut shell = folder.shell("exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
     let ran = Ran::from(shell.output().unwrap());
@@ -46,9 +46,9 @@ fn live_traffic_can_be_tried_without_privilege() {
     assert!(lines[1].contains("\"GET /nothing HTTP/1.1\" 404 "), "{lines:?}");
 }
 
-/// The commands of the page about time, but for those that need an interface.
+/// Runs the commands of the page about time, except those that need an interface.
 #[test]
-fn time_can_be_tried_without_privilege() {
+fn time_page_runs_without_privilege() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/12-time.md");
     let page = std::fs::read_to_string(page).unwrap();
     let folder = Folder::new();
@@ -71,9 +71,9 @@ fn time_can_be_tried_without_privilege() {
     assert!(std::fs::metadata(folder.path().join("missing.pcap")).unwrap().len() > 24);
 }
 
-/// The commands of the page about security, and their output.
+/// Runs the commands of the page about security and compares their output.
 #[test]
-fn j5_security_can_be_tried_without_privilege() {
+fn j5_security_page_runs_without_privilege() {
     let wanted = ["bash", "pkill", "timeout"].map(need::command);
     let [Some(bash), Some(_), Some(_)] = wanted else { return };
     let folder = Folder::new();
@@ -97,7 +97,7 @@ fn j5_security_can_be_tried_without_privilege() {
         assert!(ran.out.lines().any(same), "{line}: {ran:?}");
     }
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
-    // On a machine that does not come to it in time the path is over before anybody is killed.
+    // On a slow machine the path may end before the kill.
     for count in [5000, 20_000, 80_000] {
         let ran = run(&typed[1].replace("sleep 1", RUNS).replace("5000", &count.to_string()));
         let everything = format!("{count} blocks, {} bytes\n", count * 64);
@@ -111,7 +111,7 @@ fn j5_security_can_be_tried_without_privilege() {
 }
 
 #[test]
-fn sharing_can_be_tried_without_privilege() {
+fn sharing_page_runs_without_privilege() {
     let Some(bash) = need::command("bash") else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/10-sharing.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -126,9 +126,9 @@ fn sharing_can_be_tried_without_privilege() {
     assert!(ran.out.contains("\nfilter ") && ran.err.contains("none lost"), "{ran:?}");
 }
 
-/// The commands of the same page for root, and their tables.
+/// Runs the commands for root on the same page and compares their tables.
 #[test]
-fn one_program_for_all_is_shown_by_ps() {
+fn ps_lists_the_shared_kernel_program() {
     let Some(space) = Namespace::new() else { return };
     let wanted = ["bash", "setpriv"].map(need::command);
     let ([Some(bash), Some(setpriv)], Some(_)) = (wanted, need::bpf()) else { return };
@@ -136,7 +136,7 @@ fn one_program_for_all_is_shown_by_ps() {
     let (_, section) = page.split_once("## One program for all").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
-    // Names are wider than numbers, and these numbers may have names here.
+    // User names may differ in width from the numbers in the book.
     let mut free = testkit::user::unnamed(1001);
     let mut typed = typed.to_owned();
     for uid in ["1001", "1002", "1003"] {
@@ -159,7 +159,7 @@ fn one_program_for_all_is_shown_by_ps() {
     let ran = Ran::from(shell.stdin(Stdio::null()).output().unwrap());
     let said: Vec<String> = format!("{}\n{}", ran.out, ran.err).lines().map(plain).collect();
     for shown in blocks(section)[0].iter().filter(|line| !line.is_empty()) {
-        // Who came first stands first, and the kernel may say something of its own on `lo`.
+        // Requests are in order of arrival, and the kernel may send frames of its own on `lo`.
         let shown = plain(shown).replace("N lo", "lo");
         let same = |line: &String| line.split(' ').eq(shown.split(' '));
         assert!(said.iter().any(same), "{shown}\n{ran:?}");
@@ -175,7 +175,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(page).unwrap()
 }
 
-/// The blocks of a page that are indented by four spaces or more.
+/// Returns the blocks of a page that are indented by at least four spaces.
 fn blocks(page: &str) -> Vec<Vec<&str>> {
     let mut blocks = vec![Vec::new()];
     for line in page.lines() {
@@ -191,7 +191,7 @@ fn blocks(page: &str) -> Vec<Vec<&str>> {
     blocks
 }
 
-/// A line without its figures and the room that they take.
+/// Removes numbers and their padding from a line.
 fn plain(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
@@ -200,14 +200,14 @@ fn plain(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The request of the first block that is marked `pipe`.
+/// Returns the request of the first block marked `pipe`.
 fn first_request(page: &str) -> &str {
     let (_, rest) = page.split_once("```pipe\n").unwrap();
     rest.split_once("\n```").unwrap().0
 }
 
 #[test]
-fn the_kernel_chapter_shows_what_explain_says() {
+fn kernel_chapter_matches_explain() {
     let page = page("08-kernel.md");
     let folder = Folder::new();
     let ran = folder.run(&["explain", first_request(&page)]);
@@ -218,15 +218,15 @@ fn the_kernel_chapter_shows_what_explain_says() {
     }
     let shown = &blocks(&page)[0];
     assert!(shown.len() > 8, "{shown:?}");
-    // By the table of costs that is built in, so the figures are the same, too.
+    // With the built-in cost table, so that the numbers are equal, too.
     let said: Vec<String> = ran.out.lines().map(plain).collect();
     let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
-/// The note of a refusal, and the tables of what then ran.
+/// Compares the note of a refusal, and the tables of the resulting run.
 #[test]
-fn the_kernel_chapter_shows_what_is_said_of_a_refusal() {
+fn kernel_chapter_matches_the_note_of_a_refusal() {
     let Some(()) = need::bpf() else { return };
     let Some(space) = Namespace::new() else { return };
     space.ip("link set lo up");
@@ -254,10 +254,10 @@ fn the_kernel_chapter_shows_what_is_said_of_a_refusal() {
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// The line that README draws: every frame that matches comes out once, and the spaces are those of
-/// the drawing.
+/// Runs the request drawn in README: each matching frame is output once, and the spaces are those
+/// of the drawing.
 #[test]
-fn drawing_of_the_readme_is_that_of_its_line() {
+fn readme_drawing_matches_its_request() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
     let (_, drawn) = readme.split_once("```text\n").unwrap();

@@ -1,5 +1,4 @@
-//! `bpf` on captures of every link type: what is counted, what is refused, what is warned of, and
-//! what becomes of names.
+//! `bpf` on captures of every link type: counts, refusals, warnings, and name resolution.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,7 +8,7 @@ use common::Folder;
 use std::fs;
 use testkit::Frame;
 
-/// A capture of this link type with these frames.
+/// Builds a capture of this link type with these frames.
 fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, link];
@@ -24,7 +23,7 @@ fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
 
 const SNAP: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
 
-/// Link types, and what stands before an IPv4 packet in their frames.
+/// Returns link types, each with the header in front of its IPv4 packets.
 fn carriers() -> Vec<(&'static str, u32, Vec<u8>)> {
     let wlan = [&[8][..], &[0; 23], SNAP].concat();
     vec![
@@ -56,7 +55,7 @@ fn counted(folder: &Folder, expression: &str) -> String {
 }
 
 #[test]
-fn h9_expression_is_compiled_for_the_link_type_of_the_file() {
+fn h9_expression_is_compiled_for_the_capture_link_type() {
     let folder = Folder::new();
     for (what, link, before) in carriers() {
         let packet = |port| Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, port, b"");
@@ -67,9 +66,9 @@ fn h9_expression_is_compiled_for_the_link_type_of_the_file() {
     }
 }
 
-/// Each expression is one that only frames of its link type can be asked.
+/// Each expression applies to one link type only.
 #[test]
-fn words_of_one_link_type_work_there_and_are_refused_elsewhere() {
+fn link_specific_primitive_is_refused_on_other_links() {
     let folder = Folder::new();
     capture(&folder, "ethernet", 1, &[vec![0; 60]]);
     let slip = |direction| [&[direction][..], &[0; 40]].concat();
@@ -86,7 +85,7 @@ fn words_of_one_link_type_work_there_and_are_refused_elsewhere() {
         let line = format!("replay ethernet | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         assert_eq!(checked.status, Some(2), "{expression}: {}", checked.err);
-        // What comes through a pipe has the link type that its first frame has.
+        // The link type of a pipe is that of its first frame.
         let piped = folder.run(&["check", &line.replace("ethernet", "-")]);
         assert_eq!(piped.status, Some(0), "{expression}: {}", piped.err);
     }
@@ -98,9 +97,10 @@ fn cooked(interface: u8) -> Vec<u8> {
     header
 }
 
-/// Words that our compiler does not know: libpcap compiles them, or the refusal says what to do.
+/// Primitives unknown to the built-in compiler: libpcap compiles them, or the refusal names a
+/// remedy.
 #[test]
-fn words_of_atm_mtp_and_pf_log_are_left_to_libpcap() {
+fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
     let folder = Folder::new();
     let cases = [
         ("fisu", 140, vec![0, 0, 0], vec![0, 0, 5]),
@@ -142,7 +142,7 @@ fn expression_that_no_frame_can_match_warns_and_runs() {
 }
 
 #[test]
-fn blocks_are_filtered_by_the_program_of_their_own_link_type() {
+fn each_link_type_has_its_own_filter_program() {
     let folder = Folder::new();
     let block = |kind: u32, body: &[u8]| {
         let length = u32::try_from(12 + body.len()).unwrap().to_le_bytes();
@@ -176,9 +176,9 @@ fn blocks_are_filtered_by_the_program_of_their_own_link_type() {
     assert!(warned.err.starts_with(says), "{}", warned.err);
 }
 
-/// A name is resolved once; its meaning then stands in the line and in the record.
+/// A name is resolved once; the result is in the request and in the record.
 #[test]
-fn names_are_recorded_with_what_they_mean() {
+fn resolved_names_are_recorded() {
     let folder = Folder::new();
     let packet = |to| Frame::ethernet().ipv4("10.0.0.1", to).udp(9, 53, b"");
     capture(&folder, "x", 1, &[packet("127.0.0.1"), packet("10.0.0.9")]);

@@ -1,6 +1,6 @@
-//! A source that sees one direction alone, before a filter that makes something of both: `check`,
-//! `explain` and the start of a run warn of it on an interface with an address of its own, and not
-//! on one without.
+//! A source that captures one direction only, in front of a filter that combines both: `check`,
+//! `explain` and the start of a run warn of it on an interface with an address, and not on one
+//! without.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,7 +11,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const WARNED: &str = "`http` gives nothing that takes both directions";
 
-/// Runs a verb on a line at a device of this pair.
+/// Runs a command on a request over one device of the pair.
 fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
@@ -21,7 +21,7 @@ fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
 }
 
 #[test]
-fn exchange_of_a_one_sided_source_is_warned_of_before_it_disappears() {
+fn one_sided_source_of_exchange_is_warned_of() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
     let one = format!("rx {SERVER_DEVICE}");
@@ -41,7 +41,7 @@ fn exchange_of_a_one_sided_source_is_warned_of_before_it_disappears() {
 }
 
 #[test]
-fn mirror_port_without_addresses_is_not_warned_of() {
+fn mirror_port_without_address_causes_no_warning() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let ran = said(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));

@@ -1,5 +1,5 @@
-//! `doctor` as those see it who may do everything, nothing, or only what somebody else lets them:
-//! the command is started in each of these fetters.
+//! `doctor` under full, no, and partial privileges; the command is started in each of these
+//! environments.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -22,7 +22,7 @@ const SECTIONS: [&str; 8] = [
     "\nwhat follows\n",
 ];
 
-/// The command in a folder that everybody may read.
+/// The command in a directory readable by all users.
 struct Fettered {
     folder: Folder,
     program: PathBuf,
@@ -39,7 +39,7 @@ impl Fettered {
         Self { folder, program }
     }
 
-    /// Runs a program with words, the command behind them, and words of the command.
+    /// Runs a wrapper program with arguments, followed by the command and its arguments.
     fn run(&self, before: &[&str], words: &[&str]) -> Ran {
         let mut command =
             Command::new(before.first().map_or(self.program.as_path(), |first| first.as_ref()));
@@ -52,7 +52,7 @@ impl Fettered {
         Ran::from(command.output().unwrap())
     }
 
-    /// Returns the verdict on capturing, as JSON, and checks that the status agrees.
+    /// Returns the verdict on capturing, as JSON, and checks that the exit status agrees.
     fn capturing(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -66,18 +66,18 @@ fn because(verdict: &Value) -> &str {
     verdict["because"].as_str().unwrap()
 }
 
-/// The lines to copy.
+/// Returns the suggested commands.
 fn commands(verdict: &Value) -> Vec<&str> {
     let ways = verdict["ways"].as_array().unwrap().iter();
     ways.map(|way| way["command"].as_str().unwrap()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Words before a command that make it nobody's.
+/// Wrapper that runs a command as an unprivileged user.
 const NOBODY: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
 #[test]
-fn the_page_is_whole_and_narrow() {
+fn doctor_page_is_complete_in_80_columns() {
     let ran = Fettered::new().run(&[], &["doctor"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let mut from = 0;
@@ -96,7 +96,7 @@ fn the_page_is_whole_and_narrow() {
 }
 
 #[test]
-fn o3_a_calibration_is_kept_and_told() {
+fn o3_calibration_is_saved_and_reported() {
     let fettered = Fettered::new();
     let ran = fettered.run(&[], &["doctor", "--calibrate", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
@@ -127,7 +127,7 @@ fn o3_a_calibration_is_kept_and_told() {
 }
 
 #[test]
-fn the_object_has_everything() {
+fn doctor_json_has_all_findings() {
     let ran = Fettered::new().run(&[], &["doctor", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let told: Value = serde_json::from_str(&ran.out).unwrap();
@@ -157,10 +157,10 @@ fn the_object_has_everything() {
 }
 
 #[test]
-fn who_may_capture_is_told_so() {
+fn privileged_user_can_capture() {
     let (Some(()), Some(unshare)) = (need::root(), need::command("unshare")) else { return };
     let fettered = Fettered::new();
-    // An empty network, in which we are root whoever we are outside.
+    // An empty network namespace, in which any user is root.
     let unshare = unshare.to_str().unwrap();
     let told = fettered.capturing(&[unshare, "-n"]);
     assert!(told["open"].as_bool().unwrap(), "{told}");
@@ -168,13 +168,13 @@ fn who_may_capture_is_told_so() {
 }
 
 #[test]
-fn one_capability_and_no_other_is_enough() {
+fn cap_net_raw_alone_suffices_to_capture() {
     let (Some(()), Some(()), Some(setpriv)) =
         (need::root(), need::net_raw(), need::command("setpriv"))
     else {
         return;
     };
-    // As the unit gives it.
+    // In the way the systemd unit grants it.
     let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
     let before = [&[setpriv.to_str().unwrap()], &NOBODY[1..4], &fetters, &[bound, "--"]].concat();
@@ -185,14 +185,14 @@ fn one_capability_and_no_other_is_enough() {
 }
 
 #[test]
-fn a_file_can_carry_the_capability() {
+fn file_capability_suffices_to_capture() {
     let (Some(()), Some(()), Some(_)) = (need::root(), need::net_raw(), need::command("setpriv"))
     else {
         return;
     };
     let Some(setcap) = need::command("setcap") else { return };
     let fettered = Fettered::new();
-    // A file of its own: what was linked is the file that cargo built.
+    // A separate copy, since a hard link would modify the file that cargo built.
     let own = fettered.folder.path().join("own");
     testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
@@ -206,13 +206,13 @@ fn a_file_can_carry_the_capability() {
     assert!(fettered.capturing(&NOBODY)["open"].as_bool().unwrap());
     let ran = fettered.run(&NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
-    // As the hint says; the inner one has lost what the outer one had.
+    // As the remedy suggests; the inner namespace lacks the privileges of the outer one.
     let bound = [&NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
     assert!(!fettered.capturing(&bound)["open"].as_bool().unwrap());
 }
 
 #[test]
-fn a_terminal_sees_marks_in_colour() {
+fn terminal_marks_are_colored() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
     let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
@@ -223,7 +223,7 @@ fn a_terminal_sees_marks_in_colour() {
 }
 
 #[test]
-fn nobody_is_told_what_is_missing_and_what_to_do() {
+fn unprivileged_user_is_told_capability_and_remedies() {
     let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
     let fettered = Fettered::new();
     let told = fettered.capturing(&NOBODY);
@@ -235,7 +235,7 @@ fn nobody_is_told_what_is_missing_and_what_to_do() {
     let commands = commands(&told);
     assert_eq!(commands[0], format!("sudo {program} 'rx | count'"));
     assert!(commands.contains(&"unshare -Urn"), "{commands:?}");
-    // Where the folder for temporary files is mounted with nosuid, setcap would have no effect.
+    // On a temporary directory mounted with nosuid, setcap would have no effect.
     let setcap = format!("sudo setcap cap_net_raw+ep {program}");
     let install = format!("sudo install -m 755 {program} /usr/local/bin/streamline");
     assert!(commands[1] == setcap || commands[1] == install, "{commands:?}");
@@ -248,7 +248,7 @@ fn nobody_is_told_what_is_missing_and_what_to_do() {
 }
 
 #[test]
-fn a_capability_that_can_never_come_is_told_from_one_that_can() {
+fn unobtainable_capability_is_distinguished() {
     let (Some(()), Some(setpriv)) = (need::root(), need::command("setpriv")) else { return };
     let fettered = Fettered::new();
     let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
@@ -262,7 +262,7 @@ fn a_capability_that_can_never_come_is_told_from_one_that_can() {
 }
 
 #[test]
-fn root_of_a_user_name_space_alone_has_no_packets() {
+fn root_of_a_user_namespace_cannot_capture() {
     let Some(unshare) = need::command("unshare") else { return };
     let unshare = unshare.to_str().unwrap();
     if !Command::new(unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
@@ -279,12 +279,12 @@ fn root_of_a_user_name_space_alone_has_no_packets() {
 }
 
 #[test]
-fn a_seccomp_filter_is_named_where_the_capability_is_there() {
+fn seccomp_filter_is_named_if_the_capability_is_present() {
     let (Some(()), Some(())) = (need::root(), need::net_raw()) else { return };
     let Some(python) = need::command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
     let fettered = Fettered::new();
-    // EPERM, as runtimes of containers answer, and EAFNOSUPPORT, as systemd does.
+    // EPERM as from container runtimes, and EAFNOSUPPORT as from systemd.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let told = fettered.capturing(&before);
@@ -299,7 +299,7 @@ fn a_seccomp_filter_is_named_where_the_capability_is_there() {
 }
 
 #[test]
-fn a_line_that_lacks_privilege_says_how_to_get_it() {
+fn unprivileged_request_prints_remedies() {
     let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
     let fettered = Fettered::new();
     let line = "rx lo | match \"it's\" | count";
@@ -307,13 +307,13 @@ fn a_line_that_lacks_privilege_says_how_to_get_it() {
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
     assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
-    // What is to be copied stands in a line of its own and means the same line again.
+    // A suggested command is on a line of its own and quotes the request correctly.
     let wanted = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
     let own = wanted.strip_prefix("sudo ").unwrap();
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
     let words = Ran::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
-    // So does `explain`, before anything is started.
+    // `explain` also reports it, without starting anything.
     let told = fettered.run(&NOBODY, &["explain", line]);
     assert_eq!(told.status, Some(0), "{told:?}");
     assert!(told.err.starts_with("note: this line would not start: CAP_NET_RAW is"), "{told:?}");
@@ -321,17 +321,17 @@ fn a_line_that_lacks_privilege_says_how_to_get_it() {
     assert!(!told.out.contains("run as root"), "{told:?}");
     let told = fettered.run(&NOBODY, &["explain", "generate | count"]);
     assert_eq!((told.status, told.err.as_str()), (Some(0), ""), "it lacks nothing");
-    // A name space asks for more, which no file is given for good.
+    // Entering a namespace needs a capability that is never granted to a file.
     let ran = fettered.run(&NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
-    // Another reason has nothing to do with privilege.
+    // Errors for other reasons do not mention privileges.
     let ran = fettered.run(&[], &["run", "rx nosuch0 | count"]);
     assert!(!ran.err.contains("CAP_NET_RAW is missing") || need::net_raw().is_none(), "{ran:?}");
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn unit_is_accepted_by_systemd() {
     let folder = Folder::new();
     let line = "rx lo both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog access.log";
     let ran = folder.run(&["doctor", "unit", line]);
@@ -343,7 +343,7 @@ fn the_unit_is_one_that_systemd_takes() {
     assert!(ran.out.contains(raw), "{}", ran.out);
     let Some(systemd) = need::command("systemd-analyze") else { return };
     let unit = folder.path().join("streamline.service");
-    // The program is looked for, and need not be installed here.
+    // systemd checks that the program exists, so a present one is substituted.
     let there = |line: &str| match line.strip_prefix("ExecStart=") {
         Some(words) => format!("ExecStart=/bin/sh {}\n", words.split_once(' ').unwrap().1),
         None => format!("{line}\n"),
@@ -355,7 +355,7 @@ fn the_unit_is_one_that_systemd_takes() {
 }
 
 #[test]
-fn mistakes_of_a_unit_are_those_of_its_line() {
+fn unit_of_a_faulty_request_reports_its_mistakes() {
     let folder = Folder::new();
     let ran = folder.run(&["doctor", "unit", "generate | dpotr"]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(2), ""));

@@ -1,11 +1,11 @@
-//! Every command that README, the book and `--help` print runs as printed: in a folder with the
-//! examples, as a user without privileges, or as root behind `sudo`.
+//! Runs every command that README, the book and `--help` print, exactly as printed: in a directory
+//! with the examples, as an unprivileged user, or as root behind `sudo`.
 //!
-//! A command is a line that is indented by four spaces and begins with `streamline`, `sudo
-//! streamline` or `cargo run --release --`, or a whole block that is marked `sh`. The commands of a
-//! page run one after the other in one folder, in a name space with two cables (`eth0`, `eth1`).
-//! What a page takes for granted (a path that runs, a file) is the preamble in [`PAGES`]. A command
-//! that would go on for ever gets the ^C that a reader would type once its path runs.
+//! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
+//! `cargo run --release --`, or a whole block marked `sh`. The commands of a page run in order in
+//! one directory, in a network namespace with two cables (`eth0`, `eth1`). Preconditions of a page
+//! (a running path, a file) are its preamble in [`PAGES`]. A command that would run forever
+//! receives ^C once its path runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 use testkit::need;
 use testkit::net::{Namespace, until};
 
-/// A user of whom the machine knows nothing.
+/// A user ID without an entry in `/etc/passwd`.
 const READER: u32 = 41_901;
-/// The time limit of a command on a busy machine.
+/// Time limit of a command on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A page, and what it takes for granted.
+/// A page with its preconditions.
 struct Page {
     file: &'static str,
     preamble: &'static str,
-    /// The reader of this page is root, for the whole of it.
+    /// True if the whole page is run as root.
     root: bool,
 }
 
@@ -36,7 +36,7 @@ const fn page(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
-/// All pages with commands; a page that is missing here fails the test.
+/// Every page with commands; the test fails if one is missing.
 const PAGES: &[Page] = &[
     page("README.md"),
     Page {
@@ -72,7 +72,7 @@ const PAGES: &[Page] = &[
     page("docs/book/buffers/signals.md"),
 ];
 
-/// Commands that do not run here, by how they begin, and why not.
+/// Prefixes of commands that cannot run here, with reasons.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
@@ -80,11 +80,11 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("streamline completion", "its output is for a file of the shell"),
 ];
 
-/// Commands that end with another status than 0, by how they begin.
+/// Prefixes of commands that exit with a status other than 0.
 const ENDS_WITH: &[(&str, i32)] = &[
-    // It shows a mistake.
+    // It demonstrates a mistake.
     ("streamline check 'replay examples/web.pcap | dpotr", 2),
-    // It says that the reader may not.
+    // It reports missing privileges.
     ("streamline doctor rx", 1),
 ];
 
@@ -100,11 +100,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The commands of a page, in order.
+/// Returns the commands of a page, in order.
 fn commands(file: &str, text: &str) -> Vec<Typed> {
     let mut found = Vec::new();
     let mut fence: Option<(usize, bool, String)> = None;
-    // The last lines of text, which say who types what follows.
+    // The preceding lines of text, which name the user of the commands.
     let mut said = String::new();
     for (number, line) in text.lines().enumerate() {
         if let Some(kind) = line.strip_prefix("```") {
@@ -141,7 +141,7 @@ fn commands(file: &str, text: &str) -> Vec<Typed> {
     found
 }
 
-/// The setting in which commands of a page run.
+/// The environment in which the commands of a page run.
 struct Place {
     folder: Folder,
     space: Namespace,
@@ -159,7 +159,7 @@ impl Place {
         let folder = Folder::for_everybody();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
-        // The examples are those that the program brings, as on a machine without a clone.
+        // The examples are written by the program itself, as on a machine without a source tree.
         std::fs::remove_file(folder.path().join("examples")).unwrap();
         let place = Self { folder, space };
         let written = finish(place.start("streamline examples --write examples", READER), false);
@@ -191,7 +191,7 @@ impl Place {
     }
 }
 
-/// Returns true if a command goes on until ^C; a block of several ends by itself.
+/// Returns true if a command runs until ^C; a block of several commands ends by itself.
 fn is_endless(text: &str) -> bool {
     if text.trim_end().contains('\n') {
         return false;
@@ -202,7 +202,7 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Lets a child end: by itself, or by ^C once its path runs.
+/// Waits until a child ends by itself, or sends ^C once its path runs.
 fn finish(child: Child, endless: bool) -> Ran {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));
@@ -237,12 +237,12 @@ fn path_runs(group: u32) -> bool {
     })
 }
 
-/// Sends a signal to the processes of a group, some of which may be gone.
+/// Sends a signal to the processes of a group, some of which may have ended.
 fn signal(group: u32, which: &str) {
     let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
 }
 
-/// Runs the commands of a page; answers how many ran, and what went wrong.
+/// Runs the commands of a page; returns their number and the failures.
 fn run(place: &Place, page: &Page, typed: &[Typed]) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
@@ -311,7 +311,7 @@ fn commands_of_help_run_as_printed() {
         .lines()
         .filter_map(|line| {
             let line = line.trim_start();
-            // What it does stands behind it, two columns on.
+            // Its description starts two columns to the right.
             let line = line.split("   ").next().unwrap();
             let (sudo, text) = match line.strip_prefix("sudo ") {
                 Some(text) => (true, text),
@@ -328,9 +328,9 @@ fn commands_of_help_run_as_printed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every page with commands is in the list.
+/// Every page with commands is listed.
 #[test]
-fn no_page_with_commands_is_missing() {
+fn every_page_with_commands_is_listed() {
     let mut missing = Vec::new();
     for folder in [".", "docs/book", "docs/book/buffers"] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {

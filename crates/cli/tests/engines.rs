@@ -1,4 +1,4 @@
-//! `--engines=N`: a line once for each of N processors, each in a process of its own.
+//! `--engines=N`: a request that runs in N worker processes, one per processor.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until_received};
 use testkit::until;
 
-/// The process ids of what a process has started.
+/// Returns the children of a process.
 fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
@@ -22,14 +22,14 @@ fn children(process: u32) -> Vec<u32> {
     all
 }
 
-/// Returns true if a worker has begun to run its line.
+/// Returns true if a worker has started to run its request.
 fn runs(process: &u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until so many engines run; answers their processes.
+/// Waits until `n` workers run; returns their processes.
 fn engines(child: &Child, of: usize) -> Vec<u32> {
     let all = || children(child.id()).into_iter().filter(runs).collect::<Vec<_>>();
     until("all engines run", || all().len() == of);
@@ -52,19 +52,19 @@ fn blocks(amount: &Value) -> u64 {
     amount["blocks"].as_u64().unwrap()
 }
 
-/// A line of the ledger.
+/// Returns a row of the ledger.
 fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
     let rows = run["filters"].as_array().unwrap();
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
 }
 
-/// Returns the output of `json` by flow: the numbers of the frames, in the order in which they
-/// came.
+/// Returns the output of `json` by flow: frame numbers in order of arrival.
 fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
         let block: Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
-        // Eight bytes of a frame that `generate seq=yes` made, of which the first three are 0.
+        // Sequence number written by `generate seq=yes`: eight bytes, of which the first three are
+        // 0.
         let text = block["payload"].as_str().unwrap();
         let digit = |c: u8| match c {
             b'A'..=b'Z' => c - b'A',
@@ -80,7 +80,7 @@ fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
     flows
 }
 
-/// The ledger of all engines balances, and it is the sum of what each tells by itself.
+/// Asserts that the aggregated ledger balances and equals the sum of the workers' ledgers.
 fn adds_up(report: &Value, of: usize) {
     assert_eq!(report["balanced"], true, "{report}");
     let each = report["engines"].as_array().unwrap();
@@ -95,7 +95,7 @@ fn adds_up(report: &Value, of: usize) {
 }
 
 #[test]
-fn n7_a_capture_gives_what_one_process_gives_and_each_session_in_its_order() {
+fn n7_workers_match_one_process_with_each_session_in_order() {
     let folder = Folder::new();
     let lines = [
         ("replay examples/web.pcap | tcp | http |request,response json", 105),
@@ -107,7 +107,7 @@ fn n7_a_capture_gives_what_one_process_gives_and_each_session_in_its_order() {
         let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for line in out.lines() {
             let mut block: Value = serde_json::from_str(line).unwrap();
-            // Each process counts its sessions.
+            // Each process numbers its own sessions.
             block.as_object_mut().unwrap().remove("session");
             let end = |names: [&str; 2]| names.map(|name| block[name].to_string()).concat();
             let ends = [["src", "src_port"], ["dst", "dst_port"]].map(end);
@@ -118,7 +118,7 @@ fn n7_a_capture_gives_what_one_process_gives_and_each_session_in_its_order() {
             ends.sort_unstable();
             all.entry(ends.concat()).or_default().push(block);
         }
-        // The end of a stream shows nothing of whose it is.
+        // The end of a stream does not identify its flow.
         let nobody = "null".repeat(4);
         all.entry(nobody).or_default().sort_by_key(Value::to_string);
         all
@@ -144,7 +144,7 @@ fn n7_a_capture_gives_what_one_process_gives_and_each_session_in_its_order() {
 }
 
 #[test]
-fn n7_folders_are_each_engines_own_and_blocks_are_never_torn() {
+fn n7_workers_have_own_directories_and_print_whole_blocks() {
     let folder = Folder::new();
     let ran = folder.run(&["--engines=2 replay examples/web.pcap | tcp | http |get files out"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -157,7 +157,7 @@ fn n7_folders_are_each_engines_own_and_blocks_are_never_torn() {
     let one = folder.run(&["replay examples/web.pcap | tcp | http |get files one"]);
     assert_eq!(one.status, Some(0), "{}", one.err);
     assert_eq!(own.iter().sum::<usize>(), files("one"));
-    // Several lines a block, and more of them than any buffer holds at once.
+    // Blocks of several lines, in total larger than any buffer.
     let line = "generate count=3000 seq=yes flows=8 size=1400 | print payload=hex";
     let ran = folder.run(&[&format!("--engines=3 {line}")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -173,7 +173,7 @@ fn n7_folders_are_each_engines_own_and_blocks_are_never_torn() {
                 .all(|(line, row)| { line.starts_with(&format!("\t0x{:04x}:", row * 16)) })
         );
     }
-    // Who reads no more ends all of them.
+    // A closed output ends all workers.
     let script =
         format!("streamline run '--engines=2 {} ' | head -1", line.replace("3000", "300000"));
     let ran = Ran::from(folder.shell(&script).output().unwrap());
@@ -181,7 +181,7 @@ fn n7_folders_are_each_engines_own_and_blocks_are_never_torn() {
 }
 
 #[test]
-fn n7_what_engines_cannot_share_is_refused_with_the_reason() {
+fn n7_unshareable_request_is_refused_with_a_reason() {
     let folder = Folder::new();
     let cases = [
         ("replay - | count", "standard input can be read by one process"),
@@ -215,12 +215,12 @@ fn n7_what_engines_cannot_share_is_refused_with_the_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// A line on a cable, in engines, while frames of 16 flows are sent; answers what it printed.
+/// Runs a request on a cable in workers while frames of 16 flows are sent; returns its output.
 fn watched(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
     watched_with(of, "", meanwhile)
 }
 
-/// The same, with an option of the line more.
+/// Runs it with an additional option.
 fn watched_with(
     of: usize,
     option: &str,
@@ -249,7 +249,7 @@ fn watched_with(
     Some((ran, report))
 }
 
-/// Sends frames of 16 flows, numbered.
+/// Sends numbered frames of 16 flows.
 fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
     let line = format!(
         "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
@@ -260,7 +260,7 @@ fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
 }
 
 #[test]
-fn n7_j4_each_session_of_a_cable_meets_one_engine_in_order_and_nothing_is_lost() {
+fn n7_j4_live_session_stays_on_one_worker_without_loss() {
     const SENT: u64 = 4000;
     let Some((ran, report)) = watched(2, |folder, pair, _| {
         send(folder, pair, SENT, 20_000);
@@ -286,11 +286,11 @@ fn n7_j4_each_session_of_a_cable_meets_one_engine_in_order_and_nothing_is_lost()
 }
 
 #[test]
-fn n7_v14_how_long_blocks_were_on_their_way_is_told_of_all_engines() {
+fn n7_v14_latency_covers_all_workers() {
     const SENT: u64 = 400;
     const BOUND: Duration = Duration::from_millis(50);
     let meanwhile = |folder: &Folder, pair: &Pair, engines: &[u32]| {
-        // Those of one engine are late, since it does not run when they come.
+        // The frames of one worker are late, since it is stopped when they arrive.
         signal(engines[0], "-STOP");
         send(folder, pair, SENT, 20_000);
         until_received(&pair.server, SERVER_DEVICE, SENT);
@@ -313,7 +313,7 @@ fn n7_v14_how_long_blocks_were_on_their_way_is_told_of_all_engines() {
 }
 
 #[test]
-fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
+fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     const SENT: u64 = 4000;
     let Some((ran, report)) = watched(2, |folder, pair, engines| {
         send(folder, pair, SENT / 2, 20_000);
@@ -334,7 +334,7 @@ fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
         assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
     }
-    // Each flow of the other engine is whole; of the killed one the second half is missing.
+    // Each flow of the other worker is complete; the killed worker's flows lack their second half.
     let whole = flows.values().filter(|numbers| numbers.len() as u64 == SENT / 16).count() as u64;
     assert!(whole > 0 && whole < 16, "{whole}");
     assert!(lost >= (16 - whole) * SENT / 32, "{lost} lost, {whole} flows whole");
@@ -345,7 +345,7 @@ fn n7_an_engine_that_is_killed_ends_alone_and_its_share_is_counted() {
 }
 
 #[test]
-fn n7_engines_end_with_whoever_started_them() {
+fn n7_workers_end_with_their_parent() {
     let folder = Folder::new();
     let mut child = folder.streamline(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
     let mut child = child.spawn().unwrap();
@@ -356,7 +356,7 @@ fn n7_engines_end_with_whoever_started_them() {
 }
 
 #[test]
-fn n7_several_engines_are_one_path_that_is_listed_watched_changed_and_stopped() {
+fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let folder = Folder::new();
     let place = folder.path().join("daemon");
     let streamline = |words: &[&str]| {
@@ -395,9 +395,9 @@ fn n7_several_engines_are_one_path_that_is_listed_watched_changed_and_stopped() 
 }
 
 #[test]
-fn n7_each_block_of_a_capture_is_counted_once_whatever_crosses_a_thread() {
+fn n7_workers_count_each_block_of_a_capture_once() {
     let folder = Folder::new();
-    // One space; the next one behind `shard` in a thread of its own; two sources that meet there.
+    // One space; a second space after `shard`; two sources that meet there.
     let lines = [
         ("replay examples/web.pcap | json", 105),
         ("replay examples/web.pcap | files out per=block", 105),
@@ -427,10 +427,10 @@ fn n7_each_block_of_a_capture_is_counted_once_whatever_crosses_a_thread() {
     }
 }
 
-/// Numbered frames past two processes that do not read until all are sent: what is printed and what
-/// is missing are what was sent, whoever lost how much of whose share.
+/// Sends numbered frames to two processes that read only afterwards: printed and missing frames
+/// together must equal those sent, whichever process lost them.
 #[test]
-fn n7_what_processes_lose_of_each_others_shares_is_not_added_up() {
+fn n7_losses_of_foreign_shares_are_not_summed() {
     const SENT: u64 = 40_000;
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
@@ -461,7 +461,7 @@ fn n7_what_processes_lose_of_each_others_shares_is_not_added_up() {
     let each = report["engines"].as_array().unwrap();
     let saw = each.iter().map(|one| blocks(&one["run"]["sources"][0]["seen"]));
     let saw: BTreeSet<u64> = saw.collect();
-    // The kernel may have sent some frames of its own.
+    // The kernel may have sent frames of its own.
     let others = saw.last().unwrap() - SENT;
     assert!(others < 8, "{report}");
     match saw.len() {
@@ -470,7 +470,7 @@ fn n7_what_processes_lose_of_each_others_shares_is_not_added_up() {
             assert_eq!(given + lost, SENT + others, "{report}");
             assert!((missing..=missing + others).contains(&lost), "{lost} of {missing}");
         }
-        // One of them came when the first had closed: then it is a bound.
+        // A frame may have arrived after the first worker closed; then only a bound holds.
         _ => assert!(source["seen"].is_null() && lost <= missing + others, "{report}"),
     }
 }

@@ -1,4 +1,4 @@
-//! `exec` on the command line: what is printed, what is told, and the status.
+//! Programs as filters, on the command line: output, report and exit status.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,7 +8,7 @@ use common::{Folder, Ran};
 use serde_json::Value;
 
 #[test]
-fn a18_ordinary_programs_stand_in_a_line() {
+fn a18_programs_of_the_system_run_as_filters() {
     let folder = Folder::new();
     for (line, out) in [
         ("replay examples/web.pcap | tcp |http exec \"grep -a -c '^Host: '\" | exec cat", "8\n"),
@@ -23,7 +23,7 @@ fn a18_ordinary_programs_stand_in_a_line() {
 }
 
 #[test]
-fn what_a_program_writes_to_a_file_is_there_when_the_run_is_over() {
+fn program_output_file_is_complete_when_the_run_ends() {
     let folder = Folder::new();
     let ran = folder.run(&["exec \"seq 1 200000\" | exec \"gzip > x.gz\""]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
@@ -32,7 +32,7 @@ fn what_a_program_writes_to_a_file_is_there_when_the_run_is_over() {
 }
 
 #[test]
-fn the_ledger_tells_what_a_program_took_and_made() {
+fn ledger_counts_input_and_output_of_a_program() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | exec \"head -c 100\" | count";
     let ran = folder.run(&["--json", "--report=report", line]);
@@ -57,7 +57,7 @@ fn the_ledger_tells_what_a_program_took_and_made() {
 }
 
 #[test]
-fn what_ends_badly_is_a_failure_with_command_and_status() {
+fn failed_program_is_reported_with_command_and_status() {
     let folder = Folder::new();
     for (command, told) in [
         ("exit 3", "the program \"exit 3\" ended with status 3\n"),
@@ -90,7 +90,7 @@ fn what_ends_badly_is_a_failure_with_command_and_status() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_mistake() {
+fn program_that_stops_reading_early_is_no_failure() {
     let folder = Folder::new();
     let ran =
         folder.shell("streamline 'exec yes | exec cat' | head -1; echo read").output().unwrap();
@@ -103,12 +103,12 @@ fn a_reader_that_has_seen_enough_is_no_mistake() {
 }
 
 #[test]
-fn a_plan_shows_a_program_as_a_space() {
+fn plan_lists_a_program_as_a_space() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | exec 'grep -a Host' | count";
     let text = folder.run(&["explain", line]).out;
     for words in
-        ["─ process \"grep -a Host\" ──", "an ordinary program", "takes up what `exec` writes"]
+        ["─ process \"grep -a Host\" ──", "an ordinary program", "reads the output of `exec`"]
     {
         assert!(text.contains(words), "{words}: {text}");
     }

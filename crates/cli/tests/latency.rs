@@ -1,4 +1,4 @@
-//! `--latency`: what breaks the bound is told while it goes on, and counted; what keeps it is not.
+//! `--latency`: violations of the bound are reported during the run and counted.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,7 +8,7 @@ use common::Folder;
 use serde_json::Value;
 use testkit::until;
 
-/// Returns the reported latency of a line, its warnings, and its running time in s.
+/// Returns the reported latency of a request, its warnings, and its running time in seconds.
 fn measured(line: &str) -> (Value, Vec<String>, f64) {
     let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -20,8 +20,8 @@ fn measured(line: &str) -> (Value, Vec<String>, f64) {
 }
 
 #[test]
-fn v14_a_program_that_is_slow_breaks_the_bound_and_is_told_once_a_second_at_most() {
-    // A pipe holds 46 of these: the next waits until the program reads.
+fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
+    // A pipe holds 46 of these blocks; the next one waits until the program reads.
     let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let (latency, warned, seconds) = measured(line);
     let way = &latency["ways"][0];
@@ -35,8 +35,8 @@ fn v14_a_program_that_is_slow_breaks_the_bound_and_is_told_once_a_second_at_most
 }
 
 #[test]
-fn v14_who_waits_in_a_ring_is_told_while_nobody_takes_it() {
-    // The program keeps the second thread from taking what lies in the ring before it.
+fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
+    // The program keeps the second thread from reading its ring.
     let line = "--latency=20ms generate count=2000 size=1400 | match hex=00 @thread1 |all \
                 exec 'sleep 3; cat >/dev/null'";
     let (latency, warned, _) = measured(line);
@@ -48,8 +48,8 @@ fn v14_who_waits_in_a_ring_is_told_while_nobody_takes_it() {
 }
 
 #[test]
-fn v14_a_line_that_keeps_its_bound_is_not_told_of() {
-    // A bound that a machine keeps that is a thousand times slower.
+fn v14_request_within_its_bound_raises_no_alarm() {
+    // A bound that even a machine a thousand times slower meets.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
     let (latency, warned, _) = measured(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");
@@ -61,16 +61,16 @@ fn v14_a_line_that_keeps_its_bound_is_not_told_of() {
 }
 
 #[test]
-fn v14_a_line_without_a_bound_says_nothing_of_it() {
+fn v14_request_without_a_bound_reports_no_latency() {
     let (latency, warned, _) = measured("generate count=100 | count");
     assert_eq!((latency, warned), (Value::Null, Vec::new()));
 }
 
 #[test]
-fn v14_a_path_that_breaks_its_bound_is_told_of_by_ps_and_top_while_it_runs() {
+fn v14_ps_and_top_report_an_exceeded_bound() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    // What the program has not read for a while has been on its way too long.
+    // Blocks that the program has not read for a while are late.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let _late = folder.begin_as("late", line);
     let _soon = folder.begin_as("soon", "--latency=60s generate rate=1000 | count");

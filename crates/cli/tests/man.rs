@@ -1,18 +1,18 @@
-//! The manual: every command and every filter is in it, and man(1) takes it as it is.
+//! The manual: it covers every command and filter, and man(1) accepts it.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
 use common::Folder;
-use engine::catalogue::House;
-use pipeline::Catalogue;
+use engine::registry::MachineRegistry;
+use pipeline::Registry;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
-fn every_command_and_every_filter_is_in_the_manual() {
+fn manual_contains_every_command_and_filter() {
     let folder = Folder::new();
     assert_eq!(folder.run(&["man", "--into", "man"]).status, Some(0));
     let help = folder.run(&["--help"]).out;
@@ -30,19 +30,19 @@ fn every_command_and_every_filter_is_in_the_manual() {
         assert!(run.contains(&option.name.replace('-', "\\-")), "{}", option.name);
     }
     let filters = folder.read("man/man7/streamline-filters.7");
-    for name in House.names() {
+    for name in MachineRegistry::Local.names() {
         assert!(filters.contains(&format!(".SS \"{name} - ")), "{name}");
     }
     assert_eq!(filters.matches("\\fBstate_mode\\fR").count(), 1, "what all have stands there once");
 }
 
-/// `filters` alone means the page about all of them.
+/// `filters` alone selects the page about all filters.
 fn page_or_filters(folder: &Folder, name: &str, page: String) -> String {
     if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
 }
 
 #[test]
-fn a_page_that_is_not_there_is_said_so() {
+fn missing_manual_page_is_reported() {
     let folder = Folder::new();
     let ran = folder.run(&["man", "explian"]);
     assert_eq!(ran.status, Some(3));
@@ -53,9 +53,9 @@ fn a_page_that_is_not_there_is_said_so() {
     assert!(ran.err.contains("cannot write taken: "), "{}", ran.err);
 }
 
-/// The tools behind man(1) accept every page and print its words in place.
+/// groff accepts every page and preserves its words.
 #[test]
-fn groff_takes_every_page_as_it_is() {
+fn groff_accepts_every_manual_page() {
     let Some(groff) = testkit::need::command("groff") else { return };
     let folder = Folder::new();
     assert_eq!(folder.run(&["man", "--into", "man"]).status, Some(0));

@@ -1,4 +1,4 @@
-//! The files that sinks write: old ones, a full disk, a kill in the middle; and their summary.
+//! Output files: replaced files, a full disk, a kill during a write; and the summary of a run.
 //! (docs/book/decisions/0049-replaced-files.md)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -14,10 +14,10 @@ use std::process::{Command, Stdio};
 use testkit::need;
 
 const CAPTURE: &str = "replay examples/web.pcap";
-/// No frame of the capture.
+/// An expression that matches no frame of the capture.
 const NONE: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
-/// The bytes of the capture of the examples.
+/// Returns the bytes of the example capture.
 fn capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
@@ -30,7 +30,7 @@ fn packets(folder: &Folder, name: &str) -> usize {
     report["report"][0]["value"].as_u64().unwrap() as usize
 }
 
-/// The names in a folder.
+/// Returns the file names in a directory.
 fn names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().flatten();
     let mut names: Vec<String> =
@@ -40,13 +40,13 @@ fn names(folder: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn line_that_writes_nothing_leaves_the_old_capture() {
+fn request_without_output_leaves_the_old_capture() {
     let folder = Folder::new();
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
     for (line, status) in [
         (format!("{NONE} | pcap x.pcap"), 0),
-        // What fails before the first frame leaves it, too.
+        // A failure before the first frame also leaves the file.
         ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
     ] {
         let ran = folder.run(&[&line]);
@@ -55,14 +55,14 @@ fn line_that_writes_nothing_leaves_the_old_capture() {
     }
     let ran = folder.run(&[&format!("{NONE} | pcap x.pcap")]);
     assert!(ran.err.contains("warning: x.pcap stays as it was"), "{ran:?}");
-    // A capture without frames is one where there was none.
+    // Without an old file, an empty capture is created.
     let ran = folder.run(&[&format!("{NONE} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
     assert_eq!(packets(&folder, "new.pcap"), 0);
 }
 
 #[test]
-fn first_block_puts_a_new_file_in_the_place_of_the_old() {
+fn first_block_replaces_the_old_file() {
     let folder = Folder::new();
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
@@ -76,7 +76,7 @@ fn first_block_puts_a_new_file_in_the_place_of_the_old() {
     assert_eq!(packets(&folder, "x.pcap"), 105);
     let about = fs::metadata(&path).unwrap();
     assert!(about.ino() != reader.metadata().unwrap().ino() && about.mode() & 0o777 == 0o640);
-    // Links and second names lead to the same file as before.
+    // Symbolic and hard links continue to lead to the same file.
     symlink("target.pcap", folder.path().join("link.pcap")).unwrap();
     fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
     fs::hard_link(folder.path().join("target.pcap"), folder.path().join("second.pcap")).unwrap();
@@ -108,7 +108,7 @@ fn report_is_replaced_when_it_is_written() {
 }
 
 #[test]
-fn file_of_another_owner_stays_its_owners() {
+fn file_of_another_owner_keeps_its_owner() {
     if need::root().is_none() {
         return;
     }
@@ -128,7 +128,8 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
         return;
     }
     let folder = Folder::new();
-    // A file system of its own, which goes with the shell: with no room at all, then with one page.
+    // A temporary file system that disappears with the shell: first without space, then with one
+    // page.
     let script = "
         set -e
         mkdir full && mount -t tmpfs -o size=256k none full
@@ -185,7 +186,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
 }
 
 #[test]
-fn torn_line_of_a_killed_run_is_cut_or_ended_and_told() {
+fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     let folder = Folder::new();
     let at = |name: &str| folder.path().join(name);
     let exchanges = format!("{CAPTURE} | tcp | http |exchange");
@@ -204,13 +205,13 @@ fn torn_line_of_a_killed_run_is_cut_or_ended_and_told() {
     assert!(ran.status == Some(0) && ran.err.contains(told), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
     assert_eq!(objects("d/index.jsonl"), 2 * whole);
-    // A log of text keeps what there was of its line.
+    // A text log keeps its incomplete line and ends it.
     fs::write(at("log"), "10.0.0.1 - - [").unwrap();
     let ran = folder.run(&[&format!("{exchanges} weblog log")]);
     assert!(ran.status == Some(0) && ran.err.contains("the line was ended"), "{ran:?}");
     assert_eq!(folder.read("log").lines().next(), Some("10.0.0.1 - - ["));
     assert_eq!(folder.read("log").lines().count(), 9);
-    // What a shell appends to.
+    // A file to which a shell appends.
     fs::write(at("out"), "{\"a\":").unwrap();
     let appended = File::options().append(true).open(at("out")).unwrap();
     let mut command = folder.streamline(&[&format!("{exchanges} json")]);
@@ -218,13 +219,13 @@ fn torn_line_of_a_killed_run_is_cut_or_ended_and_told() {
     assert!(ran.err.contains("standard output ended in the middle of a line"), "{ran:?}");
     let text = folder.read("out");
     assert!(text.starts_with("{\"a\":\n{") && text.lines().count() == 9, "{text}");
-    // Nothing is torn: nothing is said.
+    // An intact file causes no message.
     let ran = folder.run(&[&format!("{exchanges} weblog log")]);
     assert!(!ran.err.contains("warning"), "{ran:?}");
 }
 
 #[test]
-fn live_capture_is_there_from_its_first_block_and_after_a_kill() {
+fn live_capture_is_readable_from_first_block_and_after_kill() {
     let folder = Folder::new();
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
@@ -232,11 +233,11 @@ fn live_capture_is_there_from_its_first_block_and_after_a_kill() {
     let mut child = Guard(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut stdin = child.0.stdin.take().unwrap();
     let bytes = capture();
-    // Nothing came yet but the head of the capture.
+    // So far only the header of the capture is written.
     stdin.write_all(&bytes[..24]).unwrap();
     stdin.flush().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"yesterday");
-    // Some frames, the last of them in part.
+    // Some frames, the last one incomplete.
     stdin.write_all(&bytes[24..10_000]).unwrap();
     stdin.flush().unwrap();
     testkit::until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
@@ -249,14 +250,14 @@ fn live_capture_is_there_from_its_first_block_and_after_a_kill() {
     assert!(frames > 20 && kept.len() < bytes.len(), "{frames}");
 }
 
-/// Makes a named pipe.
+/// Creates a named pipe.
 fn pipe(folder: &Folder, name: &str) {
     let made = Command::new("mkfifo").arg(folder.path().join(name)).status().unwrap();
     assert!(made.success());
 }
 
 #[test]
-fn pipe_or_second_name_where_an_index_should_be_is_refused_at_once() {
+fn index_that_is_a_pipe_or_hard_link_is_refused() {
     let folder = Folder::new();
     fs::create_dir(folder.path().join("d")).unwrap();
     fs::write(folder.path().join("victim"), "untouched").unwrap();
@@ -276,7 +277,7 @@ fn pipe_or_second_name_where_an_index_should_be_is_refused_at_once() {
 }
 
 #[test]
-fn pipe_as_a_target_waits_for_its_reader_and_ends_with_one_signal() {
+fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     let folder = Folder::new();
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
         pipe(&folder, name);
@@ -297,7 +298,7 @@ fn pipe_as_a_target_waits_for_its_reader_and_ends_with_one_signal() {
             status.is_some()
         });
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
-        // With a reader it is a target like others.
+        // With a reader it is an ordinary target.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
         let ran = Ran::from(folder.shell(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
@@ -306,7 +307,7 @@ fn pipe_as_a_target_waits_for_its_reader_and_ends_with_one_signal() {
 }
 
 #[test]
-fn summary_counts_what_came_out() {
+fn summary_counts_the_output() {
     let folder = Folder::new();
     for (line, begins) in [
         ("bpf \"udp port 53\" | pcap x.pcap", "8 packets written to x.pcap of 105 blocks read, "),
@@ -329,7 +330,7 @@ fn summary_counts_what_came_out() {
 }
 
 #[test]
-fn what_the_request_drops_is_not_lost() {
+fn requested_drop_is_not_counted_as_loss() {
     let folder = Folder::new();
     for line in ["drop", "udp |dns drop", "sample 4 | discard", "ratelimit 1 | discard"] {
         let ran = folder.run(&["--no-loss", &format!("{CAPTURE} | {line}")]);
@@ -347,7 +348,7 @@ fn what_the_request_drops_is_not_lost() {
 }
 
 #[test]
-fn rows_of_the_table_add_up() {
+fn rows_of_the_table_balance() {
     let folder = Folder::new();
     let ran = folder.run(&["--stats", &format!("{CAPTURE} | tcp | http | files d")]);
     let mut lines = ran.err.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -356,7 +357,7 @@ fn rows_of_the_table_add_up() {
     let end = head.iter().position(|title| *title == "bytes").unwrap();
     let mut rows = 0;
     for words in lines.take_while(|words| !words.is_empty()) {
-        // A name may have several words; what stands behind it does not.
+        // A name may consist of several words; the columns after it are single words.
         let words = &words[words.len() - head.len() + 2..];
         let numbers: Vec<u64> = words[..end - 2].iter().map(|word| word.parse().unwrap()).collect();
         let became: u64 = numbers[2..].iter().sum();

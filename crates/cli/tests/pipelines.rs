@@ -1,6 +1,5 @@
-//! `streamline sh` beside `sh`: what comes out and how it ends is the same, byte for byte, whatever
-//! the programs do: fork, replace themselves, wait for descriptors, mix two ways of writing, die.
-//! [C9] [D19] (RELIABILITY T16)
+//! Comparison of `streamline sh` with `sh`: output and exit status are identical even if the
+//! programs fork, exec, poll, mix system calls and stdio, or die. [C9] [D19] (RELIABILITY T16)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -13,12 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{need, until};
 
-/// Longer than any of these may take.
+/// Time limit of any pipeline.
 const LONG: Duration = Duration::from_secs(300);
-/// Bytes of the text.
+/// Size of the text in bytes.
 const SIZE: usize = 6 << 20;
 
-/// A library that was built now, and a text to read.
+/// Builds the library and returns a file with text.
 fn text() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -65,7 +64,7 @@ fn run(mut command: Command) -> Output {
     output
 }
 
-/// The same from a shell, from streams and from kernel pipes.
+/// Asserts equal results from a shell, with streams, and with kernel pipes.
 fn same(script: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("F", text());
@@ -84,7 +83,7 @@ fn same(script: &str) {
 }
 
 #[test]
-fn c9_pipelines_of_plain_programs_give_what_a_shell_gives() {
+fn c9_plain_pipeline_output_equals_that_of_sh() {
     for script in [
         "cat $F | grep x | wc -l",
         "cat $F | cat | cat | md5sum",
@@ -112,7 +111,7 @@ fn c9_pipelines_of_plain_programs_give_what_a_shell_gives() {
     }
 }
 
-/// A limit below the numbers that streams use: kernel pipes, and one line that says so.
+/// A descriptor limit below the numbers that streams use leads to kernel pipes and one note.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
@@ -130,7 +129,7 @@ fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
 }
 
 #[test]
-fn commands_that_are_no_plain_pipeline_are_the_shells() {
+fn command_that_is_no_plain_pipeline_runs_in_the_shell() {
     for script in [
         "(echo a; echo b) | cat",
         "head -n 200 $F | while read l; do echo $l; done | wc -l",
@@ -142,7 +141,7 @@ fn commands_that_are_no_plain_pipeline_are_the_shells() {
 }
 
 #[test]
-fn shells_as_members_of_a_pipeline_fork_and_read_as_ever() {
+fn shell_stage_forks_and_reads_as_with_pipes() {
     for shell in ["bash", "dash"] {
         let Some(_) = need::command(shell) else { continue };
         for body in [
@@ -158,14 +157,14 @@ fn shells_as_members_of_a_pipeline_fork_and_read_as_ever() {
     }
 }
 
-/// Python itself, and not a script that looks for it.
+/// Returns the path of the Python executable rather than of a wrapper script.
 fn interpreter() -> Option<String> {
     let name = need::command("python3")?;
     let output = Command::new(name).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
 
-/// A program in Python between `before` and `after`.
+/// Builds a pipeline with a Python program between `before` and `after`.
 fn python(before: &str, body: &str, after: &str) {
     let Some(python) = interpreter() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -176,7 +175,7 @@ fn python(before: &str, body: &str, after: &str) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Reads enough for a ring, and passes it on.
+/// Python code that reads enough to fill a ring, and passes it on.
 const READ: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
@@ -186,7 +185,7 @@ const READ: &str = "import os, sys, subprocess, select\n\
     some(1500000)\n";
 
 #[test]
-fn a_reader_that_forks_shares_what_is_left_with_its_child() {
+fn forked_reader_shares_the_rest_with_its_child() {
     let bodies = [
         "subprocess.run(['cat'])",
         "subprocess.run('head -c 1000 > /dev/null; cat > /dev/null', shell=True)",
@@ -205,7 +204,7 @@ fn a_reader_that_forks_shares_what_is_left_with_its_child() {
 }
 
 #[test]
-fn a_reader_that_replaces_itself_or_waits_for_descriptors_reads_on() {
+fn reader_continues_after_exec_and_poll() {
     for body in [
         "os.execvp('cat', ['cat'])",
         "os.execvp('sh', ['sh', '-c', 'cat; echo end'])",
@@ -225,7 +224,7 @@ fn a_reader_that_replaces_itself_or_waits_for_descriptors_reads_on() {
 }
 
 #[test]
-fn a_writer_that_does_more_than_write_keeps_its_order() {
+fn writer_mixing_output_calls_keeps_its_order() {
     let some = "import os, sys, subprocess, ctypes\n\
         libc = ctypes.CDLL(None)\n\
         def some(n):\n    \
@@ -234,7 +233,7 @@ fn a_writer_that_does_more_than_write_keeps_its_order() {
     for body in [
         "subprocess.run(['echo', 'by a child'])\nsome(300)",
         "os.fork() or (os.write(1, b'by a child\\n'), os._exit(0))\nos.wait()\nsome(300)",
-        // The C library writes behind the back of any library that is loaded before it.
+        // The C library's internal writes cannot be intercepted by a preloaded library.
         "libc.puts(b'by stdio'); libc.fflush(None)\nsome(300)\n\
          libc.puts(b'by stdio'); libc.fflush(None)\nsome(30)",
         "os.execvp('sh', ['sh', '-c', 'echo by another program'])",
@@ -252,7 +251,7 @@ fn a_writer_that_does_more_than_write_keeps_its_order() {
 }
 
 #[test]
-fn who_writes_for_nobody_is_ended_as_in_a_shell() {
+fn writer_without_reader_ends_as_in_a_shell() {
     let ended = run(streamline(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
     let Some(python) = interpreter() else { return };
@@ -265,7 +264,7 @@ fn who_writes_for_nobody_is_ended_as_in_a_shell() {
 }
 
 #[test]
-fn much_goes_through_a_ring_and_nothing_is_left_of_it() {
+fn large_transfer_uses_a_ring_and_leaves_nothing() {
     let mut command = streamline(&["-v"], "yes | cat");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let rings = |pid: &str| {
@@ -280,14 +279,14 @@ fn much_goes_through_a_ring_and_nothing_is_left_of_it() {
     until("both members have a ring", || {
         members().len() == 2 && members().iter().all(|pid| rings(pid))
     });
-    // Whoever goes, the others end as with pipes.
+    // Whichever stage exits first, the others end as with pipes.
     let reader = members().pop().unwrap();
     assert!(Command::new("kill").args(["-9", &reader]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(137));
 }
 
 #[test]
-fn d19_edges_are_kernel_pipes_where_asked_for_and_where_nothing_can_be_loaded() {
+fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
     let told = |options: &[&str], script| {
         let output = run(streamline(options, script));
         assert!(output.status.success());
@@ -324,7 +323,7 @@ fn lazily(words: &str) {
 }
 
 #[test]
-fn e3_lazy_copies_give_what_copies_give_whether_the_program_looks_or_not() {
+fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
     for words in [
         "dd if=IN of=OUT bs=64k status=none",
         "dd if=IN of=OUT bs=4k status=none",
@@ -332,7 +331,7 @@ fn e3_lazy_copies_give_what_copies_give_whether_the_program_looks_or_not() {
         "dd if=IN of=OUT bs=100000 status=none",
         "dd if=IN of=OUT bs=1M skip=1 seek=2 count=3 status=none",
         "dd if=IN bs=64k count=20 status=none",
-        // These look: a fault, and copies from then on.
+        // These programs read the data, which causes a fault and real copies from then on.
         "dd if=IN of=OUT bs=64k conv=ucase status=none",
         "dd if=IN of=OUT bs=64k conv=sparse status=none",
         "dd if=IN of=OUT ibs=64k obs=16k status=none",
@@ -349,7 +348,7 @@ fn e3_lazy_copies_give_what_copies_give_whether_the_program_looks_or_not() {
 }
 
 #[test]
-fn e3_what_was_read_is_what_the_file_holds_when_it_is_written() {
+fn e3_lazy_copy_of_a_changed_file_writes_the_new_contents() {
     let script = "cat $F | md5sum";
     let plain = run(streamline(&[], script));
     assert_eq!(run(streamline(&["--lazy"], script)).stdout, plain.stdout);
@@ -360,7 +359,7 @@ fn e3_what_was_read_is_what_the_file_holds_when_it_is_written() {
 }
 
 #[test]
-fn e1_a_write_of_what_was_read_makes_no_call_that_reads() {
+fn e1_lazy_copy_makes_no_read_call() {
     let Some(strace) = need::command("strace") else { return };
     let trace = text().with_extension("trace");
     let out = text().with_extension("copy");
@@ -383,7 +382,7 @@ fn e1_a_write_of_what_was_read_makes_no_call_that_reads() {
 }
 
 #[test]
-fn e5_a_file_that_is_cut_under_a_lazy_copy_ends_nobody() {
+fn e5_file_truncated_under_a_lazy_copy_kills_no_program() {
     use std::io::Read as _;
     let path = text().with_extension("cut");
     std::fs::write(&path, std::fs::read(text()).unwrap()).unwrap();
@@ -402,7 +401,7 @@ fn e5_a_file_that_is_cut_under_a_lazy_copy_ends_nobody() {
 }
 
 #[test]
-fn signals_go_to_the_members_and_statuses_come_back() {
+fn signals_reach_all_stages_and_statuses_return() {
     let mut child = streamline(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
     let path = format!("/proc/{0}/task/{0}/children", child.id());
     until("both members are there", || {
@@ -414,7 +413,7 @@ fn signals_go_to_the_members_and_statuses_come_back() {
 }
 
 #[test]
-fn where_the_library_is_missing_it_is_said_what_to_do() {
+fn missing_library_is_reported_with_a_remedy() {
     let mut command = streamline(&[], "cat /dev/null | cat");
     command.env("STREAMLINE_LIB", "/nowhere");
     let output = run(command);
@@ -424,8 +423,8 @@ fn where_the_library_is_missing_it_is_said_what_to_do() {
 }
 
 #[test]
-fn an_environment_that_lies_changes_nothing() {
-    // Edges that are none, and descriptors that are something else.
+fn forged_edge_environment_changes_nothing() {
+    // Entries that describe no edge, and descriptors of other kinds.
     for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(["exec", "cat"]).arg(text()).env("STREAMLINE_EDGES", edges);

@@ -1,5 +1,5 @@
-//! Progress on a terminal: a line that takes its own place and is gone before anything else is
-//! said. The terminal is made by `script` of util-linux.
+//! Progress on a terminal: a line that is rewritten, and erased before any other output. `script`
+//! of util-linux provides the terminal.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,7 +12,7 @@ use testkit::need;
 
 const WIPE: &str = "\r\x1b[K";
 
-/// Returns the output of a shell on a terminal while this runs.
+/// Returns the output of a shell command run on a terminal.
 fn on_a_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     let mut command = folder.shell("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
@@ -22,27 +22,27 @@ fn on_a_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     ran.out
 }
 
-/// The status lines in a text, without what places them.
+/// Extracts the status lines of a text, without control sequences.
 fn lines(said: &str) -> Vec<&str> {
     let after = said.split("\r\x1b[?7l").skip(1);
     after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
 }
 
-/// Returns the time of a status line, in seconds.
+/// Returns the time in a status line, in seconds.
 fn second(line: &str) -> f64 {
     let told = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
 
-/// No line before its time, however late the machine is.
+/// Asserts that no line appears early, however busy the machine.
 fn assert_apart(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
         assert!(second(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
 }
 
-/// Returns the output of a run of `ms`, or longer until it is enough, since a busy machine may be
-/// late.
+/// Returns the output of a run that lasts `ms`, repeated with longer times until `enough`, since a
+/// busy machine may be late.
 fn said_in_time(ms: u32, say: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
@@ -55,7 +55,7 @@ fn said_in_time(ms: u32, say: impl Fn(u32) -> String, enough: impl Fn(&str) -> b
 }
 
 #[test]
-fn a_terminal_sees_a_line_that_is_gone_in_the_end() {
+fn terminal_progress_line_is_erased_at_the_end() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
     let say = |ms| {
@@ -78,7 +78,7 @@ fn a_terminal_sees_a_line_that_is_gone_in_the_end() {
 }
 
 #[test]
-fn it_is_wiped_before_every_other_word() {
+fn progress_line_is_erased_before_other_output() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
     let say = |ms| {
@@ -87,13 +87,13 @@ fn it_is_wiped_before_every_other_word() {
         on_a_terminal(&script, &folder, &typed)
     };
     let said = said_in_time(500, say, |said| !lines(said).is_empty());
-    // What `count` reports at the end goes to the same terminal, and stands alone too.
+    // The report of `count` goes to the same terminal and must be on a line of its own.
     let (_, end) = said.rsplit_once(WIPE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
 }
 
 #[test]
-fn it_is_shown_where_it_is_not_in_the_way() {
+fn progress_is_shown_only_on_a_free_foreground_terminal() {
     let Some(script) = need::command("script") else { return };
     let cases = [
         ("generate rate=20 | discard", "", true),
@@ -111,12 +111,12 @@ fn it_is_shown_where_it_is_not_in_the_way() {
             let script = &script;
             scope.spawn(move || {
                 let folder = Folder::new();
-                // With job control `&` is a process group of its own.
+                // With job control, `&` starts a separate process group.
                 let say = |ms| {
                     let typed = format!("set -m; streamline '{line}' --for {ms}ms {words}");
                     on_a_terminal(script, &folder, &typed)
                 };
-                // Long enough for one line, which comes after a second.
+                // Long enough for one line, which appears after a second.
                 let said = said_in_time(1500, say, |said| lines(said).is_empty() != shown);
                 assert_apart(&lines(&said), 1.0);
             });
@@ -125,7 +125,7 @@ fn it_is_shown_where_it_is_not_in_the_way() {
 }
 
 #[test]
-fn elsewhere_it_is_lines_for_those_who_ask() {
+fn progress_on_request_prints_lines_to_a_file() {
     let folder = Folder::new();
     let words = ["run", "generate rate=20000 | discard", "--for", "700ms"];
     let plain = folder.run(&words);
@@ -144,10 +144,10 @@ fn elsewhere_it_is_lines_for_those_who_ask() {
 }
 
 #[test]
-fn the_terminal_is_as_it_was() {
+fn progress_restores_the_terminal() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
-    // Every line turns the break of lines off and on again.
+    // Each line disables and reenables autowrap.
     let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";
     let said = on_a_terminal(&script, &folder, typed);
     assert_eq!(said.matches("\x1b[?7l").count(), said.matches("\x1b[?7h").count());

@@ -1,5 +1,5 @@
-//! Traffic that a hostile peer may send to be overlooked, or to hide others: whole lines over
-//! captures made for it.
+//! Traffic by which a hostile peer may try to evade or obscure the analysis: whole requests over
+//! generated captures.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -13,10 +13,10 @@ use testkit::traffic::Side::{Client, Server};
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const BARE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
-/// TCP-MD5 with a digest that nobody checks.
+/// TCP-MD5 option with an invalid digest.
 const SIGNED: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Returns the output of a line about a connection. Its ledger balances.
+/// Runs a request over a connection and returns its output. The ledger must balance.
 fn told(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
@@ -43,7 +43,7 @@ fn counted(report: &Value, filter: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn a_folded_line_smuggles_no_request() {
+fn folded_header_line_smuggles_no_request() {
     let folder = Folder::new();
     let hidden = "GET /hidden HTTP/1.1\r\nHost: h\r\n\r\n";
     for (fields, body, urls) in [
@@ -70,7 +70,7 @@ fn a_folded_line_smuggles_no_request() {
 }
 
 #[test]
-fn a_reset_that_the_receiver_ignores_hides_nothing() {
+fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
     let begun = || Script::begin().data(Client, GET).data(Server, OK);
     let goes_on =
@@ -91,7 +91,7 @@ fn a_reset_that_the_receiver_ignores_hides_nothing() {
 }
 
 #[test]
-fn stray_bytes_behind_a_post_leave_the_log_its_200() {
+fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
     let folder = Folder::new();
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
@@ -108,7 +108,7 @@ fn stray_bytes_behind_a_post_leave_the_log_its_200() {
 }
 
 #[test]
-fn only_a_fin_completes_a_file_without_a_length() {
+fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
     let open = || Script::begin().data(Client, GET).data(Server, BARE);
     for (number, (script, complete)) in [
@@ -137,7 +137,7 @@ fn only_a_fin_completes_a_file_without_a_length() {
 }
 
 #[test]
-fn a_head_without_its_end_is_told() {
+fn truncated_head_is_reported() {
     let folder = Folder::new();
     let script = Script::begin().data(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
     let requests = objects(&folder, &script, "| http |request json");

@@ -11,10 +11,10 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// The group in which both are, if they are started so.
+/// Group of both users, if they are started in it.
 const TEAM: u32 = 41_200;
 
-/// A folder with captures: of everybody, of a group, of alice alone.
+/// Creates a directory with captures readable by everyone, by a group, and by alice only.
 fn captures() -> Folder {
     let folder = Folder::for_everybody();
     for (name, group, mode) in
@@ -28,7 +28,7 @@ fn captures() -> Folder {
     folder
 }
 
-/// Runs a line as alice with this group, under the usual umask.
+/// Runs a request as alice in this group, with the default umask.
 fn run(folder: &Folder, group: u32, line: &str) {
     let mut shell = folder.command_of((ALICE, group), Some("/bin/sh"));
     shell.args(["-c", "umask 022; exec ./streamline -q \"$0\" < secret.pcap", line]);
@@ -45,21 +45,21 @@ fn reads(folder: &Folder, who: (u32, u32), file: &str) -> bool {
 }
 
 #[test]
-fn p6_a_file_is_for_those_who_may_read_all_that_was_joined_in_it() {
+fn p6_output_is_readable_by_readers_of_all_inputs() {
     if need::root().is_none() {
         return;
     }
     let folder = captures();
     let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
-    // The group under which alice works, what is joined, and who reads it beside her: bob, and bob
-    // as one of the group.
+    // The group of alice, the inputs, and their readers besides her: bob, and bob as a group
+    // member.
     for (at, (group, inputs, others, members)) in [
         (ALICE, "replay open.pcap + replay open.pcap", true, true),
         (ALICE, "replay open.pcap + replay secret.pcap", false, false),
         (ALICE, "replay secret.pcap + generate count=3", false, false),
         (ALICE, "replay - + generate count=3", false, false),
         (TEAM, "replay team.pcap + replay open.pcap", false, true),
-        // What alice makes outside of the group is not the group's.
+        // Files that alice creates outside the group do not belong to it.
         (ALICE, "replay team.pcap + replay open.pcap", false, false),
         (TEAM, "replay team.pcap + replay secret.pcap", false, false),
     ]
@@ -75,13 +75,13 @@ fn p6_a_file_is_for_those_who_may_read_all_that_was_joined_in_it() {
 }
 
 #[test]
-fn p6_folders_that_give_their_group_and_files_that_are_there() {
+fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     if need::root().is_none() {
         return;
     }
     let folder = captures();
     let [bob, member] = [(BOB, BOB), (BOB, TEAM)];
-    // Many files in a folder of their own, and the table of them.
+    // `files` with its index, in a directory of its own.
     run(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
     let made: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().flatten().collect();
     assert!(made.len() > 2);
@@ -89,14 +89,14 @@ fn p6_folders_that_give_their_group_and_files_that_are_there() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
     assert!(!reads(&folder, bob, "out/index.jsonl"));
-    // A folder whose group is given to what is made there: alice is in another one.
+    // A setgid directory whose group is not that of alice.
     let given = folder.path().join("given");
     fs::create_dir(&given).unwrap();
     chown(&given, Some(ALICE), Some(TEAM)).unwrap();
     fs::set_permissions(&given, Permissions::from_mode(0o2775)).unwrap();
     run(&folder, ALICE, "(replay open.pcap + replay team.pcap) | pcap given/team.pcap");
     assert!(reads(&folder, member, "given/team.pcap") && !reads(&folder, bob, "given/team.pcap"));
-    // What was there is its owner's to open: its mode stays.
+    // The mode of an existing file is its owner's choice and stays.
     File::create(folder.path().join("there.pcap")).unwrap();
     chown(folder.path().join("there.pcap"), Some(ALICE), None).unwrap();
     run(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");

@@ -1,4 +1,4 @@
-//! Records by the command: made, repeated, cut, foreign. (v10)
+//! Records on the command line: created, replayed, truncated, foreign. (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -13,7 +13,7 @@ const LINE: &str = "replay examples/web.pcap speed=200 | tcp | http | \
                     ((|exchange weblog zone=utc) + (|get files got/ per=message))";
 
 #[test]
-fn v10_a_run_is_repeated_bit_for_bit() {
+fn v10_recorded_run_replays_identically() {
     let folder = Folder::new();
     let first = folder.run(&["run", "--record=r.pcapng", LINE]);
     assert_eq!(first.status, Some(0), "{first:?}");
@@ -39,7 +39,7 @@ fn v10_a_run_is_repeated_bit_for_bit() {
 }
 
 #[test]
-fn v10_what_cannot_be_repeated_says_why() {
+fn v10_unrepeatable_record_is_refused_with_a_reason() {
     let folder = Folder::new();
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | udp | print"]);
     assert_eq!(made.status, Some(0), "{made:?}");
@@ -71,7 +71,7 @@ fn v10_what_cannot_be_repeated_says_why() {
 }
 
 #[test]
-fn v10_what_finds_no_room_in_a_record_is_told() {
+fn v10_full_record_reports_the_missing_blocks() {
     let folder = Folder::new();
     let line = "generate count=20000 size=200 | count";
     let made = folder.run(&["run", "--record=r.pcapng", "--record-bytes=1M", line]);
@@ -84,7 +84,7 @@ fn v10_what_finds_no_room_in_a_record_is_told() {
 }
 
 #[test]
-fn v10_a_line_that_does_not_begin_leaves_no_record() {
+fn v10_request_that_fails_to_start_leaves_no_record() {
     let folder = Folder::new();
     let line = "replay nothing.pcap | count";
     let failed = folder.run(&["run", "--record=r.pcapng", line]);
@@ -93,7 +93,7 @@ fn v10_a_line_that_does_not_begin_leaves_no_record() {
 }
 
 #[test]
-fn v3_v10_a_path_that_is_changed_while_it_is_recorded_is_changed_again() {
+fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate seq=yes rate=1000 | count";
@@ -125,7 +125,7 @@ fn v3_v10_a_path_that_is_changed_while_it_is_recorded_is_changed_again() {
     assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
     let told = "it was changed while it ran, and is again: insert pcap got.pcap at ip";
     assert!(again.err.contains(told), "{again:?}");
-    // A sink that came later writes into the folder of the repeated run, too.
+    // A sink inserted later writes into the directory of the replay, too.
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);
@@ -137,10 +137,10 @@ fn v3_v10_a_path_that_is_changed_while_it_is_recorded_is_changed_again() {
 }
 
 #[test]
-fn v10_a_record_of_the_first_form_is_played_and_one_of_a_later_is_refused_by_name() {
+fn v10_version_1_record_replays_and_newer_is_refused() {
     let folder = Folder::new();
-    // Made by a version that knew of no changes, by
-    // `run --record=first-form.pcapng 'generate count=5 size=60 seq=yes | udp | print'`.
+    // Made by a version without changes: `run --record=first-form.pcapng 'generate count=5 size=60
+    // seq=yes | udp | print'`.
     let first = include_bytes!("records/first-form.pcapng");
     fs::write(folder.path().join("first.pcapng"), first).unwrap();
     let again = folder.run(&["run", "--replay", "first.pcapng"]);
@@ -150,7 +150,7 @@ fn v10_a_record_of_the_first_form_is_played_and_one_of_a_later_is_refused_by_nam
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
     assert_eq!(made.status, Some(0), "{made:?}");
     let mut later = fs::read(folder.path().join("r.pcapng")).unwrap();
-    // Type and length of the head, that it is the head, and the version behind that.
+    // The type, length and identifier of the head are followed by its version.
     let section = u32::from_le_bytes(later[4..8].try_into().unwrap()) as usize;
     assert_eq!(later[section + 12..section + 16], 3_u32.to_le_bytes());
     later[section + 12] = 4;
@@ -162,7 +162,7 @@ fn v10_a_record_of_the_first_form_is_played_and_one_of_a_later_is_refused_by_nam
 }
 
 #[test]
-fn v10_a_path_that_adapts_does_not_while_it_is_recorded_and_says_so() {
+fn v10_recorded_path_does_not_adapt_and_notes_it() {
     let folder = Folder::new();
     let line = "--adapt replay examples/web.pcap | tcp | count";
     let made = folder.run(&["run", "--record=r.pcapng", line]);

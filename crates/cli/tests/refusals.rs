@@ -12,7 +12,7 @@ use testkit::need;
 
 const WEB: &str = "replay examples/web.pcap";
 
-/// A file system of 64 KB in a folder, taken away at the end.
+/// A mounted file system of 64 KB, unmounted on drop.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -38,7 +38,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_with_the_file_and_what_was_lost() {
+fn full_disk_is_reported_with_file_and_loss() {
     let folder = Folder::new();
     let Some(_disk) = SmallDisk::in_folder(&folder) else { return };
     let source = "generate count=1000 size=1000";
@@ -62,7 +62,7 @@ fn a_full_disk_is_told_with_the_file_and_what_was_lost() {
 }
 
 #[test]
-fn a_full_device_behind_every_sink_is_told() {
+fn full_device_is_reported_by_every_sink() {
     let folder = Folder::new();
     for sink in ["json", "print", "pcap -"] {
         let line = format!("streamline run -q '{WEB} | {sink}' > /dev/full");
@@ -75,13 +75,14 @@ fn a_full_device_behind_every_sink_is_told() {
     }
 }
 
-/// Runs a line as somebody who is not root, in this folder, which everybody may enter.
+/// Runs a request as an unprivileged user, in this directory, which all users may enter.
 fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
     if need_not_be_root() {
         return Some(folder.run(&["run", line]));
     }
     let setpriv = need::command("setpriv")?;
-    // The shell copies: a copy of this process could still be open in a child of another test.
+    // The shell makes the copy: a file that this process wrote could still be open in a child of
+    // another test, and could not be executed.
     let copied = format!("test -e streamline || cp '{}' .", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
     let output = Command::new(setpriv)
@@ -101,7 +102,7 @@ fn need_not_be_root() -> bool {
 }
 
 #[test]
-fn a_directory_that_may_not_be_written_is_told() {
+fn unwritable_directory_is_reported() {
     let folder = Folder::new();
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).unwrap();
@@ -121,7 +122,7 @@ fn a_directory_that_may_not_be_written_is_told() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_complaint() {
+fn closed_reader_causes_no_error_message() {
     let folder = Folder::new();
     for sink in ["json", "print payload=hex", "pcap -"] {
         let script = format!("{{ streamline 'generate | {sink}'; echo $? >&2; }} | head -c 100");
@@ -131,7 +132,7 @@ fn a_reader_that_has_seen_enough_is_no_complaint() {
 }
 
 #[test]
-fn a_link_to_a_directory_is_that_directory_and_a_link_to_nothing_is_told() {
+fn directory_link_is_followed_and_dangling_link_reported() {
     let folder = Folder::new();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("real")).unwrap();
@@ -160,7 +161,7 @@ fn a_link_to_a_directory_is_that_directory_and_a_link_to_nothing_is_told() {
 }
 
 #[test]
-fn h10_captures_of_connections_are_those_of_tcpdump() {
+fn h10_connection_captures_equal_those_of_tcpdump() {
     let folder = Folder::new();
     let ran = folder.run(&["run", &format!("{WEB} | pcap split per=connection")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -193,7 +194,8 @@ fn h10_captures_of_connections_are_those_of_tcpdump() {
     assert!(files > 5, "{files} files");
 }
 
-/// The expression for an end as files are named: `10.0.0.1.80`, `2001_db8__1.80`, `10.0.0.1`.
+/// Returns the expression for an endpoint in file names: `10.0.0.1.80`, `2001_db8__1.80`,
+/// `10.0.0.1`.
 fn of_end(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),
@@ -206,9 +208,9 @@ fn of_end(end: &str) -> String {
     }
 }
 
-/// A line in tcpdump's syntax is answered by the command that does it here.
+/// A request in tcpdump's syntax is answered with the equivalent command.
 #[test]
-fn words_for_tcpdump_are_answered_by_a_command() {
+fn tcpdump_syntax_is_answered_with_the_equivalent() {
     let folder = Folder::new();
     for (words, command) in [
         (&["-r", "examples/web.pcap", "tcp", "port", "80"][..], "bpf \"tcp port 80\" | print"),

@@ -1,4 +1,4 @@
-//! Lines that run: what comes out, what is reported, what is left behind.
+//! Runs of requests: output, reports, and remains.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -13,7 +13,7 @@ use testkit::need;
 const FIRST: &str =
     "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
 
-/// The report of a run as a value.
+/// Returns the report of a run as JSON.
 fn report(text: &str) -> Value {
     let mut lines = text.lines();
     let value = serde_json::from_str(lines.next().unwrap()).unwrap();
@@ -29,7 +29,7 @@ fn dropped(reasons: &Value) -> u64 {
     reasons.as_object().unwrap().values().map(blocks).sum()
 }
 
-/// The rules of the ledger, from the report alone.
+/// Checks the rules of the ledger from the report alone.
 fn balances(report: &Value) {
     assert_eq!(report["version"], 1);
     assert_eq!(report["balanced"], true);
@@ -48,7 +48,7 @@ fn balances(report: &Value) {
 }
 
 #[test]
-fn a1_first_light() {
+fn a1_first_request_prints_its_output() {
     let folder = Folder::new();
     let ran = folder.run(&["run", FIRST]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -63,7 +63,7 @@ fn a1_first_light() {
 }
 
 #[test]
-fn reports_do_not_mix_with_data() {
+fn report_and_data_use_separate_streams() {
     let folder = Folder::new();
     let plain = folder.run(&["run", "-q", FIRST]);
     assert_eq!(plain.err, "");
@@ -80,7 +80,7 @@ fn reports_do_not_mix_with_data() {
 }
 
 #[test]
-fn a_filter_with_copies_is_one_row_and_so_are_rings_of_one_name() {
+fn replicas_and_equal_ring_ends_are_one_row_each() {
     let folder = Folder::new();
     let line = "--parallel=3 replay examples/web.pcap | tcp | http | discard";
     let ran = folder.run(&["run", "--stats", line]);
@@ -100,7 +100,7 @@ fn a_filter_with_copies_is_one_row_and_so_are_rings_of_one_name() {
 }
 
 #[test]
-fn the_report_goes_where_it_is_asked_to() {
+fn report_option_selects_the_destination() {
     let folder = Folder::new();
     fs::write(folder.path().join("report"), "something longer than a report ".repeat(200)).unwrap();
     let line = "replay examples/web.pcap | udp | pcap udp.pcap";
@@ -115,7 +115,7 @@ fn the_report_goes_where_it_is_asked_to() {
 }
 
 #[test]
-fn v2_losses_are_warned_about_and_failures_with_no_loss() {
+fn v2_loss_is_a_warning_or_a_failure_with_no_loss() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | dport --name=again |80 count | dport --name=again";
     let ran = folder.run(&["run", line]);
@@ -134,7 +134,7 @@ fn v2_losses_are_warned_about_and_failures_with_no_loss() {
 }
 
 #[test]
-fn a_run_ends_after_a_number_of_blocks_or_a_time() {
+fn run_ends_after_count_or_time() {
     let folder = Folder::new();
     let ran = folder.run(&["run", "-c", "5", "generate | print"]);
     assert_eq!((ran.status, ran.out.lines().count()), (Some(0), 5), "{}", ran.err);
@@ -149,7 +149,7 @@ fn a_run_ends_after_a_number_of_blocks_or_a_time() {
 }
 
 #[test]
-fn a_closed_output_is_no_complaint() {
+fn closed_output_causes_no_error_message() {
     let folder = Folder::new();
     let script = "streamline 'generate | print' | head -n 3";
     let ran = common::Ran::from(folder.shell(script).output().unwrap());
@@ -158,7 +158,7 @@ fn a_closed_output_is_no_complaint() {
     let ran = common::Ran::from(folder.shell(script).output().unwrap());
     assert_eq!(ran.err, "141\n");
     for words in [&["filters"][..], &["examples"], &["explain", "generate | print"]] {
-        // The reader has closed the pipe before the command starts.
+        // The pipe is closed before the command starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         testkit::closed(&writer);
@@ -180,7 +180,7 @@ fn every_example_runs_and_balances() {
         let words = ["run", "--json", "--report=report", "-f", path.to_str().unwrap()];
         let live = fs::read_to_string(&path).unwrap().lines().any(|line| line.starts_with("rx "));
         if live {
-            // It never ends by itself, and shows what happens to pass.
+            // It never ends by itself; any passing traffic is shown.
             let Some(()) = need::net_raw() else { continue };
             let ran = folder.run(&[&words[..], &["--for", "200ms"]].concat());
             assert_eq!(ran.status, Some(0), "{}: {}", path.display(), ran.err);
@@ -199,7 +199,7 @@ fn every_example_runs_and_balances() {
 }
 
 #[test]
-fn a_panic_ends_its_path_alone_and_leaves_what_fails_again() {
+fn panic_ends_only_its_path_and_saves_a_capture() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | panics 60 | count ; replay examples/web.pcap | count";
     let ran = folder.run(&["run", line]);
@@ -223,9 +223,9 @@ fn a_panic_ends_its_path_alone_and_leaves_what_fails_again() {
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
 
-/// The build for tests loses a block where it is told to: the report must find it.
+/// The test build loses a block on request, which the report must detect.
 #[test]
-fn an_unbalanced_ledger_is_a_failure() {
+fn unbalanced_ledger_is_a_failure() {
     let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";
     for (kind, line) in
         [("call", "replay examples/web.pcap | count | discard"), ("back edge", cycle)]

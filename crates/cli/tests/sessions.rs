@@ -1,5 +1,5 @@
-//! Sessions of several filters that tell them apart, where what they give meets: no two have one
-//! number, whatever the threads and processes. (A14)
+//! Session numbers of several filters whose output meets: they are unique across threads and
+//! processes. (A14)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,7 +12,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::until;
 
-/// A folder with two captures of web traffic whose connections have the same addresses.
+/// Creates a directory with two captures of web traffic whose connections have equal addresses.
 fn folder() -> Folder {
     let folder = Folder::new();
     for (name, seed) in [("a.pcap", 19), ("b.pcap", 20)] {
@@ -21,7 +21,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// Returns the counters of a line that ends with `count`, in its order.
+/// Returns the counters of a request that ends with `count`, in its order.
 fn counted(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
@@ -34,17 +34,17 @@ fn sums(one: &[u64], other: &[u64]) -> Vec<u64> {
     one.iter().zip(other).map(|(one, other)| one + other).collect()
 }
 
-/// The blocks that `json` printed.
+/// Returns the blocks printed by `json`.
 fn blocks(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the flows of every session: the protocol and the two ends. No session has blocks of two
-/// flows.
+/// Returns the flow of every session: protocol and endpoints. Asserts that no session has blocks of
+/// two flows.
 fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
     let mut flows: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for block in blocks {
-        // Holes lie in no frame, and have no addresses.
+        // Holes belong to no frame and have no addresses.
         let framed = block["src"].is_string();
         let Some(session) = block["session"].as_u64().filter(|_| framed) else { continue };
         let end = |side: &str| format!("{} {}", block[side], block[format!("{side}_port")]);
@@ -56,7 +56,7 @@ fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 }
 
 #[test]
-fn a14_streams_of_two_tcp_filters_meet_in_one_consumer() {
+fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
     let folder = folder();
     let alone =
         |file: &str, behind: &str| counted(&folder, &format!("replay {file} | tcp | {behind}"));
@@ -78,9 +78,9 @@ fn a14_streams_of_two_tcp_filters_meet_in_one_consumer() {
 }
 
 #[test]
-fn a14_files_of_tcp_and_udp_hold_one_flow_each() {
+fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
     let folder = folder();
-    // The digests of the files, each with how many blocks are in it.
+    // Digest of each file, with the number of its blocks.
     let digests = |line: &str, into: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | files {into}")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -111,7 +111,7 @@ fn a14_files_of_tcp_and_udp_hold_one_flow_each() {
 }
 
 #[test]
-fn a14_a_lone_filter_counts_from_1_and_two_count_in_steps() {
+fn a14_single_filter_numbers_from_1_and_two_in_steps() {
     let folder = folder();
     let sessions = |line: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | json")]);
@@ -133,7 +133,7 @@ fn a14_a_lone_filter_counts_from_1_and_two_count_in_steps() {
 }
 
 #[test]
-fn a14_worker_processes_and_sandboxes_give_no_number_twice() {
+fn a14_workers_and_sandboxes_assign_unique_numbers() {
     let folder = folder();
     let sessions = |words: &[&str]| {
         let ran = folder.run(words);
@@ -157,7 +157,7 @@ fn a14_worker_processes_and_sandboxes_give_no_number_twice() {
 }
 
 #[test]
-fn a14_v10_a_record_of_two_session_filters_is_repeated_bit_for_bit() {
+fn a14_v10_record_of_two_session_filters_replays_identically() {
     let folder = folder();
     let line = "(replay a.pcap | tcp) + (replay b.pcap | (tcp + udp)) | json";
     let first = folder.run(&["run", "--record=r.pcapng", line]);
@@ -171,7 +171,7 @@ fn a14_v10_a_record_of_two_session_filters_is_repeated_bit_for_bit() {
 }
 
 #[test]
-fn a14_v3_v10_a_second_filter_that_came_is_repeated_bit_for_bit() {
+fn a14_v3_v10_inserted_session_filter_replays_identically() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=1000 size=60 flows=5 | (udp + inspect) | json";
@@ -196,11 +196,11 @@ fn a14_v3_v10_a_second_filter_that_came_is_repeated_bit_for_bit() {
     assert!(again.err.contains("it did what the recorded run did, to the block"), "{}", again.err);
 }
 
-/// Made by a version that numbered sessions per filter, by `run --record=… 'generate count=12
-/// size=60 seq=yes flows=3 | (udp + (inspect | udp)) | print'`, and of a path of that version to
-/// which a second `udp` came while it ran.
+/// Records of a version that numbered sessions per filter: one by `run --record=… 'generate
+/// count=12 size=60 seq=yes flows=3 | (udp + (inspect | udp)) | print'`, one of a path into which a
+/// second `udp` was inserted.
 #[test]
-fn a14_v10_records_of_the_second_form_are_repeated_with_their_numbers() {
+fn a14_v10_version_2_record_replays_with_its_numbers() {
     for (record, blocks) in [
         (&include_bytes!("records/second-form.pcapng")[..], 24),
         (include_bytes!("records/second-form-changed.pcapng"), 48),

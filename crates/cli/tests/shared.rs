@@ -1,5 +1,5 @@
-//! Shared mode from outside: the daemon, paths of several users, and what remains when one of them
-//! is killed. Real processes under different users.
+//! Shared mode from the outside: the daemon, paths of several users, and the state after kills.
+//! Real processes of different users.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -23,10 +23,10 @@ use testkit::{need, until};
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
 const LINE: &str = "generate rate=1000 | count";
-/// Long enough for a machine with much else to do.
-const LONG: Duration = Duration::from_secs(60);
+/// Time limit for a busy machine.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder that all users may enter, with the command in it and a place for a daemon.
+/// A directory that all users may enter, with the command and a place for a daemon.
 struct House {
     folder: Folder,
     program: PathBuf,
@@ -47,7 +47,7 @@ impl House {
         self.folder.path().join("daemon")
     }
 
-    /// The command as this user, with a folder of its own for what it leaves behind.
+    /// Builds the command as this user, with a home directory of its own.
     fn command(&self, uid: u32, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).current_dir(self.folder.path());
@@ -83,7 +83,7 @@ impl House {
         daemon
     }
 
-    /// Starts a path in the background; answers its number.
+    /// Starts a path in the background; returns its number.
     fn start(&self, uid: u32, name: &str) -> u32 {
         let ran = self.run(uid, &["start", name, LINE]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -91,14 +91,14 @@ impl House {
     }
 }
 
-/// The variable with the daemon's address for the other process.
+/// Environment variable with the daemon's address, for the other process.
 const PLACE: &str = "STREAMLINE_TEST_PLACE";
 
 fn own() -> u32 {
     sys::process::identity().0
 }
 
-/// A daemon that is ended with the test.
+/// A daemon, stopped on drop.
 struct Daemon {
     child: Child,
     place: PathBuf,
@@ -113,7 +113,7 @@ impl Daemon {
         self.list().into_iter().find(|path| path.number == number).and_then(|path| path.process)
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Stops it and waits for its end.
     fn end(mut self) -> bool {
         signal(i32::try_from(self.child.id()).unwrap(), "TERM");
         self.child.wait().unwrap().success()
@@ -126,7 +126,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// No path of a test goes on behind it.
+    /// Kills remaining paths, so that none outlives its test.
     fn drop(&mut self) {
         if let Ok(client) = Client::at(&self.place) {
             for path in client.list().unwrap_or_default() {
@@ -145,12 +145,12 @@ fn signal(process: i32, name: &str) {
 
 fn is_there(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Who has ended and was not waited for yet is not there any more.
+    // A zombie does not count.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 #[test]
-fn p1_paths_belong_to_their_users() {
+fn p1_paths_are_controlled_by_their_owner_only() {
     if need::root().is_none() {
         return;
     }
@@ -175,7 +175,7 @@ fn p1_paths_belong_to_their_users() {
         let paths = told["paths"].as_array().unwrap();
         paths.iter().find(|path| path["number"] == number).cloned().unwrap()
     };
-    // On a busy machine a path does not always answer in time.
+    // On a busy machine a path may not reply in time.
     until("it is seen to run", || {
         let own = seen(ALICE);
         own["state"] == "running" && own["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
@@ -207,7 +207,7 @@ fn p1_paths_belong_to_their_users() {
 }
 
 #[test]
-fn t10_a_path_that_is_killed_goes_and_its_daemon_and_others_stay() {
+fn t10_killed_path_is_unregistered_and_others_stay() {
     if need::root().is_none() {
         return;
     }
@@ -218,7 +218,7 @@ fn t10_a_path_that_is_killed_goes_and_its_daemon_and_others_stay() {
     signal(process, "KILL");
     until("the path has gone", || daemon.list().iter().all(|path| path.number != one));
     assert!(is_there(daemon.process(other).unwrap()));
-    // One that is stopped is told to be so, and nobody waits for it.
+    // A stopped path is reported as such, without waiting for it.
     let process = daemon.process(other).unwrap();
     signal(process, "STOP");
     let ran = house.run(BOB, &["ps"]);
@@ -229,7 +229,7 @@ fn t10_a_path_that_is_killed_goes_and_its_daemon_and_others_stay() {
 }
 
 #[test]
-fn t10_paths_outlive_their_daemon_and_register_with_the_next() {
+fn t10_paths_outlive_their_daemon_and_register_again() {
     let house = House::new();
     let daemon = house.daemon();
     let number = house.start(own(), "web");
@@ -246,13 +246,14 @@ fn t10_paths_outlive_their_daemon_and_register_with_the_next() {
 }
 
 #[test]
-fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
+fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let house = House::new();
     let daemon = house.daemon();
     let process = daemon.process(house.start(own(), "web")).unwrap();
     let packets = house.place().join("io.streamline.packets");
     let socket =
-        sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG).unwrap();
+        sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG_TIMEOUT)
+            .unwrap();
     let hear = || {
         let mut answer = vec![0; 1 << 16];
         let (length, _) = sys::descriptor::receive(&socket, &mut answer).unwrap();
@@ -260,7 +261,8 @@ fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
     };
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]).unwrap();
     assert!(hear().contains("version"));
-    // The daemon hears nothing for a while: then first of who comes, and then of who has ended.
+    // While the daemon is stopped, events accumulate; it then sees the new client before the ended
+    // one.
     let number = i32::try_from(daemon.child.id()).unwrap();
     signal(number, "STOP");
     until("the daemon stands still", || {
@@ -277,13 +279,13 @@ fn t10_what_a_path_had_is_free_when_it_has_ended_whoever_is_heard_first() {
     signal(number, "CONT");
     let told = hear();
     assert!(told.contains("\"number\""), "{told}");
-    // Its process is this one, which is not to be killed with the path.
+    // Its process is this one, which must not be killed with the path.
     drop(socket);
     until("the register is empty", || daemon.list().is_empty());
 }
 
 #[test]
-fn t12_one_user_cannot_take_all_places() {
+fn t12_one_user_cannot_occupy_all_connections() {
     if need::root().is_none() {
         return;
     }
@@ -295,7 +297,7 @@ fn t12_one_user_cannot_take_all_places() {
         testkit::copy_program(&own, &test);
     }
     let mut greedy = Command::new(test);
-    greedy.args(["--ignored", "--exact", "--nocapture", "the_greedy_client"]);
+    greedy.args(["--ignored", "--exact", "--nocapture", "greedy_client"]);
     greedy.env(PLACE, house.place()).uid(ALICE).gid(ALICE).current_dir(house.folder.path());
     let greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut greedy = Guard(greedy.spawn().unwrap());
@@ -311,19 +313,22 @@ fn t12_one_user_cannot_take_all_places() {
     drop(daemon);
 }
 
-/// Runs in a process of its own, started by the test above.
+/// Runs in a separate process started by the previous test.
 #[test]
 #[ignore = "the other process of a test"]
-fn the_greedy_client() {
+fn greedy_client() {
     let Some(place) = std::env::var_os(PLACE) else { return };
     let packets = Path::new(&place).join("io.streamline.packets");
     let mut all = Vec::new();
     let mut refused = 0;
     for _ in 0..300 {
-        let socket =
-            sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG)
-                .unwrap();
-        // Who is refused is told so, and hung up on, before it has asked.
+        let socket = sys::local_socket::connect_to(
+            &packets,
+            sys::local_socket::Framing::Packets,
+            LONG_TIMEOUT,
+        )
+        .unwrap();
+        // A rejected client is told and disconnected before its first call.
         let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
         let mut answer = [0; 4096];
         let length = sys::descriptor::receive(&socket, &mut answer).map_or(0, |(n, _)| n);
@@ -332,12 +337,12 @@ fn the_greedy_client() {
         all.push(socket);
     }
     println!("\n{refused} refused");
-    // Holds on until it is killed.
+    // Waits to be killed.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
-fn runs_are_registered_unless_they_are_embedded() {
+fn run_is_registered_unless_embedded() {
     let house = House::new();
     let daemon = house.daemon();
     let path = |words: &[&str]| {
@@ -374,21 +379,21 @@ fn runs_are_registered_unless_they_are_embedded() {
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = house.run(own(), &["set", "mine", "remove", "nothing"]);
     assert!(wrong.status == Some(1) && wrong.err.contains("runs as before"), "{wrong:?}");
-    // A mistake of the line that it would be stands at its place, in lines of its own.
+    // A mistake in the edited request is shown with its position, on lines of its own.
     let words = ["set", "mine", "replace", "eth", "with", "dport |99999999 hist"];
     let wrong = house.run(own(), &words);
     let before = "  generate rate=1000 | dport |".len();
     let place = format!("\n{}^^^^^^^^", " ".repeat(before));
     assert!(wrong.err.contains(&place) && !wrong.err.contains('\u{fffd}'), "{wrong:?}");
 
-    // Whoever follows hears how it ends.
+    // A follower receives the exit status.
     let mut follower = house.command(own(), &["attach", "mine"]);
     let mut follower =
         follower.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let stopped = house.run(own(), &["stop", "mine"]);
     assert!(stopped.status == Some(0) && stopped.err.contains("none lost"), "{stopped:?}");
     assert!(named.wait().unwrap().success());
-    // It may have come when the path had gone already; else it ends as the path did.
+    // It may arrive after the path has ended; otherwise it ends with the path.
     let followed = follower.wait().unwrap().code();
     let mut said = String::new();
     follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -400,7 +405,7 @@ fn runs_are_registered_unless_they_are_embedded() {
 }
 
 #[test]
-fn v9_a_line_of_ones_own_looks_into_the_past_of_a_path() {
+fn v9_tap_starts_in_the_past_of_a_path() {
     let house = House::new();
     let daemon = house.daemon();
     let line = "generate seq=yes rate=2000 | count";
@@ -413,7 +418,7 @@ fn v9_a_line_of_ones_own_looks_into_the_past_of_a_path() {
         path.count().unwrap().sources.first().map_or(0, |source| source.given.blocks)
     };
     until("some have come", || given() > 200);
-    // The line ends the tap when it has what it wants.
+    // The request ends the tap when its count is reached.
     let words = ["tap", "past", "--from=block:100", "pcap seen.pcap"];
     let mut tap = house.command(own(), &words);
     let mut tap = tap.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -446,23 +451,23 @@ fn v9_a_line_of_ones_own_looks_into_the_past_of_a_path() {
 }
 
 #[test]
-fn a_service_manager_hands_sockets_over_and_is_told() {
+fn service_manager_passes_sockets_and_is_notified() {
     let house = House::new();
     let place = house.place();
     fs::create_dir(&place).unwrap();
     let stream = UnixListener::bind(place.join("io.streamline")).unwrap();
     let manager = house.folder.path().join("notify");
     let notified = UnixDatagram::bind(&manager).unwrap();
-    notified.set_read_timeout(Some(LONG)).unwrap();
+    notified.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     let mut command = Command::new("sh");
     let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; \
                   exec \"$0\" daemon --socket \"$1\"";
     command.args(["-c", script]).arg(&house.program).arg(&place);
     house.tame(&mut command, own());
     command.env("NOTIFY_SOCKET", &manager).stdout(Stdio::null()).stderr(Stdio::null());
-    // A call that waits before there is anybody to answer it.
+    // A call sent before any process accepts it.
     let mut early = UnixStream::connect(place.join("io.streamline")).unwrap();
-    early.set_read_timeout(Some(LONG)).unwrap();
+    early.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();
     let child = command.stdin(Stdio::from(OwnedFd::from(stream))).spawn().unwrap();
     let mut child = Guard(child);
@@ -482,10 +487,10 @@ fn a_service_manager_hands_sockets_over_and_is_told() {
     assert!(!place.join("lock").exists());
 }
 
-/// Measures the time from `kill -9` of a path's process until it has left the registry.
+/// Measures the time from `kill -9` of a path's process until the path is unregistered.
 #[test]
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
-fn t10_how_soon_a_killed_path_is_gone() {
+fn t10_killed_path_leaves_the_registry_in_time() {
     let house = House::new();
     let daemon = house.daemon();
     let mut times = Vec::new();
@@ -504,10 +509,10 @@ fn t10_how_soon_a_killed_path_is_gone() {
     assert!(times[19] < Duration::from_millis(100), "{times:?}");
 }
 
-/// 10^5 connections that come and go, and the daemon is as it was.
+/// Opens and closes 10^5 connections; the daemon is unchanged afterwards.
 #[test]
 #[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
-fn t8_a_hundred_thousand_connections_change_nothing() {
+fn t8_hundred_thousand_connections_leave_no_trace() {
     let house = House::new();
     let daemon = house.daemon();
     let open = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
@@ -515,7 +520,8 @@ fn t8_a_hundred_thousand_connections_change_nothing() {
     let packets = daemon.place.join("io.streamline.packets");
     for number in 0..100_000 {
         let form = sys::local_socket::Framing::Packets;
-        let socket = sys::local_socket::connect_to(Path::new(&packets), form, LONG).unwrap();
+        let socket =
+            sys::local_socket::connect_to(Path::new(&packets), form, LONG_TIMEOUT).unwrap();
         if number % 3 == 0 {
             let _ = sys::descriptor::send(&socket, b"{\"method\":", &[]);
         }

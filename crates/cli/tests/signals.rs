@@ -1,4 +1,4 @@
-//! ^C: the first lets the path drain, the second ends the process and the programs that it started.
+//! ^C: the first one drains the path, the second one ends the process and the programs it started.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -19,7 +19,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until this holds; panics if the child ends before.
+/// Waits until the condition holds; panics if the child ends first.
 fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::until(what, || {
         let holds = holds(child.id());
@@ -28,7 +28,7 @@ fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     });
 }
 
-/// Sends the signal again, as often as it is taken for the first one, until the process ends.
+/// Repeats the signal, as long as it is counted as the first one, until the process ends.
 fn again(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
     testkit::until("the second signal ends it", || {
@@ -41,7 +41,7 @@ fn again(child: &mut Child, name: &str) -> Option<i32> {
     ended.unwrap().code()
 }
 
-/// Returns true if one of its threads is a space.
+/// Returns true if one of the process's threads is a space.
 fn runs(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
@@ -56,7 +56,7 @@ fn delivered(process: u32) -> bool {
 }
 
 #[test]
-fn the_first_signal_drains() {
+fn first_signal_drains_the_path() {
     for name in ["INT", "TERM"] {
         let folder = Folder::new();
         let mut child = start(&folder, "generate | count");
@@ -69,10 +69,10 @@ fn the_first_signal_drains() {
     }
 }
 
-/// `timeout` sends its signal to the process, and at once to its group.
+/// `timeout` signals the process and, immediately afterwards, its group.
 #[test]
-fn a_signal_that_comes_twice_at_once_is_one() {
-    // On a machine with much else to do they may come so late after each other that they are two.
+fn duplicated_signal_counts_once() {
+    // On a busy machine the two may arrive far enough apart to count as two.
     testkit::until("signals that come at once are one", || {
         let folder = Folder::new();
         let mut child = start(&folder, "generate | count");
@@ -89,10 +89,10 @@ fn a_signal_that_comes_twice_at_once_is_one() {
 }
 
 #[test]
-fn the_second_signal_ends_what_cannot_drain() {
+fn second_signal_ends_a_blocked_sink() {
     let folder = Folder::new();
     let mut child = start(&folder, "generate | print");
-    // It writes, and nobody reads on: soon the pipe is full, and the sink waits for ever.
+    // The pipe fills because it has no reader, and the sink blocks forever.
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     signal(&child, "INT");
@@ -102,7 +102,7 @@ fn the_second_signal_ends_what_cannot_drain() {
 }
 
 #[test]
-fn the_first_signal_lets_programs_finish() {
+fn first_signal_lets_programs_finish() {
     let folder = Folder::new();
     let mut child =
         start(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
@@ -115,7 +115,7 @@ fn the_first_signal_lets_programs_finish() {
 }
 
 #[test]
-fn the_second_signal_kills_programs_and_whatever_they_started() {
+fn second_signal_kills_programs_and_their_children() {
     let folder = Folder::new();
     let pids = folder.path().join("pids");
     let script = "trap '' INT TERM; sleep 1000 & echo $$ $! > new; mv new pids; wait";

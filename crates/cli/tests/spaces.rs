@@ -1,5 +1,5 @@
-//! `streamline spaces`: what each space has, told by itself; and orders to it. What is told is
-//! compared with what the kernel says of the same threads and processes.
+//! `streamline spaces` and pinning: what spaces report is compared with the kernel's view of the
+//! same threads and processes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -20,14 +20,14 @@ fn told(folder: &Folder, path: &str) -> Value {
     all["paths"][0].clone()
 }
 
-/// A space of a path, by a filter that stands there.
+/// Returns the space that runs a filter.
 fn space(path: &Value, filter: &str) -> Value {
     let all = path["spaces"].as_array().unwrap();
     let has = |space: &&Value| space["filters"].as_array().unwrap().iter().any(|f| f == filter);
     all.iter().find(has).unwrap_or_else(|| panic!("{filter} is nowhere: {path}")).clone()
 }
 
-/// A line of what the kernel says of a thread or a process.
+/// Returns a line of the kernel's status of a thread or process.
 fn status(space: &Value, name: &str) -> String {
     let process = &space["process"];
     let thread = space["thread"].as_u64().map_or_else(String::new, |id| format!("/task/{id}"));
@@ -36,7 +36,7 @@ fn status(space: &Value, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// The processors on which a space may run, as it tells, which is what the kernel says.
+/// Returns the reported processors of a space, after comparison with the kernel's.
 fn processors(space: &Value) -> Vec<u64> {
     let told = space["processors"].as_array().unwrap();
     let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
@@ -53,12 +53,12 @@ fn set(folder: &Folder, words: &[&str]) -> Ran {
     folder.run(&[&["set"], words].concat())
 }
 
-/// A thread, one that writes files, a filter apart, and a program.
+/// A thread, a thread that writes files, a sandboxed filter, and a program.
 const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all discard) + \
                     exec 'cat >/dev/null' + pcap all.pcap";
 
 #[test]
-fn j2_each_space_tells_what_it_has() {
+fn j2_spaces_lists_filters_usage_and_rings() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _run = folder.begin_as("all", LINE);
@@ -73,7 +73,7 @@ fn j2_each_space_tells_what_it_has() {
     let (apart, program) = (space(&path, "dport"), space(&path, "exec"));
     for thread in [&first, &files] {
         assert_eq!((&thread["kind"], &thread["process"]), (&"thread".into(), &runner.into()));
-        // The thread has the name of its space, as the kernel cuts it.
+        // The thread has the name of its space, truncated by the kernel.
         assert_eq!(thread["name"], status(thread, "Name:"), "{thread}");
         assert!(thread["memory"].as_u64().unwrap() > 0, "{thread}");
     }
@@ -85,7 +85,7 @@ fn j2_each_space_tells_what_it_has() {
     assert_ne!(apart["process"], program["process"]);
     let all = [first, files, apart, program];
     all.iter().for_each(|space| drop(processors(space)));
-    // What joins them: each edge that leaves a space, with what was put and taken.
+    // Every edge that leaves a space is listed, with the blocks put in and taken out.
     let rings = path["rings"].as_array().unwrap();
     let joins = |from: &str, to: &str| {
         let ends = |ring: &&Value| ring["from"][1] == from && ring["to"][1] == to;
@@ -100,7 +100,7 @@ fn j2_each_space_tells_what_it_has() {
     let both = ["exec", "pcap"].map(|to| &joins("generate", to)["counted"]["put"]);
     assert_eq!(both[0], both[1], "each gets all: {path}");
     assert_eq!(joins("dport", "discard")["from"][0], all[2]["name"]);
-    // For people: a row for each.
+    // As text: one row each.
     let page = folder.run(&["spaces"]).out;
     for space in &all {
         let number = space["thread"].as_u64().or_else(|| space["process"].as_u64()).unwrap();
@@ -110,7 +110,7 @@ fn j2_each_space_tells_what_it_has() {
 }
 
 #[test]
-fn j2_copies_are_spaces_too() {
+fn j2_spaces_lists_replicas() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
@@ -126,10 +126,10 @@ fn j2_copies_are_spaces_too() {
 }
 
 #[test]
-fn j3_a_program_that_stands_still_is_told_and_is_ordered_all_the_same() {
+fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    // The program takes nothing until it is let go on: the thread before it never answers.
+    // The stopped program reads nothing, so the thread in front of it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
     let _run = folder.begin_as("stuck", line);
     let mut path = Value::Null;
@@ -148,13 +148,13 @@ fn j3_a_program_that_stands_still_is_told_and_is_ordered_all_the_same() {
 }
 
 #[test]
-fn j3_a_thread_that_is_held_up_says_by_which_ring() {
+fn j3_blocked_thread_reports_the_full_ring() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(made.unwrap().success());
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
-    // Whoever opens the other end and reads nothing holds up the sink, and that its source.
+    // A reader that opens the pipe but reads nothing blocks the sink, which blocks its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.lists("full");
     let mut path = Value::Null;
@@ -176,7 +176,7 @@ fn j3_a_thread_that_is_held_up_says_by_which_ring() {
 }
 
 #[test]
-fn j4_a_space_keeps_to_the_processor_that_it_is_told() {
+fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _run = folder.begin_as("all", LINE);
@@ -184,7 +184,8 @@ fn j4_a_space_keeps_to_the_processor_that_it_is_told() {
     let any = processors(&space(&before, "generate"));
     let last = any.last().unwrap().to_string();
     let keeps = |filter: &str| processors(&space(&told(&folder, "all"), filter));
-    // By its name, and by that of a node in it: a thread, a filter apart, a program.
+    // By the space's name, and by that of one of its nodes: a thread, a sandboxed filter, a
+    // program.
     let first = space(&before, "generate")["name"].as_str().unwrap().to_owned();
     for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
         let pinned = set(&folder, &["all", "pin", named, &last]);
@@ -207,7 +208,7 @@ fn j4_a_space_keeps_to_the_processor_that_it_is_told() {
 }
 
 #[test]
-fn j4_a_pinned_space_stays_where_it_is_while_its_line_changes() {
+fn j4_pinned_space_stays_pinned_through_a_change() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
@@ -226,7 +227,7 @@ fn j4_a_pinned_space_stays_where_it_is_while_its_line_changes() {
 }
 
 #[test]
-fn j4_an_engine_keeps_to_another_processor() {
+fn j4_worker_process_can_be_pinned_elsewhere() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--engines=2 generate rate=1000 | dport |all discard";
@@ -244,7 +245,7 @@ fn j4_an_engine_keeps_to_another_processor() {
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     let after = engines();
     assert_eq!((processors(&after[0]), processors(&after[1])), (first.clone(), first), "{last:?}");
-    // Its threads with it.
+    // All its threads are pinned.
     for entry in fs::read_dir(format!("/proc/{}/task", after[1]["process"])).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path().join("status")).unwrap();
         let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -256,7 +257,7 @@ const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
 
 #[test]
-fn j2_j4_users_see_and_order_their_own_spaces_alone() {
+fn j2_j4_users_list_and_pin_only_their_own_spaces() {
     if need::root().is_none() {
         return;
     }

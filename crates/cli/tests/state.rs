@@ -1,19 +1,19 @@
-//! `state=NAME` and `streamline state`: what filters know, seen by others while the path runs.
-//! [Th §5.3.3], FEATURES M3
+//! `state=NAME` and `streamline state`: the state of filters as others observe it while the path
+//! runs. [Th §5.3.3], FEATURES M3
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
 use common::{Folder, Ran};
-use engine::seen::Reader;
+use engine::published::TableReader;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Stdio};
 use testkit::{need, wait};
 
-/// A path that reads a capture from its input, and has what it needs to go on or to end.
+/// A path that reads a capture from its standard input, and the means to continue or end it.
 struct Fed {
     child: Child,
     input: Option<ChildStdin>,
@@ -46,16 +46,16 @@ fn named(of: &str) -> String {
     format!("cli-{}-{of}", std::process::id())
 }
 
-fn opened(name: &str) -> Reader {
+fn opened(name: &str) -> TableReader {
     let mut reader = None;
     wait::until("the name", || {
-        reader = Reader::open(name).ok();
+        reader = TableReader::open(name).ok();
         reader.is_some()
     });
     reader.unwrap()
 }
 
-/// Returns its `--json` output.
+/// Returns the `--json` output.
 fn told(folder: &Folder, name: &str) -> Value {
     let ran = folder.run(&["state", name, "--json"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -67,7 +67,7 @@ fn node<'r>(report: &'r Value, name: &str) -> &'r Value {
     nodes.iter().find(|node| node["name"] == name).unwrap()
 }
 
-/// A capture of frames of 60 bytes: its head, and what each frame is in it.
+/// Builds a capture of 60-byte frames; returns its header and its frames.
 fn capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let head: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
@@ -80,7 +80,7 @@ fn capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn m3_what_is_seen_is_what_the_ledger_tells() {
+fn m3_published_state_equals_the_ledger() {
     let (folder, name) = (Folder::new(), named("count"));
     let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
     let mut path = Fed::start(&folder, &line);
@@ -90,9 +90,9 @@ fn m3_what_is_seen_is_what_the_ledger_tells() {
     for round in 1..=4 {
         path.feed(&frames);
         let all = vec![vec![100 * round, 6000 * round, 0]];
-        wait::until("what came", || reader.look().rows == all);
-        assert!(reader.look().whole);
-        assert_eq!(sample.look().rows, [[300 * round]]);
+        wait::until("what came", || reader.snapshot().rows == all);
+        assert!(reader.snapshot().whole);
+        assert_eq!(sample.snapshot().rows, [[300 * round]]);
         let told = told(&folder, &name);
         assert_eq!((&told["rows"][0][0], &told["whole"]), (&(100 * round).into(), &true.into()));
         assert_eq!(
@@ -111,7 +111,7 @@ fn m3_what_is_seen_is_what_the_ledger_tells() {
         (&report["balanced"], &node(&report, "sample")["taken"]["blocks"]),
         (&true.into(), &1200.into())
     );
-    let look = reader.look();
+    let look = reader.snapshot();
     assert_eq!((look.rows, look.ended), (vec![vec![400, 24_000, 0]], true), "as it was at the end");
     let gone = folder.run(&["state", &name]);
     assert_eq!(gone.status, Some(3), "{}", gone.err);
@@ -119,27 +119,28 @@ fn m3_what_is_seen_is_what_the_ledger_tells() {
 }
 
 #[test]
-fn m3_every_session_is_a_row() {
+fn m3_published_state_has_a_row_per_session() {
     let (folder, name) = (Folder::new(), named("tcp"));
-    // One ends by a reset, which counts once nobody has gone on for `gap`, by the capture's clock.
+    // One connection ends by a reset, which counts after `gap` without further data, in capture
+    // time.
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = Fed::start(&folder, &line);
     let (reader, http) = (opened(&name), opened(&format!("{name}-h")));
     path.feed(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
     wait::until("seven connections, all closed", || {
-        let closed = reader.look().rows.iter().filter(|row| row[7] == 1).count();
+        let closed = reader.snapshot().rows.iter().filter(|row| row[7] == 1).count();
         closed == 7
     });
     let names: Vec<&str> =
         reader.shape().columns.iter().map(|column| column.name.as_str()).collect();
     assert_eq!(names[..4], ["session", "port", "client_bytes", "server_bytes"]);
-    let look = reader.look();
+    let look = reader.snapshot();
     let sum = |column: usize| look.rows.iter().map(|row| row[column]).sum::<u64>();
     let given = sum(2) + sum(3);
     assert_eq!(look.rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
-    // Connections that are over are no sessions of `http` any more.
-    wait::until("no exchange", || http.look().rows.is_empty());
+    // Closed connections are no longer sessions of `http`.
+    wait::until("no exchange", || http.snapshot().rows.is_empty());
     let report = path.ends(&folder);
     assert_eq!(report["balanced"], true);
     assert_eq!(node(&report, "tcp")["counters"]["new sessions"], 7);
@@ -148,7 +149,7 @@ fn m3_every_session_is_a_row() {
 }
 
 #[test]
-fn m3_whoever_may_looks_and_sees_the_end_of_who_was_killed() {
+fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let Some(()) = need::root() else { return };
     let (folder, name) = (Folder::new(), named("killed"));
     let line = "generate rate=1000";
@@ -156,7 +157,7 @@ fn m3_whoever_may_looks_and_sees_the_end_of_who_was_killed() {
         format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
     let mut path = Fed::start(&folder, &line);
     let reader = opened(&name);
-    wait::until("blocks", || reader.look().rows.first().is_some_and(|row| row[0] > 0));
+    wait::until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let stranger = |words: &[&str]| {
         let mut command = folder.streamline(words);
         Ran::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
@@ -182,13 +183,13 @@ fn m3_whoever_may_looks_and_sees_the_end_of_who_was_killed() {
     assert_eq!(followed.status, Some(0), "{}", followed.err);
     let last: Value = serde_json::from_str(&last).unwrap();
     assert_eq!(last["ended"], true, "{last}");
-    let look = reader.look();
+    let look = reader.snapshot();
     assert!(look.ended && look.rows.len() + look.torn == 1, "{look:?}");
     assert_eq!(folder.run(&["state", &name]).status, Some(3), "the name is free");
 }
 
 #[test]
-fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
+fn m3_inaccessible_state_is_refused_with_a_reason() {
     let folder = Folder::new();
     let refused = |line: &str, why: &str| {
         let ran = folder.run(&["check", line]);
@@ -217,20 +218,20 @@ fn m3_what_cannot_be_seen_is_refused_with_its_reason() {
     first.child.wait().unwrap();
 }
 
-/// A filter with published state runs in a thread without replicas, although the kernel could run
+/// A filter with published state runs in a thread without replicas, even if the kernel could run
 /// it; the plan says so.
 #[test]
-fn m3_what_is_seen_stays_in_a_thread() {
+fn m3_filter_with_published_state_stays_in_a_thread() {
     let folder = Folder::new();
     let ran = folder.run(&["explain", "rx lo | udp | dport |53 count state=web | discard"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let text = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("what it knows is seen as `web` (mode 600)"), "{}", ran.out);
+    assert!(text.contains("its state is published as `web` (mode 600)"), "{}", ran.out);
     assert!(!text.contains("count kernel"), "{}", ran.out);
 }
 
 #[test]
-fn m3_a_filter_that_stands_in_two_places_by_its_mark_has_one_state() {
+fn m3_filter_shared_by_its_label_has_one_state() {
     let folder = Folder::new();
     let name = format!("m3-mark-{}", std::process::id());
     let line = format!(
@@ -240,7 +241,7 @@ fn m3_a_filter_that_stands_in_two_places_by_its_mark_has_one_state() {
     let ran = folder.run(&["run", "-q", "--stats", &line]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.err.contains("15 blocks, 960 bytes"), "ten and five: {}", ran.err);
-    // One bucket for what comes from both: it is full after the first block.
+    // Both branches share one token bucket, which is exhausted after the first block.
     let line = "generate count=100 | (ratelimit 1 per=1h --name=U | count) + \
                 (sample every=2 | ratelimit --name=U | drop)";
     let ran = folder.run(&["run", "-q", "--stats", line]);

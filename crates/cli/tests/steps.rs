@@ -1,6 +1,6 @@
-//! Processes that are killed in front of each step, a daemon that is started again, limits of the
-//! machine, and wishes that contradict each other: whoever goes on goes on, what is free is free at
-//! once, and who gets nothing reads why. Real processes (docs/book/decisions/0029-steps.md).
+//! Processes killed before each resource step, restarted daemons, exhausted resources, and
+//! conflicting commands: survivors continue, resources are free at once, and each refusal states
+//! its reason. Real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,12 +21,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::until;
 
-/// A folder with a place for a daemon.
-pub(crate) struct House {
+/// A directory with a place for a daemon.
+pub(crate) struct Fixture {
     pub(crate) folder: Folder,
 }
 
-impl House {
+impl Fixture {
     pub(crate) fn new() -> Self {
         Self { folder: Folder::new() }
     }
@@ -35,12 +35,12 @@ impl House {
         self.folder.path().join("daemon")
     }
 
-    /// The command, which finds our daemon, in silence.
+    /// Builds the command, which finds this daemon, with its output discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.tamed(self.folder.streamline(words))
     }
 
-    /// A command that finds our daemon, in silence.
+    /// Builds a program that finds this daemon, with its output discarded.
     pub(crate) fn tamed(&self, mut command: Command) -> Command {
         command.env("STREAMLINE_DAEMON", self.place()).env("XDG_STATE_HOME", self.folder.path());
         command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS").env("NO_COLOR", "1");
@@ -57,7 +57,7 @@ impl House {
         Ran::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
     }
 
-    /// The words that start a daemon here.
+    /// Returns the arguments that start a daemon here.
     pub(crate) fn daemon_words(&self) -> Vec<String> {
         let place = self.place().to_str().unwrap().to_owned();
         ["daemon", "--socket", &place].map(str::to_owned).into()
@@ -84,7 +84,7 @@ impl House {
         Some(counters.sources.iter().map(|source| source.given.blocks).sum())
     }
 
-    /// Waits until a path counts on.
+    /// Waits until the counters of a path advance.
     pub(crate) fn goes_on(&self, name: &str) {
         let mut first = None;
         until(&format!("`{name}` goes on"), || match (first, self.counted(name)) {

@@ -1,7 +1,7 @@
-//! Sessions of a shell as text: what is typed, what comes back, and the status if it is not 0.
+//! Shell sessions as text: commands, their output, and the status if it is not 0.
 //!
-//! A line that begins with `$ ` is given to `sh` in a folder with `examples`; what follows up to
-//! the next is what both outputs said. `UPDATE=1` writes the answers anew.
+//! A line that starts with `$ ` is run by `sh` in a directory with `examples`; the lines up to the
+//! next command are the expected output on both streams. `UPDATE=1` rewrites them.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,7 +11,7 @@ use common::Folder;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Returns the output of a shell for a line, and its status.
+/// Returns the output of a shell command, and its status.
 fn said(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();
@@ -22,7 +22,7 @@ fn said(folder: &Folder, typed: &str) -> String {
     said.lines().map(|line| format!("{}\n", uncounted(line.trim_end()))).collect()
 }
 
-/// The line without the number of all filters, which changes with every new one.
+/// Removes the number of filters from a line, since it changes with every new filter.
 fn uncounted(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {
@@ -34,7 +34,7 @@ fn uncounted(line: &str) -> String {
 }
 
 #[test]
-fn the_command_says_what_it_said() {
+fn transcripts_match_the_output() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
     let mut found = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

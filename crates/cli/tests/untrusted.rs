@@ -1,4 +1,4 @@
-//! `untrusted=yes`: a filter in a process of its own that may do nothing, honest and hostile ones.
+//! `untrusted=yes`: honest and hostile filters in sandboxed processes.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,11 +7,11 @@ mod common;
 use common::{Folder, Ran};
 use serde_json::Value;
 
-/// Blocks that every line here makes.
+/// Number of blocks that each request generates.
 const MADE: u64 = 5000;
 
-/// Runs a hostile filter beside an honest branch; answers how it was told, after all that must hold
-/// whatever it did.
+/// Runs a hostile filter beside an honest branch, checks the invariants that hold for any filter,
+/// and returns the error message.
 fn ran(deed: &str) -> Ran {
     let folder = Folder::new();
     let line = format!(
@@ -45,7 +45,7 @@ fn says(deed: &str, what: &[&str]) {
 }
 
 #[test]
-fn j5_a_filter_apart_gives_what_it_gives_at_home() {
+fn j5_sandboxed_filter_output_equals_in_process_output() {
     let folder = Folder::new();
     let lines = [
         ("replay examples/web.pcap | tcp", "|http http | print"),
@@ -64,7 +64,7 @@ fn j5_a_filter_apart_gives_what_it_gives_at_home() {
         assert_eq!((apart.status, &apart.out), (home.status, &home.out), "{}", apart.err);
         assert!(!home.out.is_empty(), "{before} {behind}: {}", home.err);
     }
-    // Frames come back whole, whatever is in view.
+    // Whole frames come back, whatever part is in view.
     for (name, option) in [("home", ""), ("apart", " untrusted=yes")] {
         let line = format!("replay examples/web.pcap | tcp{option} |http pcap {name}");
         let ran = folder.run(&[&line]);
@@ -75,7 +75,7 @@ fn j5_a_filter_apart_gives_what_it_gives_at_home() {
 }
 
 #[test]
-fn j5_a_filter_that_asks_the_kernel_for_more_ends_alone() {
+fn j5_filter_with_forbidden_syscall_ends_alone() {
     for (deed, call) in [
         ("open", "openat"),
         ("connect", "socket"),
@@ -87,13 +87,13 @@ fn j5_a_filter_that_asks_the_kernel_for_more_ends_alone() {
     ] {
         says(deed, &[&format!("was ended because it asked the kernel for `{call}`, system call")]);
     }
-    // What the C library asks for first differs.
+    // The first forbidden call differs among C libraries.
     says("thread", &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"]);
     says("setuid", &["was ended because it asked the kernel for system call"]);
 }
 
 #[test]
-fn j5_a_filter_that_dies_ends_alone() {
+fn j5_filter_that_dies_ends_alone() {
     says("segment", &["was ended by signal 11 (SIGSEGV)"]);
     says("abort", &["was ended by signal 6 (SIGABRT)"]);
     says("exit", &["ended by itself before its blocks did"]);
@@ -102,29 +102,29 @@ fn j5_a_filter_that_dies_ends_alone() {
 }
 
 #[test]
-fn j5_a_filter_that_lies_about_its_rings_ends_alone() {
-    // What it may only read it cannot make writable; what it writes is checked.
+fn j5_filter_with_forged_ring_positions_ends_alone() {
+    // It cannot make read-only memory writable, and what it writes is checked.
     says("ring", &["was ended by signal 11 (SIGSEGV)"]);
-    // Then it hangs, and may be ended for that if nobody had to look at what it wrote.
+    // It then hangs, and may be ended for that if its writes were not yet examined.
     let hangs = "did not get on for 2 s";
     says("spoof", &["was ended because it lied about what it wrote", hangs]);
     says("cursor", &["was ended because it lied about what it read", hangs]);
 }
 
 #[test]
-fn j5_a_filter_that_does_not_get_on_ends_alone() {
+fn j5_filter_without_progress_ends_alone() {
     says("hang", &["did not get on for 2 s of processor time, and was ended"]);
     says("flood", &["did not get on for 2 s", "rang without end"]);
 }
 
 #[test]
 #[ignore = "waits 20 s: cargo test -p streamline-cli --test untrusted -- --ignored"]
-fn j5_a_filter_that_sleeps_ends_alone() {
+fn j5_filter_that_sleeps_ends_alone() {
     says("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
 }
 
 #[test]
-fn j5_where_a_filter_cannot_be_apart_is_said_before_anything_runs() {
+fn j5_unsandboxable_filter_is_refused_before_the_start() {
     let folder = Folder::new();
     for (line, told) in [
         ("generate | count untrusted=yes", "its report would stay in a process that ends with it"),

@@ -1,6 +1,6 @@
-//! `weblog` against a web server: what nginx 1.22 logged while `tcpdump` captured, of 100 requests
-//! over IPv4 and IPv6, on connections of their own and on persistent ones, with what a log must
-//! escape in paths and names of programs. It ran in the zone that the test names.
+//! `weblog` compared with the log of a web server: nginx 1.22, captured by `tcpdump`, for 100
+//! requests over IPv4 and IPv6, on separate and persistent connections, with paths and program
+//! names that need escaping. The test names the server's time zone.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -18,7 +18,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
-/// Runs a line over the capture.
+/// Runs a request over the capture.
 fn told(folder: &Folder, rest: &str) -> Ran {
     let line = format!("replay {} | tcp | http {rest}", file("nginx.pcap").display());
     Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", ZONE).output().unwrap())
@@ -31,7 +31,7 @@ fn sorted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn v22_lines_are_those_of_the_server() {
+fn v22_log_lines_equal_those_of_the_server() {
     let folder = Folder::new();
     let expected = std::fs::read_to_string(file("access.log")).unwrap();
     let ran = told(&folder, "|exchange weblog");
@@ -44,7 +44,7 @@ fn v22_lines_are_those_of_the_server() {
 }
 
 #[test]
-fn objects_and_messages_say_the_same() {
+fn json_and_weblog_agree() {
     let folder = Folder::new();
     let values = |text: &str| -> Vec<Value> {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -69,7 +69,7 @@ fn objects_and_messages_say_the_same() {
 }
 
 #[test]
-fn the_index_of_files_tells_the_same_messages() {
+fn index_of_files_lists_the_same_messages() {
     let folder = Folder::new();
     let ran = told(&folder, "emit=body |response files out");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -92,7 +92,7 @@ fn the_index_of_files_tells_the_same_messages() {
     assert!((10..50).contains(&empty), "answers without bodies: {empty}");
 }
 
-/// The digests that `sha256sum` finds for the files of a folder, sorted.
+/// Returns the digests of the files in a directory, as `sha256sum` computes them, sorted.
 fn digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
     let ran = Ran::from(folder.shell(&script).output().unwrap());
@@ -100,7 +100,7 @@ fn digests(folder: &Folder, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn bodies_are_the_objects_that_tshark_exports() {
+fn bodies_equal_the_objects_exported_by_tshark() {
     let folder = Folder::new();
     let ran = told(&folder, "emit=body | files out");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -122,7 +122,7 @@ fn bodies_are_the_objects_that_tshark_exports() {
 }
 
 #[test]
-fn blocks_that_are_no_exchange_name_the_way_out() {
+fn non_exchange_input_is_answered_with_a_remedy() {
     let folder = Folder::new();
     let line = format!("replay {} | tcp | http | weblog", file("nginx.pcap").display());
     let ran = folder.run(&["run", "--stats", &line]);

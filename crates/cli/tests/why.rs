@@ -1,4 +1,4 @@
-//! `streamline why`: what became of a flow. (v12)
+//! `streamline why`: tracing a flow. (v12)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,7 +7,7 @@ mod common;
 use common::Folder;
 use serde_json::Value;
 
-/// The nodes that the command tells of.
+/// Returns the traced nodes.
 fn asked(folder: &Folder, words: &[&str]) -> Vec<Value> {
     let ran = folder.run(&[&["why", "--json"], words].concat());
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -21,7 +21,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn v12_one_connection_among_others() {
+fn v12_trace_of_one_connection_ignores_others() {
     let folder = Folder::new();
     let line = "tcp | http |get files got/ per=message";
     let whole = "replay examples/web.pcap | tcp | http |get files got/ per=message";
@@ -39,7 +39,7 @@ fn v12_one_connection_among_others() {
         };
         format!("tcp and {} and {}", end(ends.0), end(ends.1))
     };
-    // The judge is another door: the expression by itself.
+    // The reference is a run with the same expression as its filter.
     let text = format!("replay examples/web.pcap | bpf \"{expression}\" | print");
     let packets = folder.run(&[&*text, "-q"]).out.lines().count() as u64;
     assert!(packets > 5, "{text}");
@@ -64,7 +64,7 @@ fn v12_one_connection_among_others() {
 }
 
 #[test]
-fn v12_drops_and_waits_have_reasons() {
+fn v12_trace_has_reasons_for_drops_and_waits() {
     let folder = Folder::new();
     let nodes = asked(&folder, &["port 53", "examples/web.pcap", "tcp | discard"]);
     let (source, tcp) = (&nodes[0], &nodes[1]);
@@ -88,7 +88,7 @@ fn v12_drops_and_waits_have_reasons() {
 }
 
 #[test]
-fn v12_what_cannot_be_asked_says_why() {
+fn v12_untraceable_run_is_refused_with_a_reason() {
     let folder = Folder::new();
     let none = folder.run(&["why", "tcp port 9", "examples/web.pcap", "count"]);
     assert_eq!(none.status, Some(3), "{none:?}");

@@ -1,23 +1,28 @@
-//! A stream that is poured into a pipe again, by a process of its own: for readers who fork,
-//! replace themselves or wait for several descriptors while they have a ring.
+//! The adapter: a process that drains a ring into a new pipe, for readers that fork, exec or wait
+//! for several descriptors while they have a ring.
+//! The adapter owns the reading end of the old pipe and the ring, and reads both in the order that
+//! every reader keeps (`reading`). It writes into a new pipe, which replaces the old one in every
+//! descriptor of the program. No process can wait for the adapter (it has no exit signal, and its
+//! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
+//! the new pipe has no reader; then the writer of the stream finds that its reader is gone.
 //!
-//! The process that pours has the reading end of the old pipe and the ring, takes from them in the
-//! order in which any reader does (`reading`), and writes into a new pipe, which takes the place of
-//! the old one in every descriptor of the program. It is nobody's child that could be waited for
-//! (no exit signal, and its parent is gone at once), blocks all signals, and ends when the stream
-//! has ended or nobody reads the new pipe any more; then the writer of the stream sees that nobody
-//! reads.
+//! The adapter owns the reading end of the old pipe and the ring, reads both in the order of any
+//! reader (`reading`), and writes into a new pipe that replaces the old one in every descriptor of
+//! the program. No process can wait for it (it has no exit signal, and its parent exits
+//! immediately), and it blocks all signals. It exits at the end of the stream, or when the new pipe
+//! has no reader; then the writer of the stream finds that its reader is gone.
 
-use buffer::stream::{Input, Ready};
+use buffer::stream::{Input, WaitResult};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::Duration;
 use sys::preload;
 
-/// Bytes that are moved at once.
+/// The maximum size of one read, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Has the rest of the stream come out of the descriptors `numbers`, which are ends of the pipe
-/// that belongs to it. Gives the ring back where that cannot be done.
+/// Starts an adapter that copies the rest of the stream into a new pipe, and replaces the
+/// descriptors `numbers`, reading ends of the old pipe, by the new pipe. Returns the ring if no
+/// adapter can be started.
 pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
@@ -33,18 +38,18 @@ pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>>
     }
     drop(to);
     numbers.iter().for_each(|number| preload::replace(*number, from.as_fd()));
-    // The ring belongs to the other process now: here nobody says that its reader has left, and
-    // nobody holds its bell.
-    let bell = input.as_fd().as_raw_fd();
+    // The ring now belongs to the adapter. This process must neither announce that the reader left
+    // nor keep the doorbell open.
+    let doorbell = input.as_fd().as_raw_fd();
     std::mem::forget(input);
-    preload::close(bell);
+    preload::close(doorbell);
     Ok(())
 }
 
-/// Pours until the end.
+/// Copies the stream to `to` until the stream ends or `to` has no reader.
 fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; CHUNK];
-    // What was in the pipe before the ring came to be.
+    // Bytes in the pipe from before the ring was made.
     while preload::bytes_waiting(old) > 0 {
         if !move_some(old, to, &mut room) {
             return;
@@ -61,20 +66,22 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
             Ok(None) => {
                 let Some(pipe) = preload::borrow(old) else { return };
                 let waited = input.wait_beside(&[pipe, to.as_fd()], None);
-                if waited == Ok(Ready::Something) {
+                if waited == Ok(WaitResult::Ready) {
                     continue;
                 }
-                let Some([seen, there]) = preload::poll_pair([old, to.as_raw_fd()], false) else {
+                let Some([pipe_events, reader_events]) =
+                    preload::poll_pair([old, to.as_raw_fd()], false)
+                else {
                     continue;
                 };
-                if there.over {
+                if reader_events.over {
                     return;
                 }
-                // What came into the pipe is newer than all that was in the ring.
+                // Bytes that arrive in the pipe are newer than all bytes in the ring.
                 match input.wait(Some(Duration::ZERO)) {
-                    Ok(Ready::Something) => {}
-                    _ if seen.readable && !move_some(old, to, &mut room) => return,
-                    _ if seen.over && !seen.readable => break,
+                    Ok(WaitResult::Ready) => {}
+                    _ if pipe_events.readable && !move_some(old, to, &mut room) => return,
+                    _ if pipe_events.over && !pipe_events.readable => break,
                     _ => {}
                 }
             }
@@ -83,17 +90,19 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
     drop(input);
     loop {
         match preload::poll_pair([old, to.as_raw_fd()], true) {
-            Some([_, there]) if there.over => return,
-            Some([seen, _]) if seen.readable || seen.over => match move_some(old, to, &mut room) {
-                true => {}
-                false => return,
-            },
+            Some([_, reader_events]) if reader_events.over => return,
+            Some([pipe_events, _]) if pipe_events.readable || pipe_events.over => {
+                match move_some(old, to, &mut room) {
+                    true => {}
+                    false => return,
+                }
+            }
             _ => {}
         }
     }
 }
 
-/// Moves what the pipe gives; false at its end, or where nobody reads.
+/// Copies the available bytes of the pipe; returns false at its end, or if `to` has no reader.
 fn move_some(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_some(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())

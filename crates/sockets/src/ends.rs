@@ -1,7 +1,7 @@
 //! The descriptors of this program that are ends of edges, and the state of each edge.
 //!
-//! In: the variable that the launcher has set. A descriptor is looked at when it is first used, and
-//! again after it was closed; numbers from [`NUMBERS`] on are never ends.
+//! The edges are in an environment variable set by the launcher. A descriptor is classified when it
+//! is first used, and again after it was closed. Descriptors from [`NUMBERS`] on are never ends.
 
 use crate::reading::Reading;
 use crate::writing::Writing;
@@ -10,93 +10,94 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use sys::preload;
 
-/// Descriptors below this number are known.
+/// The number of descriptors that can be ends of edges: 0 to 1023.
 const NUMBERS: usize = 1024;
-/// State of a descriptor that has not been looked at yet.
+/// The mark of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// State of a descriptor that is no end of an edge.
+/// The mark of a descriptor that is no end of an edge.
 const OTHER: u8 = 1;
-/// State of a descriptor of the first edge; others follow.
+/// The mark of a descriptor of the first edge; further edges have the next values.
 const FIRST: u8 = 2;
 
-/// Times that others are let run before a sleep, where there is one processor.
-const TURNS_ALONE: usize = 8;
+/// The number of yields before a sleep, if only one processor is available.
+const YIELDS_MAX: usize = 8;
 
 static KNOWN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(UNKNOWN) }; NUMBERS];
-static HOLDERS: OnceLock<Vec<Holder>> = OnceLock::new();
-/// False before the start, without edges, and in a child: then there is nothing to do.
+static SHARED_EDGES: OnceLock<Vec<SharedEdge>> = OnceLock::new();
+/// False before start-up, without edges, and in a forked child.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// An edge of this program.
+/// An edge with one end in this program.
 #[derive(Debug)]
-pub(crate) struct Holder {
+pub(crate) struct SharedEdge {
     pub(crate) edge: Edge,
-    state: Mutex<State>,
-    /// The thread that has the state.
+    state: Mutex<EdgeState>,
+    /// The ID of the thread that holds the lock (`this_thread`); 0 if none.
     owner: AtomicUsize,
 }
 
-/// The progress of an edge.
+/// The state machine of an edge.
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum EdgeState {
     Reading(Reading),
     Writing(Writing),
 }
 
-/// The state of an edge, for one call.
+/// The locked state of an edge, for one call.
 #[derive(Debug)]
-pub(crate) struct Entered<'a> {
-    pub(crate) state: MutexGuard<'a, State>,
-    holder: &'a Holder,
+pub(crate) struct LockedEdge<'a> {
+    pub(crate) state: MutexGuard<'a, EdgeState>,
+    shared_edge: &'a SharedEdge,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for LockedEdge<'_> {
     fn drop(&mut self) {
-        self.holder.owner.store(0, Ordering::Relaxed);
+        self.shared_edge.owner.store(0, Ordering::Relaxed);
     }
 }
 
-/// Reads the variable. To be called once, when the program starts.
+/// Reads the edges from the environment. Called once, at start-up.
 pub(crate) fn start() {
     let Ok(variable) = std::env::var(abi::edge::EDGES_VARIABLE) else { return };
     let fits = |edge: &Edge| preload::inode(edge.socket) == Some(edge.inode);
-    let holders: Vec<Holder> = abi::edge::edges(&variable).filter(fits).map(Holder::new).collect();
-    let any = !holders.is_empty();
-    if HOLDERS.set(holders).is_ok() {
+    let shared_edges: Vec<SharedEdge> =
+        abi::edge::edges(&variable).filter(fits).map(SharedEdge::new).collect();
+    let any = !shared_edges.is_empty();
+    if SHARED_EDGES.set(shared_edges).is_ok() {
         ACTIVE.store(any, Ordering::Release);
     }
 }
 
-/// Has no edges any more: this process shares them with the one that it was forked from.
+/// Forgets all edges. Called in a forked child, whose parent keeps them.
 pub(crate) fn stop() {
     ACTIVE.store(false, Ordering::Release);
 }
 
-/// The edges of this process.
-pub(crate) fn holders() -> &'static [Holder] {
+/// Returns the edges of this process.
+pub(crate) fn shared_edges() -> &'static [SharedEdge] {
     match ACTIVE.load(Ordering::Acquire) {
-        true => HOLDERS.get().map_or(&[], Vec::as_slice),
+        true => SHARED_EDGES.get().map_or(&[], Vec::as_slice),
         false => &[],
     }
 }
 
-/// Returns how often an idle program yields before it sleeps: where all share one processor the
-/// other end is most likely to run next, and needs no wake-up (a yield costs 1.25 us, a sleep and a
-/// wake 4 us: BASELINES).
-pub(crate) fn turns() -> u32 {
-    static TURNS: AtomicUsize = AtomicUsize::new(usize::MAX);
-    let mut turns = TURNS.load(Ordering::Relaxed);
-    if turns == usize::MAX {
+/// Returns the number of yields before a sleep. If all processes share one processor, the peer most
+/// likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup 4 us:
+/// BASELINES).
+pub(crate) fn yields() -> u32 {
+    static YIELDS: AtomicUsize = AtomicUsize::new(usize::MAX);
+    let mut yields = YIELDS.load(Ordering::Relaxed);
+    if yields == usize::MAX {
         let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
-        turns = if alone { TURNS_ALONE } else { 0 };
-        TURNS.store(turns, Ordering::Relaxed);
+        yields = if alone { YIELDS_MAX } else { 0 };
+        YIELDS.store(yields, Ordering::Relaxed);
     }
-    u32::try_from(turns).unwrap_or(0)
+    u32::try_from(yields).unwrap_or(0)
 }
 
-/// The edge of which this descriptor is an end.
+/// Returns the edge of which this descriptor is an end; `None` if it is none.
 #[inline]
-pub(crate) fn find(number: i32) -> Option<&'static Holder> {
+pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     if !ACTIVE.load(Ordering::Relaxed) {
         return None;
     }
@@ -112,22 +113,22 @@ pub(crate) fn find(number: i32) -> Option<&'static Holder> {
     }
 }
 
-fn at(what: u8) -> Option<&'static Holder> {
-    holders().get(usize::from(what.checked_sub(FIRST)?))
+fn at(what: u8) -> Option<&'static SharedEdge> {
+    shared_edges().get(usize::from(what.checked_sub(FIRST)?))
 }
 
 fn classify(number: i32) -> u8 {
     let Some(pipe) = preload::pipe(number) else { return OTHER };
     let writes = preload::is_for_writing(number);
-    let fits = |holder: &Holder| {
-        holder.edge.pipe == pipe && writes == (holder.edge.end == PipeEnd::Writes)
+    let fits = |shared_edge: &SharedEdge| {
+        shared_edge.edge.pipe == pipe && writes == (shared_edge.edge.end == PipeEnd::Writes)
     };
-    let found = holders().iter().take(EDGES_MAX).position(fits);
+    let found = shared_edges().iter().take(EDGES_MAX).position(fits);
     found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST)
 }
 
-/// A descriptor was made that is the same as another one.
-pub(crate) fn copied(from: i32, to: i32) {
+/// Records that `to` is now a duplicate of `from`.
+pub(crate) fn record_duplicate(from: i32, to: i32) {
     let what = |number: i32| usize::try_from(number).ok().and_then(|at| KNOWN.get(at));
     if let Some(to) = what(to) {
         find(from);
@@ -135,58 +136,59 @@ pub(crate) fn copied(from: i32, to: i32) {
     }
 }
 
-/// A descriptor is about to be closed: the edge, if this was the last one of it.
-pub(crate) fn closing(number: i32) -> Option<&'static Holder> {
-    let holder = find(number);
+/// Records that a descriptor is about to be closed; returns its edge if it was the last one.
+pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
+    let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| KNOWN.get(at))?;
     let what = known.swap(UNKNOWN, Ordering::Relaxed);
-    let holder = holder?;
+    let shared_edge = shared_edge?;
     let same = |known: &AtomicU8| known.load(Ordering::Relaxed) == what;
-    (!KNOWN.iter().any(same)).then_some(holder)
+    (!KNOWN.iter().any(same)).then_some(shared_edge)
 }
 
-/// A descriptor is no end of an edge any more.
-pub(crate) fn replaced(number: i32) {
+/// Records that a descriptor is no longer an end of an edge.
+pub(crate) fn mark_replaced(number: i32) {
     if let Some(known) = usize::try_from(number).ok().and_then(|at| KNOWN.get(at)) {
         known.store(OTHER, Ordering::Relaxed);
     }
 }
 
-/// Returns true if the rendezvous descriptor is still the same: the program may have closed it and
-/// reused its number.
-pub(crate) fn meets(edge: &Edge) -> bool {
+/// Returns true if the descriptor of the rendezvous socket is still that socket: the program may
+/// have closed it and reused its number.
+pub(crate) fn has_rendezvous(edge: &Edge) -> bool {
     preload::inode(edge.socket) == Some(edge.inode)
 }
 
-/// The descriptors that are known to be ends of this edge, after all were looked at.
-pub(crate) fn numbers(of: &'static Holder) -> impl Iterator<Item = i32> {
+/// Returns all descriptors that are ends of this edge.
+pub(crate) fn numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
     (0..i32::try_from(NUMBERS).unwrap_or(i32::MAX))
         .filter(move |number| find(*number).is_some_and(|found| std::ptr::eq(found, of)))
 }
 
-impl Holder {
+impl SharedEdge {
     fn new(edge: Edge) -> Self {
         let state = match edge.end {
-            PipeEnd::Reads => State::Reading(Reading::default()),
-            PipeEnd::Writes => State::Writing(Writing::default()),
+            PipeEnd::Reads => EdgeState::Reading(Reading::default()),
+            PipeEnd::Writes => EdgeState::Writing(Writing::default()),
         };
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Returns true if the edge is a pipe now, and no ring can be on its way.
+    /// Returns true if the edge is a pipe and no ring has been offered.
     pub(crate) fn is_pipe(&self) -> bool {
-        self.enter().is_none_or(|entered| entered.is_fresh())
+        self.enter().is_none_or(|locked| locked.is_unchanged())
     }
 
-    /// Shuts the meeting place for ever.
+    /// Shuts down the rendezvous socket permanently.
     pub(crate) fn shut(&self) {
-        if meets(&self.edge) {
+        if has_rendezvous(&self.edge) {
             preload::shut_down(self.edge.socket);
         }
     }
 
-    /// The state, for one call. `None`: this very thread has it, and was interrupted by a signal.
-    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+    /// Locks the state for one call. `None` if this thread holds the lock, which means that a
+    /// signal interrupted a call.
+    pub(crate) fn enter(&self) -> Option<LockedEdge<'_>> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
@@ -198,33 +200,34 @@ impl Holder {
             }
         };
         self.owner.store(this_thread(), Ordering::Relaxed);
-        Some(Entered { state, holder: self })
+        Some(LockedEdge { state, shared_edge: self })
     }
 
-    /// The state, if nobody has it.
-    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
+    /// Locks the state for one call; returns `None` if it is locked, also by another thread.
+    pub(crate) fn try_enter(&self) -> Option<LockedEdge<'_>> {
         let state = self.state.try_lock().ok()?;
         self.owner.store(this_thread(), Ordering::Relaxed);
-        Some(Entered { state, holder: self })
+        Some(LockedEdge { state, shared_edge: self })
     }
 }
 
-impl Entered<'_> {
-    /// Returns true if nothing has happened here that another program in this process must know.
-    pub(crate) fn is_fresh(&self) -> bool {
+impl LockedEdge<'_> {
+    /// Returns true if the edge can be passed to another program image as it is: no ring has been
+    /// requested or made.
+    pub(crate) fn is_unchanged(&self) -> bool {
         match &*self.state {
-            State::Writing(writing) => !matches!(writing, Writing::Ring { .. }),
-            State::Reading(reading) => matches!(reading, Reading::Pipe { .. } | Reading::Plain),
+            EdgeState::Writing(writing) => !matches!(writing, Writing::Ring { .. }),
+            EdgeState::Reading(reading) => matches!(reading, Reading::Pipe { .. } | Reading::Plain),
         }
     }
 
-    /// Returns true if there is a ring to be read.
+    /// Returns true if the edge has a ring to read.
     pub(crate) fn reads_ring(&self) -> bool {
-        matches!(&*self.state, State::Reading(Reading::Ring(_) | Reading::Offered(_)))
+        matches!(&*self.state, EdgeState::Reading(Reading::Ring(_) | Reading::Offered(_)))
     }
 }
 
-/// A number that only this thread has.
+/// Returns a nonzero number that is unique to this thread.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.try_with(|here| std::ptr::from_ref(here).addr()).unwrap_or(1)

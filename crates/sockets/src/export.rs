@@ -1,31 +1,32 @@
-//! The functions that programs call, each with the name and the promises of the C library's own,
-//! which stands behind it and gets whatever is not for us.
+//! The exported functions, each with the name and the semantics of a function of the C library, to
+//! which it passes all calls that concern no edge.
 //!
 //! Invariants, cited below:
-//! - X1 What [`behind`] answers is the function of that name behind this library, found by the
-//!   loader; each is called with the type that its manual page gives.
-//! - X2 A program that passes a buffer of `count` bytes to read or write promises that so many may
-//!   be written or read there during the call, as to the kernel. (Where it lies, it gets a signal
-//!   and not `EFAULT`.)
-//! - X3 Arrays of pieces (`readv`, `writev`) are as long as the program says.
+//! - X1 [`behind`] returns the function of that name in the next library, as found by the loader;
+//!   each is called with the type of its manual page.
+//! - X2 A program that passes a buffer of `count` bytes to read or write promises that they may be
+//!   written or read during the call, as for the kernel. (A wrong pointer causes a signal and not
+//!   `EFAULT`.)
+//! - X3 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
 
-use crate::ends::{self, Holder, State};
+use crate::ends::{self, EdgeState, SharedEdge};
 use crate::lazy;
-use crate::retire::{self, Why};
+use crate::retire::{self, Occasion};
 use crate::writing::Bytes;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use sys::preload;
 
-/// The function behind this one, as the type that is wanted.
+/// Returns the function of the same name in the next library; `None` if there is none. Looks it up
+/// once per call site.
 macro_rules! real {
     ($name:literal as $type:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
             std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
         let found = $crate::export::behind(&NEXT, $name);
-        // SAFETY: X1; a pointer to a function and an optional function are of one size, and null is
-        // none.
+        // SAFETY: X1; a function pointer and an optional function have the same size, and null is
+        // `None`.
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(found) }
     }};
 }
@@ -41,15 +42,15 @@ fn behind(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 }
 
 pub mod calls;
-pub mod leap;
+pub mod trampoline;
 
-/// Returns the failure of a call that the C library lacks.
+/// Returns -1 with `ENOSYS`, for a function that the C library lacks.
 fn missing<T: From<i8>>() -> T {
     preload::set_errno(preload::ENOSYS);
     T::from(-1)
 }
 
-/// Runs what may not unwind into C. Something that went wrong here is answered by `otherwise`.
+/// Runs `body` without unwinding into C; after a panic returns the result of `otherwise`.
 fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
@@ -81,7 +82,7 @@ extern "C" fn before_fork() {
         || (),
         || {
             lazy::stop();
-            retire::all(Why::Fork);
+            retire::all(Occasion::Fork);
         },
     );
     preload::set_errno(errno);
@@ -126,17 +127,17 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
         lazy::was_read(fd, count);
         count
     };
-    let Some(holder) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
-    guarded(plain, || read_from(holder, fd, to, count))
+    let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
+    guarded(plain, || read_from(shared_edge, fd, to, count))
 }
 
-fn read_from(holder: &Holder, fd: c_int, to: *mut c_void, count: usize) -> isize {
-    let Some(mut entered) = holder.enter() else { return real_read(fd, to, count) };
-    let State::Reading(reading) = &mut *entered.state else { return real_read(fd, to, count) };
-    // SAFETY: X2: nobody else uses these bytes during the call; bytes may have any value.
+fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
+    let Some(mut locked) = shared_edge.enter() else { return real_read(fd, to, count) };
+    let EdgeState::Reading(reading) = &mut *locked.state else { return real_read(fd, to, count) };
+    // SAFETY: X2: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
-    keeping_errno(|| reading.read(&holder.edge, fd, out, real))
+    keeping_errno(|| reading.read(&shared_edge.edge, fd, out, real))
 }
 
 /// `write(2)`.
@@ -147,32 +148,33 @@ fn read_from(holder: &Holder, fd: c_int, to: *mut c_void, count: usize) -> isize
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
     let range = guarded(|| None, || lazily(|| lazy::range(from.addr(), count)));
     let plain = || match &range {
-        Some(range) => handed(range, fd),
+        Some(range) => write_range(range, fd),
         None => {
-            lazy::needs(from.addr(), count);
+            lazy::restore(from.addr(), count);
             real_write(fd, from, count)
         }
     };
-    let Some(holder) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
+    let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
     guarded(plain, || {
-        let Some(mut entered) = holder.enter() else { return plain() };
-        let State::Writing(writing) = &mut *entered.state else { return plain() };
+        let Some(mut locked) = shared_edge.enter() else { return plain() };
+        let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
         let bytes = match &range {
             Some(range) => Bytes::File(range),
             None => {
-                lazy::needs(from.addr(), count);
-                // SAFETY: X2: nobody changes these bytes during the call; they are no window.
+                lazy::restore(from.addr(), count);
+                // SAFETY: X2: no other code changes these bytes during the call; they are readable.
                 Bytes::Memory(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) })
             }
         };
-        keeping_errno(|| writing.write(&holder.edge, fd, &bytes, plain))
+        keeping_errno(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
     })
 }
 
-/// Sends the file range behind a lazily read buffer straight to the destination.
-fn handed(range: &lazy::Range, fd: c_int) -> isize {
+/// Writes the file range that a lazily read buffer represents; returns the number of bytes, or -1
+/// with `errno` set.
+fn write_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
-    match lazy::hand(range, fd) {
+    match lazy::write(range, fd) {
         Ok(count) => {
             preload::set_errno(errno);
             isize::try_from(count).unwrap_or(isize::MAX)
@@ -184,7 +186,7 @@ fn handed(range: &lazy::Range, fd: c_int) -> isize {
     }
 }
 
-/// Leaves `errno` as it was.
+/// Runs `body` and restores `errno`.
 fn lazily<T>(body: impl FnOnce() -> T) -> T {
     let errno = preload::errno();
     let answer = body();
@@ -192,7 +194,7 @@ fn lazily<T>(body: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Leaves `errno` as it was where the call has not failed.
+/// Runs a call and restores `errno` if the call succeeds.
 fn keeping_errno(body: impl FnOnce() -> isize) -> isize {
     let errno = preload::errno();
     let answer = body();
@@ -202,7 +204,7 @@ fn keeping_errno(body: impl FnOnce() -> isize) -> isize {
     answer
 }
 
-/// `read(2)` as programs call it that were built to check sizes.
+/// `read(2)` in programs that were built to check buffer sizes.
 ///
 /// # Safety
 /// X2.
@@ -216,26 +218,26 @@ pub unsafe extern "C" fn __read_chk(
     if count > room {
         std::process::abort();
     }
-    // SAFETY: the promises of this call are those of that one.
+    // SAFETY: the caller's promises are the same.
     unsafe { read(fd, to, count) }
 }
 
-/// A piece of `readv` and `writev`.
+/// A buffer of `readv` and `writev`: `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct IoVec {
     base: *mut c_void,
     len: usize,
 }
 
-type Vector = unsafe extern "C" fn(c_int, *const Piece, c_int) -> isize;
+type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 
-/// `readv(2)`: of an end of an edge, into the first piece that is not empty, which is allowed.
+/// `readv(2)`: from an edge, fills only the first non-empty piece, which POSIX permits.
 ///
 /// # Safety
 /// X2, X3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, pieces: *const Piece, count: c_int) -> isize {
+pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
     if let Some(piece) = unsafe { only(fd, pieces, count) }.and_then(|p| p.iter().find(filled)) {
         // SAFETY: X2.
@@ -248,12 +250,12 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const Piece, count: c_int) ->
     }
 }
 
-/// `writev(2)`: into an end of an edge, piece after piece.
+/// `writev(2)`: to an edge, writes piece by piece.
 ///
 /// # Safety
 /// X2, X3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, pieces: *const Piece, count: c_int) -> isize {
+pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
     let Some(list) = (unsafe { only(fd, pieces, count) }) else {
         return match real!(c"writev" as Vector) {
@@ -277,15 +279,15 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const Piece, count: c_int) -
     done
 }
 
-fn filled(piece: &&Piece) -> bool {
+fn filled(piece: &&IoVec) -> bool {
     piece.len > 0
 }
 
-/// The pieces, if the descriptor is an end of an edge.
+/// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty.
 ///
 /// # Safety
 /// X3.
-unsafe fn only<'a>(fd: c_int, pieces: *const Piece, count: c_int) -> Option<&'a [Piece]> {
+unsafe fn only<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;
     // SAFETY: X3; the program does not change the array during the call.

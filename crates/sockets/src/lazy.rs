@@ -1,24 +1,24 @@
-//! Files that a program reads only to write them again, such as `dd` and `cat` do: the bytes are
-//! not copied into its buffer. [SL §5.3.3: lazy copying by revoked access; FEATURES E3, E4, E5]
+//! Lazy copies: files that a program such as `dd` or `cat` reads only to write them are not copied
+//! into its buffer. [SL §5.3.3: lazy copying by revoked access; FEATURES E3, E4, E5]
 //!
 //! ```text
-//! read(3, buffer, n)    no copy, no system call: `buffer` now stands for (file, place, n); its
-//!                       pages were made inaccessible once, and stay so
-//! write(4, buffer, n)   from the cached file to where it goes, by one system call
-//! buffer[0]             a fault: the bytes are copied in, the pages are the program's again, and
-//!                       this buffer is never lent again
+//! read(3, buffer, n)    no copy and no system call: `buffer` now represents (file, offset, n); its
+//!                      pages were made inaccessible once and stay so
+//! write(4, buffer, n)   one system call from the cached file to the destination
+//! buffer[0]             a fault: the bytes are copied in, the pages are accessible again, and this
+//!                      buffer is never used this way again
 //! ```
 //!
-//! Only for programs of a table, and only where the launcher asked for it (`--lazy`): what is
-//! written is what the file holds when it is *written*, not when it was read, and a system call
-//! that this library does not see finds no memory at the buffer (`EFAULT`). Only for files that
-//! the program has opened itself, so that nobody else sees that their position lags behind; before
-//! a fork, and before the program asks for the position, it is set right (`settle`).
+//! Restricted to a table of programs, and to launches with `--lazy`, because it has visible
+//! effects: a write sends the contents of the file at the time of the *write*, and a system call
+//! that bypasses this library gets `EFAULT` for such a buffer. Restricted to files that the program
+//! opened itself, because the kernel's file position lags behind; it is corrected (`settle`) before
+//! a fork and before calls that use it.
 //!
-//! The file is mapped once ([`CachedFile`]) and kept; a thread fills the tables of the mapping
-//! ahead of the program, because a fault for each page costs what a copy costs. No byte of the
-//! mapping is loaded here: it is handed to system calls (CONTRACT 26). Where a file was cut since
-//! it was read, the write answers what is left.
+//! The file is mapped once ([`CachedFile`]) and stays mapped. A thread populates the page tables
+//! ahead of the program, because a fault per page costs as much as a copy. This library never reads
+//! the mapping but passes it to system calls (CONTRACT 26). If the file was truncated after the
+//! read, the write is short.
 
 use abi::{DbufId, Extent};
 use iolite::file::{CachedFile, Refusal, Sent, SpliceCall};
@@ -27,15 +27,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use sys::preload::{self, window};
 
-/// The programs that write what they read.
+/// The programs, by file name, whose reads may be lazy: they write what they read.
 const PROGRAMS: &[&str] = &["cat", "dd"];
-/// Smallest aligned read that is done lazily; shorter ones copy.
+/// The alignment and the minimum size of a lazy read, in bytes; other reads copy.
 const PAGE: usize = 4096;
-/// Files that are shorter are read as ever.
+/// The minimum size of a file in bytes; shorter files are read as usual.
 const SHORTEST: u64 = 256 << 10;
-/// Bytes that are handed over at once.
+/// The maximum number of bytes per system call.
 const PIECE: usize = 512 << 10;
-/// Bytes by which the tables of a mapping are filled ahead of the program.
+/// The distance in bytes by which the page tables are populated ahead of the program.
 const AHEAD: u64 = 32 << 20;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -44,40 +44,40 @@ static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 /// A file that the program has opened for reading.
 #[derive(Debug)]
 struct Source {
-    /// Its descriptors.
+    /// The descriptors of the file.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// File position of the program.
+    /// The position of the program in the file.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position lags behind.
+    /// True if the kernel's position lags behind `at`.
     lags: bool,
-    /// The kernel's position may have changed.
-    asked: bool,
-    /// Reads so far.
+    /// True if the kernel's position may have changed.
+    position_stale: bool,
+    /// The number of reads so far.
     reads: u64,
-    /// True if a thread fills the page tables ahead.
+    /// True if a thread populates the page tables.
     runs_ahead: bool,
-    /// Set when the file is read no more: the thread that runs ahead ends.
+    /// Set to stop the thread that populates the page tables.
     over: Arc<AtomicBool>,
 }
 
 impl Source {
-    /// The descriptor that we have of it.
+    /// Returns the number of this library's duplicate of the descriptor.
     fn number(&self) -> usize {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
 }
 
-/// A range of a file that a buffer stands for.
+/// A range of a file that a buffer represents.
 #[derive(Clone, Debug)]
-pub(crate) struct Range {
+pub(crate) struct FileRange {
     pub(crate) file: CachedFile,
     pub(crate) at: u64,
     pub(crate) len: usize,
 }
 
-/// Starts lazy copies where the program allows them. Called once, at its start.
+/// Enables lazy copies if the launcher and the program allow them. Called once, at start-up.
 pub(crate) fn start() {
     let asked = std::env::var_os(abi::edge::LAZY_VARIABLE).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
@@ -94,8 +94,8 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     SOURCES.try_lock().ok()
 }
 
-/// The program has opened a file.
-pub(crate) fn opened(number: i32) {
+/// Records that the program opened a file.
+pub(crate) fn record_open(number: i32) {
     let Some(mut sources) = sources() else { return };
     let Some(size) = preload::plain_file_size(number).filter(|size| *size >= SHORTEST) else {
         return;
@@ -109,15 +109,15 @@ pub(crate) fn opened(number: i32) {
         at: Arc::default(),
         size,
         lags: false,
-        asked: true,
+        position_stale: true,
         reads: 0,
         runs_ahead: false,
         over: Arc::default(),
     });
 }
 
-/// A descriptor is a copy of another one.
-pub(crate) fn copied(from: i32, to: i32) {
+/// Records that `to` is now a duplicate of `from`.
+pub(crate) fn record_duplicate(from: i32, to: i32) {
     let Some(mut sources) = sources() else { return };
     sources.iter_mut().for_each(|source| source.numbers.retain(|number| *number != to));
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&from)) {
@@ -125,8 +125,8 @@ pub(crate) fn copied(from: i32, to: i32) {
     }
 }
 
-/// A descriptor is about to be closed.
-pub(crate) fn closing(number: i32) {
+/// Records that a descriptor is about to be closed.
+pub(crate) fn forget(number: i32) {
     let Some(mut sources) = sources() else { return };
     for source in sources.iter_mut() {
         source.numbers.retain(|known| *known != number);
@@ -138,7 +138,8 @@ pub(crate) fn closing(number: i32) {
     sources.retain(|source| !source.numbers.is_empty());
 }
 
-/// The program reads. The answer, if nothing need be asked of the kernel.
+/// Handles a read without a system call; returns the number of bytes, or `None` if the kernel must
+/// read.
 pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     let mut sources = sources()?;
     let found = sources.iter_mut().find(|source| source.numbers.contains(&number));
@@ -150,14 +151,14 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
 }
 
 fn lend(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
-    if std::mem::take(&mut source.asked) {
+    if std::mem::take(&mut source.position_stale) {
         source.at.store(preload::position(number)?, Ordering::Release);
     }
     let at = source.at.load(Ordering::Relaxed);
     source.reads += 1;
     let whole = to.is_multiple_of(PAGE) && count.is_multiple_of(PAGE) && count > 0;
     let there = at.saturating_add(count as u64) <= source.size;
-    // The first is copied: who reads once has nothing to gain. So is the last.
+    // The first read is copied, because a single read gains nothing. So is the last one.
     if !whole || !there || source.reads == 1 || !window::lend(to, count, source.number(), at) {
         settle(source);
         return None;
@@ -167,7 +168,7 @@ fn lend(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usi
     Some(count)
 }
 
-/// The kernel has read so many bytes itself.
+/// Advances the position by a read of the kernel.
 pub(crate) fn was_read(number: i32, count: isize) {
     let Some(sources) = sources() else { return };
     if let Some(source) = sources.iter().find(|source| source.numbers.contains(&number)) {
@@ -175,17 +176,17 @@ pub(crate) fn was_read(number: i32, count: isize) {
     }
 }
 
-/// Returns the file range behind a buffer that the program has not looked into.
-pub(crate) fn range(from: usize, count: usize) -> Option<Range> {
+/// Returns the file range that a buffer represents; `None` if the buffer holds bytes.
+pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     let sources = sources()?;
     let (number, at) = window::find(from, count)?;
     let fits = |source: &&Source| source.number() == number;
     let file = sources.iter().find(fits)?.file.clone();
-    Some(Range { file, at, len: count })
+    Some(FileRange { file, at, len: count })
 }
 
-/// Hands the range to a descriptor, as write(2) does. `Err`: the number of the error.
-pub(crate) fn hand(range: &Range, to: i32) -> Result<usize, i32> {
+/// Writes the range to a descriptor, with the semantics of write(2). Fails with an error number.
+pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
     run_ahead(range);
     let mut done = 0;
     while done < range.len {
@@ -209,25 +210,25 @@ pub(crate) fn hand(range: &Range, to: i32) -> Result<usize, i32> {
     if done == 0 { Err(preload::EIO) } else { Ok(done) }
 }
 
-/// Sets the kernel's position of a file where the program believes it to be, for a call that uses
-/// it; it is looked at again after that.
-pub(crate) fn asks(number: i32) {
+/// Sets the kernel's file position before a call that uses it, and marks the recorded position as
+/// stale, because the call may change it.
+pub(crate) fn sync_position(number: i32) {
     let Some(mut sources) = sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
         settle(source);
-        source.asked = true;
+        source.position_stale = true;
     }
 }
 
-/// The program gives these bytes to a call that is not followed.
-pub(crate) fn needs(from: usize, count: usize) {
+/// Copies the bytes of the file into a buffer that represents them, before a call that needs the
+/// contents.
+pub(crate) fn restore(from: usize, count: usize) {
     if ON.load(Ordering::Relaxed) {
         window::restore_range(from, count);
     }
 }
 
-/// Before a fork, and before another program takes the place of this one: all files are the
-/// kernel's again.
+/// Ends lazy copies. Called before a fork or an exec.
 pub(crate) fn stop() {
     let Some(mut sources) = sources() else { return };
     for source in sources.iter_mut() {
@@ -247,8 +248,8 @@ fn settle(source: &mut Source) {
     }
 }
 
-/// Fills the tables of the mapping ahead of the program, by a thread of its own.
-fn run_ahead(range: &Range) {
+/// Starts a thread that populates the page tables ahead of the program.
+fn run_ahead(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let fits = |source: &&mut Source| {
         source.file.descriptor().as_raw_fd() == range.file.descriptor().as_raw_fd()
@@ -273,7 +274,7 @@ fn run_ahead(range: &Range) {
             next += PIECE as u64;
         }
     };
-    // Without it pages are found one by one.
+    // Without the thread, the pages fault in one by one.
     let _ = preload::with_signals_blocked(|| {
         std::thread::Builder::new().stack_size(64 << 10).spawn(ahead)
     });

@@ -1,31 +1,31 @@
-//! `libstreamline_sockets.so`: loaded before a program (`LD_PRELOAD`), it lets the program use
-//! Streamline buffers through the calls that it makes anyway. [SL §5.1, §5.3.3, §9.2.4]
+//! `libstreamline_sockets.so`, preloaded into a program (`LD_PRELOAD`): the program uses Streamline
+//! buffers through its ordinary calls. [SL §5.1, §5.3.3, §9.2.4]
 //!
-//! What a program sees is what it would see without: an edge of a pipeline is a kernel pipe, and
-//! stays one. Beside the pipe there may be a *ring*: two programs of which one has written, and the
-//! other read, enough in large pieces meet at a socket that the launcher has given to both (`abi`,
-//! `edge`), and go on in memory that they share. The pipe still says who is there: its end, its
-//! `SIGPIPE`, its answer to `fstat`, `lseek` and `kill -9` are the kernel's.
+//! The program observes no difference: an edge of a pipeline is a kernel pipe and stays one. Beside
+//! the pipe there may be a *ring*. Once one program has written and the other has read enough in
+//! large pieces, they exchange a ring over a socket that the launcher gave to both (`abi::edge`)
+//! and continue in shared memory. The pipe still represents the peer: end of file, `SIGPIPE` and
+//! the effects of `fstat`, `lseek` and `kill -9` are those of the kernel.
 //!
 //! ```text
-//!         write(1) ──► [ pipe, as long as it is a little ] ──► read(0)
-//!                 └──► [ ring, behind what is in the pipe ] ──┘
+//!         write(1) ─┬─► [ pipe: the first bytes ] ─┬─► read(0)
+//!                   └─► [ ring: all later bytes ] ─┘
 //! ```
 //!
-//! Order. A writer that has a ring writes nothing into the pipe; before each write it looks whether
-//! somebody else has (its own stdio, which no library sees), and if so closes the ring for ever and
-//! goes on in the pipe. A reader that was offered a ring reads the pipe until it is empty, then the
-//! ring until that is closed, then the pipe again. So nothing overtakes anything (`reading`,
-//! `writing`).
+//! Order is preserved. A writer with a ring writes nothing into the pipe. Before each write it
+//! checks whether other code did (its own stdio, which bypasses this library); if so, it closes the
+//! ring permanently and returns to the pipe. A reader that accepted a ring first drains the pipe,
+//! then reads the ring until it is closed, then the pipe again (`reading`, `writing`).
 //!
-//! Whoever does what this library does not follow (forks, replaces itself, waits for several
-//! descriptors, splices) has a pipe from then on: it shuts the meeting place, after which no ring
-//! can come to be, and a ring that is there is closed, or, on the reading side, poured into a new
-//! pipe by a process of its own (`adapter`).
+//! Before a call that this library does not emulate (fork, exec, waiting for several descriptors,
+//! splice) the edge becomes a plain pipe permanently. The rendezvous socket is shut down, so that
+//! no ring can be offered any more. A writer closes its ring; the ring of a reader is drained into
+//! a new pipe by a separate process (`adapter`).
 //!
-//! Invariants. Calls on other descriptors go to the C library as they came; so does everything when
-//! something here fails. `errno` is what the call that was made says. A signal handler may call any
-//! function here: one that interrupts this library in the same thread gets the kernel's pipe.
+//! Invariants. Calls on other descriptors go to the C library unchanged, and so does every call
+//! after a failure inside this library. `errno` is set by the call that the program made. A signal
+//! handler may call any function here; if it interrupts this library in the same thread, it gets
+//! the kernel pipe.
 #![deny(unsafe_code)]
 
 mod adapter;

@@ -1,34 +1,34 @@
-//! The reading end of an edge: a pipe, then perhaps a ring, then a pipe for ever.
+//! The reading end of an edge: a pipe, then possibly a ring, then a pipe permanently.
 //!
-//! A reader that has read much in large pieces says so at the meeting place and then looks at both,
-//! the pipe and the place. When it was offered a ring it reads what is left in the pipe (the writer
-//! puts nothing more there), then the ring until it is closed, then the pipe again. While the ring
-//! is empty it looks at both, so that somebody else who writes into the pipe is heard, too: what it
-//! writes there is newer than all that was in the ring when it wrote.
+//! After many bytes in large reads the reader requests a ring at the rendezvous socket, and from
+//! then on waits for both the pipe and the socket. After an offer it drains the pipe (the writer
+//! adds nothing to it), reads the ring until it is closed, and then reads the pipe again. While the
+//! ring is empty it waits for both, so bytes that other code writes into the pipe are not missed;
+//! they are newer than everything in the ring.
 
 use crate::ends;
 use crate::writing::{BULK, answer};
 use abi::edge::Edge;
 use buffer::Fault;
-use buffer::stream::{Input, Offer, Ready};
+use buffer::stream::{Input, Offer, WaitResult};
 use sys::doorbell::Peer;
 use sys::preload::{self, Handover};
 
-/// Smallest read that gets a ring.
+/// The minimum size of a read, in bytes, by a reader that requests a ring.
 const LARGE: usize = 4096;
 
-/// The progress of a reading end.
+/// The state of a reading end.
 #[derive(Debug)]
 pub(crate) enum Reading {
-    /// In the pipe, after so many bytes.
+    /// In the pipe, with the number of bytes read so far.
     Pipe { read: u64 },
-    /// In the pipe, after a ring was asked for.
-    Asked,
-    /// In the pipe, which will be empty soon; then in the ring.
+    /// In the pipe, with a ring requested.
+    Requested,
+    /// Draining the pipe before reading the ring.
     Offered(Box<Input>),
     /// In the ring.
     Ring(Box<Input>),
-    /// In the pipe, for ever.
+    /// In the pipe, permanently.
     Plain,
 }
 
@@ -38,18 +38,18 @@ impl Default for Reading {
     }
 }
 
-/// The next action after a step.
+/// The next step of a read.
 enum Step {
-    /// Tell the program.
+    /// Return this result to the program.
     Answer(isize),
-    /// Ask the pipe, and tell the program what it says.
+    /// Read the pipe and return its result to the program.
     Pipe,
-    /// Look again.
+    /// Repeat with the new state.
     Again,
 }
 
 impl Reading {
-    /// Reads as read(2) does. `real` is that call.
+    /// Reads with the semantics of read(2); `real` is that call.
     pub(crate) fn read(
         &mut self,
         edge: &Edge,
@@ -69,7 +69,7 @@ impl Reading {
                     }
                     Step::Answer(count)
                 }
-                Self::Asked => self.look(edge, number),
+                Self::Requested => self.look(edge, number),
                 Self::Offered(_) if preload::bytes_waiting(number) > 0 => Step::Pipe,
                 Self::Offered(_) => {
                     if let Self::Offered(input) = std::mem::replace(self, Self::Plain) {
@@ -97,29 +97,32 @@ impl Reading {
     }
 
     fn ask(&mut self, edge: &Edge) {
-        let meets = ends::meets(edge);
-        *self = match meets.then(|| preload::send_byte(edge.socket)) {
-            Some(Peer::Here) => Self::Asked,
+        let connected = ends::has_rendezvous(edge);
+        *self = match connected.then(|| preload::send_byte(edge.socket)) {
+            Some(Peer::Here) => Self::Requested,
             _ => Self::Plain,
         };
     }
 
-    /// Is a pipe for ever; answers the ring whose rest comes before what is in it. The meeting
-    /// place is shut already.
+    /// Becomes a plain pipe permanently; returns the ring, which must be drained before the pipe.
+    /// The rendezvous socket must be shut down already.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<Input>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
-            Self::Asked => match ends::meets(edge).then(|| preload::receive(edge.socket))? {
-                Handover::Message(fds) => {
-                    Some(Box::new(Offer::from_descriptors(fds).ok()?.open().ok()?))
+            Self::Requested => {
+                match ends::has_rendezvous(edge).then(|| preload::receive(edge.socket))? {
+                    Handover::Message(fds) => {
+                        Some(Box::new(Offer::from_descriptors(fds).ok()?.open().ok()?))
+                    }
+                    Handover::Nothing | Handover::Over => None,
                 }
-                Handover::Nothing | Handover::Over => None,
-            },
+            }
         }
     }
 
-    /// Waits for the pipe and for an offer.
+    /// Checks for an offer of a ring; if the descriptor is blocking, first waits for bytes in the
+    /// pipe or for an offer.
     fn look(&mut self, edge: &Edge, number: i32) -> Step {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
@@ -152,33 +155,33 @@ impl Reading {
     }
 }
 
-/// Takes what is in the ring, or waits for it.
+/// Reads the ring, or waits for it. Fails with `Fault::Abandoned` at its end.
 fn take(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
-    let mut turns = ends::turns();
+    let mut yields = ends::yields();
     loop {
         match input.try_read(out)? {
-            // Closed, and all of it read.
+            // The ring is closed and drained.
             Some(0) => return Err(Fault::Abandoned),
             Some(count) => return Ok(Step::Answer(answer(count, 0))),
             None => {}
         }
-        if turns > 0 {
-            turns -= 1;
+        if yields > 0 {
+            yields -= 1;
             std::thread::yield_now();
             continue;
         }
         let Some(pipe) = preload::borrow(number) else { return Ok(Step::Pipe) };
         let impatient = preload::is_nonblocking(number);
-        if !impatient && input.wait_beside(&[pipe], None)? == Ready::Something {
+        if !impatient && input.wait_beside(&[pipe], None)? == WaitResult::Ready {
             continue;
         }
-        let Some([seen, _]) = preload::poll_pair([number, -1], false) else { continue };
-        if seen.readable || seen.over {
-            // Who wrote there, or went away, did so after all that it had put into the ring.
+        let Some([pipe_events, _]) = preload::poll_pair([number, -1], false) else { continue };
+        if pipe_events.readable || pipe_events.over {
+            // The write, or the end of the pipe, came after everything in the ring.
             return match input.try_read(out)? {
                 Some(0) => Err(Fault::Abandoned),
                 Some(count) => Ok(Step::Answer(answer(count, 0))),
-                None if seen.readable => Ok(Step::Pipe),
+                None if pipe_events.readable => Ok(Step::Pipe),
                 None => Err(Fault::Abandoned),
             };
         }

@@ -1,71 +1,74 @@
-//! Going back to pipes, before the program does what this library does not follow, and what becomes
-//! of an edge whose descriptors are closed.
+//! Turning edges back into plain pipes, before calls that this library does not emulate and when
+//! their descriptors are closed.
 
 use crate::adapter;
-use crate::ends::{self, Entered, Holder, State};
+use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
 use crate::reading::Reading;
 use sys::preload;
 
-/// The reason for which an edge goes back to a pipe.
+/// The occasion on which an edge becomes a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
-    /// A child will have the same descriptors.
+pub(crate) enum Occasion {
+    /// A child process will inherit the descriptors.
     Fork,
-    /// Another program takes the place of this one.
+    /// Another program replaces this one.
     Exec,
     /// The program asks the kernel about the pipe.
-    Asked,
+    Query,
 }
 
-/// Has all edges be pipes, for ever, where that is called for.
-pub(crate) fn all(why: Why) {
-    for holder in ends::holders() {
-        if why == Why::Exec && holder.try_enter().is_some_and(|entered| entered.is_fresh()) {
+/// Turns all edges into pipes permanently. Before an exec, leaves edges that the next program can
+/// inherit unchanged.
+pub(crate) fn all(why: Occasion) {
+    for shared_edge in ends::shared_edges() {
+        if why == Occasion::Exec
+            && shared_edge.try_enter().is_some_and(|locked| locked.is_unchanged())
+        {
             continue;
         }
-        one(holder, why);
+        one(shared_edge, why);
     }
 }
 
-/// Makes an edge what it was: a pipe.
-pub(crate) fn one(holder: &'static Holder, why: Why) {
-    holder.shut();
-    // Where another thread is in the middle of a call, or a signal handler forks, what is there
-    // stays there: that call has it.
-    let Some(mut entered) = holder.try_enter() else { return };
-    // A thread that is not here could hold what the other process needs; and who reads in several
-    // threads and forks has a reader that goes on.
-    if why == Why::Fork && entered.reads_ring() && preload::has_threads() {
+/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it.
+pub(crate) fn one(shared_edge: &'static SharedEdge, why: Occasion) {
+    shared_edge.shut();
+    // If another thread is in a call, or a signal handler forks during one, that call owns the
+    // state, and the edge stays as it is.
+    let Some(mut locked) = shared_edge.try_enter() else { return };
+    // Another thread may hold a lock that the adapter would need; and a program that reads in
+    // several threads and forks still has a reader.
+    if why == Occasion::Fork && locked.reads_ring() && preload::has_threads() {
         return;
     }
-    leave(holder, &mut entered);
+    leave(shared_edge, &mut locked);
 }
 
-fn leave(holder: &'static Holder, entered: &mut Entered<'_>) {
-    match &mut *entered.state {
-        State::Writing(writing) => writing.retire(),
-        State::Reading(reading) => {
-            let Some(input) = reading.retire(&holder.edge) else { return };
-            let numbers: Vec<i32> = ends::numbers(holder).collect();
+fn leave(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
+    match &mut *locked.state {
+        EdgeState::Writing(writing) => writing.retire(),
+        EdgeState::Reading(reading) => {
+            let Some(input) = reading.retire(&shared_edge.edge) else { return };
+            let numbers: Vec<i32> = ends::numbers(shared_edge).collect();
             match adapter::pour(input, &numbers) {
-                Ok(()) => numbers.iter().for_each(|number| ends::replaced(*number)),
+                Ok(()) => numbers.iter().for_each(|number| ends::mark_replaced(*number)),
                 Err(input) => *reading = Reading::Ring(input),
             }
         }
     }
 }
 
-/// A descriptor is about to be closed, or to become another one. The last one of an edge takes the
-/// ring with it.
+/// Handles a descriptor that is about to be closed or replaced. With the last descriptor of an edge
+/// the ring is closed.
 pub(crate) fn close(number: i32) {
-    let Some(holder) = ends::closing(number) else { return };
-    if ends::numbers(holder).any(|other| other != number) {
+    let Some(shared_edge) = ends::forget(number) else { return };
+    if ends::numbers(shared_edge).any(|other| other != number) {
         return;
     }
-    ends::closing(number);
-    let Some(mut entered) = holder.try_enter() else { return };
-    match &mut *entered.state {
-        State::Writing(writing) => writing.retire(),
-        State::Reading(reading) => drop(reading.retire(&holder.edge)),
+    ends::forget(number);
+    let Some(mut locked) = shared_edge.try_enter() else { return };
+    match &mut *locked.state {
+        EdgeState::Writing(writing) => writing.retire(),
+        EdgeState::Reading(reading) => drop(reading.retire(&shared_edge.edge)),
     }
 }

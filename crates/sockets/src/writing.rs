@@ -1,36 +1,36 @@
-//! The writing end of an edge: a pipe, then perhaps a ring, then a pipe for ever.
+//! The writing end of an edge: a pipe, then possibly a ring, then a pipe permanently.
 //!
-//! A writer that has written much, and that a reader has asked ([`Reading`]), makes a ring of its
-//! own, offers it at the meeting place, and writes into the pipe no more. It goes back to the pipe
-//! when somebody else has written into it meanwhile, when the reader is gone (the pipe then says
-//! what that means: `SIGPIPE`, or that others read), and before the program does what this library
-//! does not follow. Going back is for ever, and closes the ring: the reader takes the rest of it
-//! before it looks into the pipe again, so the order is kept.
+//! After many bytes, and if a reader requested it ([`Reading`]), the writer creates a ring, offers
+//! it at the rendezvous socket and stops using the pipe. It returns to the pipe if other code has
+//! written into it, if the reader is gone (the pipe then decides: `SIGPIPE`, or other readers), and
+//! before a call that this library does not emulate. The return is permanent and closes the ring.
+//! The reader drains the ring before the pipe, so order is preserved.
 //!
 //! [`Reading`]: crate::reading::Reading
 
 use crate::ends;
-use crate::lazy::Range;
+use crate::lazy::FileRange;
 use abi::DbufId;
 use abi::edge::Edge;
 use buffer::Fault;
-use buffer::stream::{Config, Output, Ready, stream};
+use buffer::stream::{Config, Output, WaitResult, stream};
 use sys::preload::{self, Handover};
 
-/// So much goes through the pipe before there is a ring: who writes less has nothing to gain.
+/// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
+/// nothing from a ring.
 pub(crate) const BULK: u64 = 64 << 10;
-/// Bytes of a ring. On two processors more goes through than through half of it, on one as much.
+/// The capacity of a ring in bytes. On two processors half of it is slower, on one equally fast.
 const RING: usize = 2 << 20;
-/// Bytes of the longest block in it.
+/// The maximum size of a block in bytes.
 const PIECE: usize = 64 << 10;
 
-/// The bytes of a write.
+/// The source of a write.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     /// Memory of the program.
     Memory(&'a [u8]),
-    /// A range of a file, which memory of the program stands for.
-    File(&'a Range),
+    /// A range of a file, which a buffer of the program represents.
+    File(&'a FileRange),
 }
 
 impl Bytes<'_> {
@@ -41,7 +41,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Puts a piece into a ring that has room for it, and answers how much of it was there.
+    /// Writes `length` bytes from offset `from` into a ring with room for them; returns the number
+    /// written, which is less at the end of a file.
     fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
         let mut got = length;
         match self {
@@ -59,19 +60,19 @@ impl Bytes<'_> {
     }
 }
 
-/// The progress of a writing end.
+/// The state of a writing end.
 #[derive(Debug)]
 pub(crate) enum Writing {
-    /// In the pipe, after so many bytes; it is looked for a reader when there are as many as that.
+    /// In the pipe, with the number of bytes so far and the number at which to check for a request.
     Pipe { written: u64, look_at: u64 },
     /// In the ring.
     Ring {
         /// The ring.
         output: Box<Output>,
-        /// True while earlier bytes may still be in the pipe.
+        /// True while bytes from before the ring may still be in the pipe.
         fresh: bool,
     },
-    /// In the pipe, for ever.
+    /// In the pipe, permanently.
     Plain,
 }
 
@@ -82,7 +83,7 @@ impl Default for Writing {
 }
 
 impl Writing {
-    /// Writes as write(2) does. `real` is that call.
+    /// Writes with the semantics of write(2); `real` is that call.
     pub(crate) fn write(
         &mut self,
         edge: &Edge,
@@ -103,7 +104,7 @@ impl Writing {
                         return count;
                     }
                     *look_at = *written + BULK / 4;
-                    self.rise(edge, number);
+                    self.switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
                         let count = real();
                         *written += u64::try_from(count).unwrap_or(0);
@@ -126,15 +127,16 @@ impl Writing {
         }
     }
 
-    /// Goes back to the pipe, for ever.
+    /// Becomes a plain pipe permanently, and closes the ring.
     pub(crate) fn retire(&mut self) {
         *self = Self::Plain;
     }
 
-    /// Makes a ring and offers it, if a reader has asked for one.
-    fn rise(&mut self, edge: &Edge, number: i32) {
-        let heard = if ends::meets(edge) { preload::receive(edge.socket) } else { Handover::Over };
-        match heard {
+    /// Creates a ring and offers it, if a reader has requested one.
+    fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
+        let request =
+            if ends::has_rendezvous(edge) { preload::receive(edge.socket) } else { Handover::Over };
+        match request {
             Handover::Nothing => return,
             Handover::Over => {
                 *self = Self::Plain;
@@ -142,17 +144,17 @@ impl Writing {
             }
             Handover::Message(_) => {}
         }
-        // What the C library writes by itself goes into the pipe. Later it is noticed there; now it
-        // could not be told from what was written before.
+        // If stdio of the C library uses the pipe as well, its writes could not be distinguished
+        // from those before the ring.
         let alone = !preload::is_used_by_stdio(number);
-        *self = match alone.then(|| offered(edge)).flatten() {
+        *self = match alone.then(|| offer_ring(edge)).flatten() {
             Some(output) => Self::Ring { output: Box::new(output), fresh: true },
             None => Self::Plain,
         };
     }
 }
 
-fn offered(edge: &Edge) -> Option<Output> {
+fn offer_ring(edge: &Edge) -> Option<Output> {
     let id = DbufId::new(1)?;
     let (output, offers) = stream(&Config::new(id).capacity(RING)).ok()?;
     let socket = preload::borrow(edge.socket)?;
@@ -161,22 +163,22 @@ fn offered(edge: &Edge) -> Option<Output> {
     Some(output)
 }
 
-/// Writes all of it into the ring, or as much as the program's flags and signals allow.
+/// Writes all bytes into the ring, or as many as flags and signals of the program allow.
 fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
     let mut done = 0;
     while done < bytes.len() {
         let length = (bytes.len() - done).min(PIECE);
-        let mut turns = ends::turns();
+        let mut yields = ends::yields();
         while !output.is_ready(length)? {
-            if turns > 0 {
-                turns -= 1;
+            if yields > 0 {
+                yields -= 1;
                 output.flush();
                 std::thread::yield_now();
                 continue;
             }
             let stop = if preload::is_nonblocking(number) {
                 Some(preload::EAGAIN)
-            } else if output.wait(length)? == Ready::Something {
+            } else if output.wait(length)? == WaitResult::Ready {
                 None
             } else if preload::has_no_reader(number) {
                 return Err(Fault::Abandoned);
@@ -199,7 +201,7 @@ fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fau
     Ok(answer(done, 0))
 }
 
-/// Returns the result of the call: the bytes done, or the error.
+/// Returns the result of a call: the number of bytes, or -1 with `errno` set.
 pub(crate) fn answer(done: usize, errno: i32) -> isize {
     if done == 0 && errno != 0 {
         preload::set_errno(errno);

@@ -1,22 +1,24 @@
-//! Conclusions from the facts: the things that work, those that do not, remedies, and open doors.
+//! The findings of `doctor`: checks with their results and remedies, interfaces, and the state of
+//! each facility.
 //!
-//! These types are the form of `--json`; `version` changes when a field goes or changes its
+//! The types define the `--json` format; `version` changes when a field is removed or changes its
 //! meaning.
 
-use crate::privilege::{self, Door, Way};
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Bound, Capabilities, Facility, Facts, Feature, Interface, Landlock, Refused, Seccomp,
+    Binary, Bound, Capabilities, Facility, Facts, Feature, Interface, Landlock, RefusalKind,
+    Seccomp,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
+use streamline::privilege::{self, Operation, Remedy};
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// The line of the examples.
+/// Request used in suggested commands.
 const LINE: &str = "rx | count";
 
-/// Everything.
+/// All findings.
 #[derive(Serialize, Debug)]
 pub(super) struct Checkup {
     version: u32,
@@ -25,42 +27,43 @@ pub(super) struct Checkup {
     pub(super) processors: usize,
     pub(super) memory: Option<u64>,
     pub(super) sections: Vec<Section>,
-    pub(super) interfaces: Vec<Seen>,
+    pub(super) interfaces: Vec<InterfaceFinding>,
     pub(super) doors: Vec<Verdict>,
 }
 
-/// Rows that belong together.
+/// A group of related checks.
 #[derive(Serialize, Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Check>,
 }
 
-/// The judgement of a row.
+/// The result of a check.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// Works.
+pub(super) enum CheckResult {
+    /// It works.
     Good,
-    /// Does not.
+    /// It does not work.
     Bad,
-    /// Neither: a figure, or something that nothing needs.
+    /// Informational: a value, or a feature that nothing requires.
     Plain,
 }
 
-/// One thing.
+/// A check.
 #[derive(Serialize, Debug)]
-pub(super) struct Row {
+pub(super) struct Check {
     pub(super) name: String,
-    pub(super) state: State,
-    pub(super) says: String,
+    pub(super) state: CheckResult,
+    #[serde(rename = "says")]
+    pub(super) explanation: String,
     /// The remedy, if it does not work.
     pub(super) advice: Option<String>,
 }
 
-/// An interface.
+/// A network interface.
 #[derive(Serialize, Debug)]
-pub(super) struct Seen {
+pub(super) struct InterfaceFinding {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) kind: String,
@@ -70,21 +73,21 @@ pub(super) struct Seen {
     pub(super) mtu: u32,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Frames that the device or its driver dropped before the host had them.
+    /// Frames dropped by the device or its driver.
     pub(super) lost: u64,
     pub(super) errors: u64,
 }
 
-/// The judgement of a door.
+/// The availability of a facility.
 #[derive(Serialize, Debug)]
 pub(super) struct Verdict {
     /// `rx`, `tx`, `kernel` or `replay`.
     pub(super) name: &'static str,
-    /// In words.
+    /// Description for people.
     pub(super) what: &'static str,
     pub(super) open: bool,
     pub(super) because: String,
-    pub(super) ways: Vec<Way>,
+    pub(super) ways: Vec<Remedy>,
 }
 
 impl Checkup {
@@ -103,15 +106,15 @@ impl Checkup {
                 costs(),
                 shared(),
             ],
-            interfaces: facts.interfaces.iter().flatten().map(Seen::new).collect(),
+            interfaces: facts.interfaces.iter().flatten().map(InterfaceFinding::new).collect(),
             doors: vec![capturing(facts), sending(facts), programs(facts), files()],
         }
     }
 }
 
-impl Row {
-    fn new(name: impl Into<String>, state: State, says: impl Into<String>) -> Self {
-        Self { name: name.into(), state, says: says.into(), advice: None }
+impl Check {
+    fn new(name: impl Into<String>, state: CheckResult, explanation: impl Into<String>) -> Self {
+        Self { name: name.into(), state, explanation: explanation.into(), advice: None }
     }
 
     fn advice(mut self, advice: impl Into<String>) -> Self {
@@ -120,13 +123,13 @@ impl Row {
     }
 }
 
-/// Locks memory: no constant of its own, because nothing of ours asks for it.
+/// CAP_IPC_LOCK, which Streamline does not use itself.
 const IPC_LOCK: u32 = 14;
 
 fn who(facts: &Facts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
-    let mut rows = vec![Row::new("user", State::Plain, user), program(&facts.program)];
+    let mut rows = vec![Check::new("user", CheckResult::Plain, user), program(&facts.program)];
     for (number, name, serves) in [
         (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
@@ -136,36 +139,36 @@ fn who(facts: &Facts) -> Section {
         (IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
     ] {
         let (state, how) = match () {
-            () if who.effective.has(number) => (State::Good, "in effect"),
-            () if who.permitted.has(number) => (State::Plain, "permitted, not in effect"),
-            () if who.bounding.has(number) => (State::Plain, "missing, can be given"),
-            () => (State::Plain, "missing, not in the bounding set"),
+            () if who.effective.has(number) => (CheckResult::Good, "in effect"),
+            () if who.permitted.has(number) => (CheckResult::Plain, "permitted, not in effect"),
+            () if who.bounding.has(number) => (CheckResult::Plain, "missing, can be given"),
+            () => (CheckResult::Plain, "missing, not in the bounding set"),
         };
-        rows.push(Row::new(name, state, format!("{how} ({serves})")));
+        rows.push(Check::new(name, state, format!("{how} ({serves})")));
     }
     let no_new = match who.no_new_privileges {
         Some(true) => "on: sudo and setcap have no effect in what is started from here",
         Some(false) => "off",
         None => "unknown",
     };
-    rows.push(Row::new("no_new_privs", State::Plain, no_new));
+    rows.push(Check::new("no_new_privs", CheckResult::Plain, no_new));
     let seccomp = match who.seccomp {
         Some(Seccomp::Off) => "off",
         Some(Seccomp::Strict) => "strict",
         Some(Seccomp::Filter) => "a filter of system calls is on: it may refuse what root may do",
         None => "unknown",
     };
-    rows.push(Row::new("seccomp", State::Plain, seccomp));
+    rows.push(Check::new("seccomp", CheckResult::Plain, seccomp));
     let space = match who.inner_user_namespace {
         Some(true) => "an inner one: capabilities count in what it owns alone",
         Some(false) => "the first",
         None => "unknown",
     };
-    rows.push(Row::new("user name space", State::Plain, space));
+    rows.push(Check::new("user name space", CheckResult::Plain, space));
     Section { name: "who we are", rows }
 }
 
-/// Reports the file of the table of costs, and its age.
+/// Reports the cost table and its age.
 fn costs() -> Section {
     const MEASURE: &str = "streamline doctor --calibrate";
     let folder = calibrate::folder();
@@ -174,30 +177,32 @@ fn costs() -> Section {
     let place = place.unwrap_or_default();
     let table = match found {
         Ok(None) => {
-            let says = format!("built in; {MEASURE} measures here");
-            let rows = vec![Row::new("table", State::Plain, says)];
+            let explanation = format!("built in; {MEASURE} measures here");
+            let rows = vec![Check::new("table", CheckResult::Plain, explanation)];
             return Section { name: "what things cost", rows };
         }
-        Ok(Some(kept)) => match kept.is_here() {
+        Ok(Some(kept)) => match kept.is_of_this_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                Row::new("table", State::Good, format!("measured {}", kept.age()))
+                Check::new("table", CheckResult::Good, format!("measured {}", kept.age()))
             }
             Ok(()) => {
-                let says = format!(
+                let explanation = format!(
                     "built in, and what runs showed {}; {MEASURE} measures here",
                     kept.age()
                 );
-                Row::new("table", State::Plain, says)
+                Check::new("table", CheckResult::Plain, explanation)
             }
-            Err(why) => Row::new("table", State::Bad, format!("not used: {why}")).advice(MEASURE),
+            Err(why) => {
+                Check::new("table", CheckResult::Bad, format!("not used: {why}")).advice(MEASURE)
+            }
         },
-        Err(why) => Row::new("table", State::Bad, why).advice(MEASURE),
+        Err(why) => Check::new("table", CheckResult::Bad, why).advice(MEASURE),
     };
-    let rows = vec![table, Row::new("kept in", State::Plain, place)];
+    let rows = vec![table, Check::new("kept in", CheckResult::Plain, place)];
     Section { name: "what things cost", rows }
 }
 
-/// Reports the daemon, and the rights that this user has there.
+/// Reports the daemon and this user's rights.
 fn shared() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.about()?, client.allowed()?);
@@ -209,30 +214,36 @@ fn shared() -> Section {
             let used = allowed.used.paths.unwrap_or(0);
             let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
             vec![
-                Row::new("place", State::Good, format!("{place} (process {})", about.process)),
-                Row::new("policy", State::Plain, policy),
-                Row::new("your paths", State::Plain, format!("{used}{most}")),
+                Check::new(
+                    "place",
+                    CheckResult::Good,
+                    format!("{place} (process {})", about.process),
+                ),
+                Check::new("policy", CheckResult::Plain, policy),
+                Check::new("your paths", CheckResult::Plain, format!("{used}{most}")),
             ]
         }
-        Err(ClientError::Nobody(_)) => {
-            let says = "none; `streamline daemon --user &` starts one for you";
-            vec![Row::new("place", State::Plain, says)]
+        Err(ClientError::NoDaemon(_)) => {
+            let explanation = "none; `streamline daemon --user &` starts one for you";
+            vec![Check::new("place", CheckResult::Plain, explanation)]
         }
         Err(error) => {
             let advice = "start it again, or say in STREAMLINE_DAEMON where another is";
-            vec![Row::new("place", State::Bad, error.to_string()).advice(advice)]
+            vec![Check::new("place", CheckResult::Bad, error.to_string()).advice(advice)]
         }
     };
     Section { name: "the daemon", rows }
 }
 
-fn program(program: &Binary) -> Row {
+fn program(program: &Binary) -> Check {
     let place = program.path.as_ref().map(|path| path.display().to_string());
     let place = place.unwrap_or_else(|| "unknown".to_owned());
     match program.nosuid {
-        true => Row::new("program", State::Bad, format!("{place} (on a mount with nosuid)"))
-            .advice("capabilities of files have no effect there: install it elsewhere"),
-        false => Row::new("program", State::Plain, place),
+        true => {
+            Check::new("program", CheckResult::Bad, format!("{place} (on a mount with nosuid)"))
+                .advice("capabilities of files have no effect there: install it elsewhere")
+        }
+        false => Check::new("program", CheckResult::Plain, place),
     }
 }
 
@@ -243,40 +254,48 @@ fn kernel(facts: &Facts) -> Section {
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
-    // It is the last step of what stands before it.
+    // The ring is the last step after opening a packet socket, so it is listed there.
     let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
     for feature in features {
-        rows.push(tried(facts, feature));
+        rows.push(probe_check(facts, feature));
         if feature.facility == Facility::Seccomp {
-            rows.push(behind(facts.landlock));
+            rows.push(landlock(facts.landlock));
         }
     }
     rows.push(match facts.user_namespaces {
-        Some(true) => Row::new("user name spaces", State::Good, "for everybody, by the settings"),
-        Some(false) => Row::new("user name spaces", State::Bad, "for root alone, by the settings")
-            .advice(
-                "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+        Some(true) => {
+            Check::new("user name spaces", CheckResult::Good, "for everybody, by the settings")
+        }
+        Some(false) => {
+            Check::new("user name spaces", CheckResult::Bad, "for root alone, by the settings")
+                .advice(
+                    "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
              kernel.apparmor_restrict_unprivileged_userns say why",
-            ),
-        None => Row::new("user name spaces", State::Plain, "unknown"),
+                )
+        }
+        None => Check::new("user name spaces", CheckResult::Plain, "unknown"),
     });
     Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
 }
 
-/// Reports the second line of defense of a sandbox, behind seccomp.
-fn behind(landlock: Landlock) -> Row {
+/// Reports Landlock, a sandbox's second line of defense after seccomp.
+fn landlock(landlock: Landlock) -> Check {
     const NAME: &str = "Landlock";
     match landlock {
-        Landlock::Whole => Row::new(NAME, State::Good, "behind seccomp for `untrusted=yes`"),
+        Landlock::Whole => {
+            Check::new(NAME, CheckResult::Good, "behind seccomp for `untrusted=yes`")
+        }
         Landlock::Partly => {
-            let says = "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
-            Row::new(NAME, State::Plain, says)
+            let explanation =
+                "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
+            Check::new(NAME, CheckResult::Plain, explanation)
         }
         Landlock::Missing => {
-            let says = "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
-            Row::new(NAME, State::Bad, says).advice(
+            let explanation =
+                "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
+            Check::new(NAME, CheckResult::Bad, explanation).advice(
                 "put landlock into lsm= on the kernel's command line; it takes Linux 5.13, built \
                  with it, and no seccomp filter of a container that refuses it",
             )
@@ -284,12 +303,12 @@ fn behind(landlock: Landlock) -> Row {
     }
 }
 
-fn tried(facts: &Facts, feature: &Feature) -> Row {
+fn probe_check(facts: &Facts, feature: &Feature) -> Check {
     match &feature.outcome {
-        Ok(()) => Row::new(feature.facility.name(), State::Good, feature.serves),
+        Ok(()) => Check::new(feature.facility.name(), CheckResult::Good, feature.serves),
         Err(refusal) => {
-            let says = format!("{} ({})", refusal.why, feature.serves);
-            Row::new(feature.facility.name(), State::Bad, says).advice(remedy(
+            let explanation = format!("{} ({})", refusal.why, feature.serves);
+            Check::new(feature.facility.name(), CheckResult::Bad, explanation).advice(remedy(
                 facts,
                 feature,
                 refusal.kind,
@@ -299,33 +318,33 @@ fn tried(facts: &Facts, feature: &Feature) -> Row {
 }
 
 /// Returns the remedy for a feature that does not work.
-fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
+fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {
         Facility::PacketSocket | Facility::PacketRing | Facility::XdpSocket => {
             return format!("see the end: {}", capturing(facts).title());
         }
         Facility::Program => return format!("see the end: {}", programs(facts).title()),
-        Facility::Cgroup if kind == Refused::Denied => {
+        Facility::Cgroup if kind == RefusalKind::Denied => {
             return format!("see the end: {}", programs(facts).title());
         }
         _ => {}
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
     let text = match (feature.facility, kind) {
-        (Facility::Seccomp, Refused::Denied | Refused::Absent) if filtered => {
+        (Facility::Seccomp, RefusalKind::Denied | RefusalKind::Absent) if filtered => {
             "the seccomp filter refuses it: ask whoever started this container or service"
         }
         (Facility::Seccomp, _) => {
             "nothing, but a kernel that is built with it: without, `untrusted=yes` is refused"
         }
-        (Facility::Cgroup, Refused::Absent) => {
+        (Facility::Cgroup, RefusalKind::Absent) => {
             "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
         }
         (Facility::Cgroup, _) => "nothing, but a newer kernel: it works on Linux 6.18",
-        (_, Refused::Absent) => "nothing, but a kernel that is built with it",
-        (_, Refused::Denied) => "run as root",
-        (_, Refused::Otherwise) => "free memory or descriptors, and try again",
+        (_, RefusalKind::Absent) => "nothing, but a kernel that is built with it",
+        (_, RefusalKind::Denied) => "run as root",
+        (_, RefusalKind::Otherwise) => "free memory or descriptors, and try again",
     };
     text.to_owned()
 }
@@ -333,7 +352,7 @@ fn remedy(facts: &Facts, feature: &Feature, kind: Refused) -> String {
 fn limits(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
-            // As a rule: it is told in the first network name space alone.
+            // Typically because it is visible only in the initial network namespace.
             None => "not told here".to_owned(),
             Some(Bound::Unlimited) => "no end".to_owned(),
             Some(Bound::At(n)) => n.to_string(),
@@ -346,16 +365,16 @@ fn limits(facts: &Facts) -> Section {
             "Max locked memory" => (0, "bytes: no bound for the ring of rx"),
             _ => (1024, "files, sockets and pipes at once"),
         };
-        let says = format!("{value} ({serves})");
+        let explanation = format!("{value} ({serves})");
         match limit.value {
             Some(Bound::At(n)) if n < least => {
                 let advice = match limit.name.contains('.') {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
                 };
-                Row::new(limit.name, State::Bad, says).advice(advice)
+                Check::new(limit.name, CheckResult::Bad, explanation).advice(advice)
             }
-            _ => Row::new(limit.name, State::Plain, says),
+            _ => Check::new(limit.name, CheckResult::Plain, explanation),
         }
     });
     Section { name: "limits", rows: rows.collect() }
@@ -370,15 +389,15 @@ fn helpers(facts: &Facts) -> Section {
             _ => ("compiles the filter expressions that we do not know", "libpcap0.8"),
         };
         match place {
-            Some(place) => Row::new(*name, State::Good, format!("{place} ({serves})")),
-            None => Row::new(*name, State::Bad, format!("not found ({serves})"))
+            Some(place) => Check::new(*name, CheckResult::Good, format!("{place} ({serves})")),
+            None => Check::new(*name, CheckResult::Bad, format!("not found ({serves})"))
                 .advice(format!("install it (on Debian the package {package})")),
         }
     });
     Section { name: "programs that help", rows: rows.collect() }
 }
 
-impl Seen {
+impl InterfaceFinding {
     fn new(interface: &Interface) -> Self {
         let flags = interface.flags;
         let link = match interface.hatype {
@@ -386,7 +405,7 @@ impl Seen {
             772 => "loopback".to_owned(),
             512 => "PPP".to_owned(),
             801..=805 => "WLAN".to_owned(),
-            // No header before the packet: tun, and tunnels.
+            // Link types without a link-layer header: tun and tunnels.
             65534 | 519 | 768 | 769 | 776 | 778 | 823 => "raw IP".to_owned(),
             other => format!("type {other}"),
         };
@@ -412,7 +431,7 @@ impl Seen {
 
 /// Judges `rx`.
 pub(super) fn capturing(facts: &Facts) -> Verdict {
-    let mut verdict = verdict("rx", "capturing", facts, Door::Packets);
+    let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
         verdict.because = match &facts.interfaces {
             Err(refusal) => format!("the interfaces cannot be listed: {}", refusal.why),
@@ -432,12 +451,12 @@ pub(super) fn capturing(facts: &Facts) -> Verdict {
 
 /// Judges `tx`.
 pub(super) fn sending(facts: &Facts) -> Verdict {
-    verdict("tx", "sending", facts, Door::Packets)
+    verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Judges programs in the kernel.
+/// Judges kernel programs.
 pub(super) fn programs(facts: &Facts) -> Verdict {
-    let mut verdict = verdict("kernel", "programs", facts, Door::Programs);
+    let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
         verdict.because.push_str("; everything works without, in this process");
     }
@@ -454,21 +473,21 @@ fn files() -> Verdict {
     }
 }
 
-fn verdict(name: &'static str, what: &'static str, facts: &Facts, door: Door) -> Verdict {
-    let tried = match door {
-        Door::Packets => &facts.packet_ring,
-        Door::Programs => &facts.kernel_program,
-        Door::NameSpaces => &Ok(()),
+fn verdict(name: &'static str, what: &'static str, facts: &Facts, operation: Operation) -> Verdict {
+    let attempt = match operation {
+        Operation::Packets => &facts.packet_ring,
+        Operation::Programs => &facts.kernel_program,
+        Operation::NameSpaces => &Ok(()),
     };
     let who = &facts.privilege;
-    match privilege::lack(who, door, tried) {
+    match privilege::cause(who, operation, attempt) {
         None => Verdict { name, what, open: true, because: String::new(), ways: Vec::new() },
-        Some(lack) => Verdict {
+        Some(cause) => Verdict {
             name,
             what,
             open: false,
-            because: lack.sentence(door),
-            ways: lack.ways(door, who, &facts.program, LINE),
+            because: cause.sentence(operation),
+            ways: cause.remedies(operation, who, &facts.program, LINE),
         },
     }
 }

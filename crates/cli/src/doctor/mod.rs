@@ -1,26 +1,27 @@
-//! `streamline doctor`: what works on this machine, and what to do where it does not.
+//! `streamline doctor`: reports which features work on this machine, and remedies for the others.
 //!
-//! In: what the engine found and tried. Out: a page for people or one JSON object; about one door
-//! alone ([`About`]) a short answer and a status that scripts can use.
+//! Formats the results of the engine's probes as a page for people or as one JSON object; for a
+//! single facility ([`DoctorSubject`]) it prints a short reply and sets the exit status for
+//! scripts.
 //!
-//! - `calibrate`: what things cost here, measured and kept;
-//! - `findings`: what follows from the facts;
-//! - `page`: the same for people;
-//! - `unit`: a service for systemd.
+//! - `calibrate`: measurement of costs;
+//! - `findings`: conclusions from the probes;
+//! - `page`: their text for people;
+//! - `unit`: a systemd service for a request.
 
 mod calibrate;
 mod findings;
 mod page;
 mod unit;
 
-use crate::arguments::{About, DoctorArguments};
+use crate::arguments::{DoctorArguments, DoctorSubject};
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::Facts;
 use findings::{Checkup, Verdict};
 use streamline::report::json_line;
 
-/// Looks at the machine and tells.
+/// Probes the machine and prints the findings.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
     let of = |door: fn(&Facts) -> Verdict| about(&door(&Facts::look()), given.json);
     match &given.about {
@@ -32,21 +33,21 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
                 false => page::text(&checkup, terminal::colours_out()),
             })
         }
-        Some(About::Rx) => of(findings::capturing),
-        Some(About::Tx) => of(findings::sending),
-        Some(About::Kernel) => of(findings::programs),
-        Some(About::Unit(line)) => unit::print(line),
+        Some(DoctorSubject::Rx) => of(findings::capturing),
+        Some(DoctorSubject::Tx) => of(findings::sending),
+        Some(DoctorSubject::Kernel) => of(findings::programs),
+        Some(DoctorSubject::Unit(line)) => unit::print(line),
     }
 }
 
-/// Tells about one door: done if it is open.
+/// Prints the state of one facility; the status is 0 if it is available.
 fn about(verdict: &Verdict, json: bool) -> Status {
-    let told = terminal::print(&match json {
+    let printed = terminal::print(&match json {
         true => json_line(verdict),
         false => page::verdict(verdict, terminal::colours_out()),
     });
-    match (told, verdict.open) {
+    match (printed, verdict.open) {
         (Status::Done, false) => Status::Failed,
-        (told, _) => told,
+        (printed, _) => printed,
     }
 }

@@ -1,16 +1,16 @@
-//! The findings as a page for people: aligned, at most 80 columns, in colour on a terminal.
+//! The findings as text for people: aligned, at most 80 columns, colored on a terminal.
 
-use super::findings::{Checkup, Row, Section, Seen, State, Verdict};
-use crate::privilege::{self, COLUMNS};
+use super::findings::{Check, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
 use crate::progress::short;
+use streamline::privilege::{self, COLUMNS};
 
-use pipeline::explain::table::{Column, Table, wrap};
+use pipeline::explain::table::{Table, wrap};
 use std::fmt::Write as _;
 
-/// Interfaces printed; `--json` has all.
-const SHOWN: usize = 16;
+/// Maximum number of interfaces printed; `--json` has all.
+const INTERFACES_MAX: usize = 16;
 
-/// The whole page.
+/// Formats all findings.
 pub(super) fn text(checkup: &Checkup, colours: bool) -> String {
     let memory = checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short(n)));
     let Checkup { program, release, processors, .. } = checkup;
@@ -26,7 +26,7 @@ pub(super) fn text(checkup: &Checkup, colours: bool) -> String {
     let _ = writeln!(out, "\n{}", bold("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for door in &checkup.doors {
-        // The same ways twice would hide that it is one thing that is missing.
+        // The same remedies are not repeated, which would suggest two separate causes.
         let again = before.is_some_and(|before| !door.open && before.because == door.because);
         match again {
             true => row(&mut out, NAMES, door.mark(colours), &door.title(), "no: the same"),
@@ -37,17 +37,17 @@ pub(super) fn text(checkup: &Checkup, colours: bool) -> String {
     out
 }
 
-/// The room of names, so that what is said about them is aligned.
+/// Width of the column of names.
 const NAMES: usize = 18;
-/// The room of the names of limits.
+/// Width of the name column for limits.
 const WIDE: usize = 29;
 
 fn section(section: &Section, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold(section.name, colours));
     let longest = section.rows.iter().map(|row| row.name.chars().count()).max();
     let room = if longest.unwrap_or(0) > NAMES { WIDE } else { NAMES };
-    for Row { name, state, says, advice } in &section.rows {
-        row(&mut out, room, mark(*state, colours), name, says);
+    for Check { name, state, explanation, advice } in &section.rows {
+        row(&mut out, room, mark(*state, colours), name, explanation);
         if let Some(advice) = advice {
             for (number, line) in wrap(advice, COLUMNS - room - 6).iter().enumerate() {
                 let arrow = if number == 0 { "→" } else { " " };
@@ -58,32 +58,24 @@ fn section(section: &Section, colours: bool) -> String {
     out
 }
 
-/// ` ✓ name   what is said about it`
-fn row(out: &mut String, room: usize, mark: &str, name: &str, says: &str) {
-    for (number, line) in wrap(says, COLUMNS - room - 4).iter().enumerate() {
+/// Appends a row: ` ✓ name   explanation`.
+fn row(out: &mut String, room: usize, mark: &str, name: &str, explanation: &str) {
+    for (number, line) in wrap(explanation, COLUMNS - room - 4).iter().enumerate() {
         let (mark, name) = if number == 0 { (mark, name) } else { (" ", "") };
         let _ = writeln!(out, "{}", format!(" {mark} {name:room$} {line}").trim_end());
     }
 }
 
-fn interfaces(all: &[Seen], colours: bool) -> String {
+fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     let mut out = format!("\n{}\n", bold("interfaces", colours));
-    let mut table = Table::new(&[
-        Column::right("#"),
-        Column::left("name"),
-        Column::left("kind"),
-        Column::left("link"),
-        Column::left("state"),
-        Column::right("mtu"),
-        Column::right("received"),
-        Column::right("lost"),
-    ]);
-    // Where not all are shown, those that carry something are.
-    let mut shown: Vec<&Seen> = all.iter().collect();
-    if all.len() > SHOWN {
-        shown.sort_by_key(|seen| (seen.state != "up", seen.index));
+    let mut table =
+        Table::new(&[">#", "name", "kind", "link", "state", ">mtu", ">received", ">lost"]);
+    // If not all interfaces fit, those that are up come first.
+    let mut listed: Vec<&InterfaceFinding> = all.iter().collect();
+    if all.len() > INTERFACES_MAX {
+        listed.sort_by_key(|seen| (seen.state != "up", seen.index));
     }
-    for seen in shown.into_iter().take(SHOWN) {
+    for seen in listed.into_iter().take(INTERFACES_MAX) {
         table.row([
             seen.index.to_string(),
             seen.name.clone(),
@@ -102,44 +94,44 @@ fn interfaces(all: &[Seen], colours: bool) -> String {
     for line in table.text(COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
     }
-    if all.len() > SHOWN {
-        let _ = writeln!(out, "   and {} more: --json has all", all.len() - SHOWN);
+    if all.len() > INTERFACES_MAX {
+        let _ = writeln!(out, "   and {} more: --json has all", all.len() - INTERFACES_MAX);
     }
     out
 }
 
-/// One door, and the ways to open it.
+/// Formats one facility with its remedies.
 pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
     let mut out = String::new();
-    let says = match (door.open, door.because.as_str()) {
+    let explanation = match (door.open, door.because.as_str()) {
         (true, "always") => "always".to_owned(),
         (true, "") => "yes".to_owned(),
         (true, because) => format!("yes, {because}"),
         (false, because) => format!("no: {because}"),
     };
-    row(&mut out, NAMES, door.mark(colours), &door.title(), &says);
-    out.push_str(&privilege::written(&door.ways, 3));
+    row(&mut out, NAMES, door.mark(colours), &door.title(), &explanation);
+    out.push_str(&privilege::format_remedies(&door.ways, 3));
     out
 }
 
 impl Verdict {
-    /// `capturing (rx)`
+    /// Returns the title: `capturing (rx)`.
     pub(super) fn title(&self) -> String {
         format!("{} ({})", self.what, self.name)
     }
 
     fn mark(&self, colours: bool) -> &'static str {
-        mark(if self.open { State::Good } else { State::Bad }, colours)
+        mark(if self.open { CheckResult::Good } else { CheckResult::Bad }, colours)
     }
 }
 
-const fn mark(state: State, colours: bool) -> &'static str {
+const fn mark(state: CheckResult, colours: bool) -> &'static str {
     match (state, colours) {
-        (State::Good, false) => "✓",
-        (State::Good, true) => "\x1b[32m✓\x1b[0m",
-        (State::Bad, false) => "✗",
-        (State::Bad, true) => "\x1b[31m✗\x1b[0m",
-        (State::Plain, _) => " ",
+        (CheckResult::Good, false) => "✓",
+        (CheckResult::Good, true) => "\x1b[32m✓\x1b[0m",
+        (CheckResult::Bad, false) => "✗",
+        (CheckResult::Bad, true) => "\x1b[31m✗\x1b[0m",
+        (CheckResult::Plain, _) => " ",
     }
 }
 

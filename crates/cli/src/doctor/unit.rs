@@ -1,21 +1,23 @@
-//! `streamline doctor unit`: a line as a service for systemd, with CAP_NET_RAW and nothing else.
+//! `streamline doctor unit`: a systemd service for a request, with CAP_NET_RAW as its only
+//! capability.
 //!
-//! In: a line. Out: the text of a unit. The line is checked first. Files that it names without a
-//! folder lie in the service's own, `/var/lib/NAME`. NAME says what the line does, and is never
-//! that of the daemon's unit (`streamline.service`), which may stand in the same folder.
+//! The request is checked before its unit file is printed. Relative file names refer to the
+//! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
+//! that it differs from the daemon's unit (`streamline.service`), which may be in the same
+//! directory.
 
 use crate::arguments::LineArguments;
 use crate::failure;
 use crate::line;
-use crate::privilege::INSTALLED;
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::Binary;
 use pipeline::Graph;
 use std::path::Path;
 use streamline::Options;
+use streamline::privilege::INSTALLED;
 
-/// Prints the unit of a line.
+/// Prints the unit file of a request.
 pub(super) fn print(given: &LineArguments) -> Status {
     let told = line::text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
@@ -33,27 +35,27 @@ pub(super) fn print(given: &LineArguments) -> Status {
     told.unwrap_or_else(|status| status)
 }
 
-/// Returns true if a line opens packet sockets.
+/// Returns true if a request opens packet sockets.
 fn is_live(graph: &Graph) -> bool {
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     names.into_iter().any(|name| ["rx", "tx", "redirect"].contains(&name))
 }
 
-/// The name space that a line wants to enter.
+/// Returns the network namespace that a request enters, if any.
 fn name_space(graph: &Graph) -> Option<&str> {
     graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
 
-/// The name of the service: the names of the line's filters.
+/// Returns the name of the service, made of the request's filters.
 fn name(graph: &Graph) -> String {
-    /// Some filters say enough, and a file name stays short.
+    /// Limits the length of the file name.
     const FILTERS_MAX: usize = 6;
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     let names: Vec<&str> = names.take(FILTERS_MAX).collect();
     format!("streamline-{}", names.join("-"))
 }
 
-/// The text of the unit.
+/// Formats the unit file.
 fn unit((text, name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = place(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
@@ -109,7 +111,7 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path in the service, and the step needed before.
+/// Returns the program's path in the service, and the commands that must be run first.
 fn place(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };
@@ -121,12 +123,12 @@ fn place(path: Option<&Path>) -> (String, String) {
     (INSTALLED.to_owned(), format!("# sudo install -m 755 {shown} {INSTALLED}\n"))
 }
 
-/// A line as a description: one line, percent signs doubled.
+/// Formats a request as Description=: on one line, with percent signs doubled.
 fn described(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('%', "%%")
 }
 
-/// A line as one word of ExecStart= (systemd.service(5), "Command lines").
+/// Quotes a request as one word of ExecStart= (systemd.service(5), "Command lines").
 fn quoted(text: &str) -> String {
     let mut word = String::from("\"");
     for c in text.chars() {
@@ -156,8 +158,9 @@ mod tests {
     const NAME: &str = "streamline-rx-count";
 
     #[test]
-    fn service_of_a_line_is_not_the_one_of_the_daemon() {
-        let (graph, _) = pipeline::read("rx | udp | count", &engine::catalogue::House);
+    fn unit_name_differs_from_the_daemon_unit() {
+        let (graph, _) =
+            pipeline::read("rx | udp | count", &engine::registry::MachineRegistry::Local);
         let name = name(&graph);
         assert_eq!(name, "streamline-rx-udp-count");
         let text = unit(("rx | udp | count", &name), true, &binary("/usr/bin/streamline"));
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_word_of_the_unit() {
+    fn request_is_quoted_as_one_word_of_the_unit() {
         let line = "rx | bpf \"tcp port 80\" | match \"100% \\$x\" | count";
         let text = unit((line, NAME), true, &binary("/usr/bin/streamline"));
         let word = r#""rx | bpf \"tcp port 80\" | match \"100%% \\$$x\" | count""#;
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_no_packets_gets_no_capability() {
+    fn offline_request_gets_no_capability() {
         let live = unit(("rx | count", NAME), true, &binary("/usr/bin/streamline"));
         assert!(live.contains("\nAmbientCapabilities=CAP_NET_RAW\n"), "{live}");
         assert!(live.contains("AF_PACKET"), "{live}");
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_the_service_cannot_see_is_to_be_installed() {
+    fn program_hidden_from_the_service_must_be_installed() {
         for path in ["/home/x/streamline", "/root/streamline", "/tmp/streamline", "/a b/streamline"]
         {
             let text = unit(("rx | count", NAME), true, &binary(path));

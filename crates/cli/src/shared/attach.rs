@@ -1,8 +1,9 @@
-//! `streamline attach`: what a path prints from now on, how far it is, and how it ends. ^C lets it
-//! go on.
+//! `streamline attach`: prints the output, progress and end of a running path. ^C detaches without
+//! stopping it.
 
-use super::words::AttachArguments;
-use super::{complain, reach, signals, user, wait};
+use super::connect::{reach, signals, since, user, wait};
+use crate::arguments::paths::AttachArguments;
+use crate::failure::complain;
 use crate::progress::short;
 use crate::status::Status;
 use crate::terminal;
@@ -17,15 +18,15 @@ use std::time::Duration;
 use streamline::report::counted;
 use sys::file::FileKind;
 
-/// The interval of updates.
-const EVERY: Duration = Duration::from_millis(250);
+/// Interval of progress updates.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Follows a path.
+/// Follows a path until it ends or a signal arrives.
 pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let signals = signals()?;
     let (to, about) = reach(&given.path)?;
     let mut log = about.log.as_deref().and_then(|log| Log::of(log, to.uid()));
-    to.follow(EVERY).map_err(|error| complain(&error))?;
+    to.follow(UPDATE_INTERVAL).map_err(|error| complain(&error))?;
     let mut heard = false;
     loop {
         let ready = wait(&[to.as_fd(), to.process()], signals, None);
@@ -34,8 +35,8 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             terminal::note(&format!("path {} goes on without us", to.number()));
             return Ok(Status::Done);
         }
-        // Of a process that has ended, too, the last word lies here.
-        let followed = to.followed();
+        // The last update remains readable after the process has ended.
+        let followed = to.next_update();
         let printed = log.as_mut().map_or(Status::Done, Log::print);
         if printed != Status::Done {
             return Ok(printed);
@@ -52,11 +53,11 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
                     terminal::status(&line(&counters));
                 }
             }
-            // It had ended when we asked.
-            Err(ClientError::Gone) if !heard => {
-                return Err(complain(&ClientError::Ended(given.path.clone())));
+            // The path had already ended when the request arrived.
+            Err(ClientError::Disconnected) if !heard => {
+                return Err(complain(&ClientError::PathEnded(given.path.clone())));
             }
-            Err(ClientError::Gone) => {
+            Err(ClientError::Disconnected) => {
                 terminal::wipe();
                 let number = to.number();
                 terminal::complain(&format!("path {number} has ended, and not said how"));
@@ -67,27 +68,26 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     }
 }
 
-/// Formats the progress as a line.
+/// Formats the progress line.
 fn line(counters: &Counters) -> String {
     let given = counters.sources.iter().map(|source| source.given);
     let (blocks, bytes) = given.fold((0, 0), |(n, m), given| (n + given.blocks, m + given.bytes));
-    let time = super::since(counters.elapsed_ns / 1_000_000_000);
+    let time = since(counters.elapsed_ns / 1_000_000_000);
     let lost = super::rates::lost(counters);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
     format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short(bytes))
 }
 
-/// The output of a path, from now on.
+/// The log file of a path, read from its current end.
 struct Log {
     file: File,
-    /// The beginning of a character whose end was not written yet.
+    /// Incomplete UTF-8 sequence at the end of what was read.
     rest: Vec<u8>,
 }
 
 impl Log {
-    /// The log of a path of this user. The process of the path says where that is, and may say
-    /// anything: only a regular file that belongs to the user of the path is opened, and what else
-    /// lies there is not even touched.
+    /// Opens the log that a path of this user reports. The report is untrusted: only a regular file
+    /// owned by the path's user is opened, so that opening has no side effect.
     fn of(path: &str, uid: u32) -> Option<Self> {
         let opened = open(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
@@ -113,7 +113,8 @@ impl Log {
     }
 }
 
-/// Opens a file that another user's process has named, if it is what a log of that user is.
+/// Opens a file named by another user's process if it is a regular file of that user on a kernel
+/// file system.
 fn open(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;
@@ -130,10 +131,10 @@ fn open(path: &Path, uid: u32) -> Result<File, String> {
     }
 }
 
-/// Takes whole characters out of these bytes, as they may be shown.
+/// Removes all complete UTF-8 sequences from the buffer and escapes them for display.
 fn visible(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
-        // In the middle of what is no text too: the rest is looked at again with what follows.
+        // An incomplete sequence stays in the buffer; invalid bytes become replacement characters.
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
         _ => bytes.len(),
     };
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_of_another_user_is_shown_without_escapes() {
+    fn log_of_another_user_is_printed_without_escapes() {
         let mut bytes = b"a\x1b[2J\xc2\x9b31m\xe2\x80".to_vec();
         assert_eq!(visible(&mut bytes), "a·[2J·31m");
         assert_eq!(bytes, b"\xe2\x80");

@@ -1,7 +1,9 @@
-//! `streamline daemon`: by hand, for one user, or under a service manager.
+//! `streamline daemon`: runs the daemon in the foreground, for all users or for one, or under a
+//! service manager.
 
-use super::words::DaemonArguments;
-use super::{refused, signals};
+use super::connect::signals;
+use crate::arguments::paths::DaemonArguments;
+use crate::failure::refused;
 use crate::status::Status;
 use crate::terminal;
 use daemon::directory::DirectoryError;
@@ -13,7 +15,7 @@ use std::path::{Path, PathBuf};
 use sys::service;
 use sys::steps::Steps;
 
-/// Answers until it is asked to end.
+/// Serves until a signal arrives.
 pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let policy = policy(given)?;
     let stop = signals()?;
@@ -21,9 +23,9 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
-        // Who names a directory decides by its permissions who comes.
+        // With an explicit directory, its permissions determine who can connect.
         true => Server::open(&directory, !given.user, policy, &steps),
-        false => Server::on(&directory, kept, policy, &steps),
+        false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
     let mut server = server.map_err(|error| failed(&error))?;
     terminal::note(&format!("the daemon is in {}", directory.display()));
@@ -71,7 +73,7 @@ fn failed(error: &DirectoryError) -> Status {
     Status::Failed
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 fn say(lines: &str) {
     if let Err(error) = service::notify(lines, &[]) {
         terminal::warn(&format!("the service manager was not told: {error}"));

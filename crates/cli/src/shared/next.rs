@@ -1,16 +1,17 @@
-//! The next word of a command that speaks to paths: what completion scripts ask.
+//! Completion of the arguments of commands on paths.
 //!
-//! In: the command and the words before the one that is typed. Out: every word that may stand
-//! there, one per line: paths of this user, and of the one that is named its nodes and spaces.
-//! Without a daemon, or where a path does not answer, there is nothing to offer.
+//! Given the command and the words in front of the one being typed, prints every possible next
+//! word, one per line: the user's paths, or nodes and spaces of a given path. Without a daemon, or
+//! if the path does not reply, there are none.
 
 use crate::status::Status;
 use crate::terminal;
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use member::client::Client;
-use member::protocol::Described;
+use member::protocol::PathDescription;
+use pipeline::Registry as _;
 
-/// Prints all words that may come next.
+/// Prints every possible next word.
 pub(crate) fn complete(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
@@ -21,42 +22,43 @@ pub(crate) fn complete(words: &[String]) -> Status {
     terminal::print(&text)
 }
 
-/// Names that a command can complete.
-trait Around {
-    /// The paths of this user: their names, or numbers.
+/// Completion candidates that depend on running paths.
+trait PathCandidates {
+    /// Returns the names of this user's paths, or numbers of those without a name.
     fn paths(&self) -> Vec<String>;
-    /// Returns the parts of a path: its nodes, and the spaces in which they run.
+    /// Returns the nodes of a path, and their spaces.
     fn parts(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 
-fn next(words: &[&str], around: &dyn Around) -> Vec<String> {
+fn next(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
     let Some((command, behind)) = words.split_first() else { return Vec::new() };
     let behind: Vec<&str> = behind.iter().copied().filter(|word| !word.starts_with('-')).collect();
     match (*command, behind.as_slice()) {
         ("stop", named) => {
-            let mut paths = around.paths();
+            let mut paths = candidates.paths();
             paths.retain(|path| !named.contains(&path.as_str()));
             paths
         }
-        ("attach" | "top" | "spaces" | "set" | "tap", []) => around.paths(),
-        ("set", [path, words @ ..]) => change(path, words, around),
+        ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
+        ("set", [path, words @ ..]) => change(path, words, candidates),
         _ => Vec::new(),
     }
 }
 
-/// The next word of a change of a path.
-fn change(path: &str, words: &[&str], around: &dyn Around) -> Vec<String> {
-    let nodes = || around.parts(path).0;
-    let spaces = || around.parts(path).1;
+/// Returns the possible next words of `set PATH …`.
+fn change(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+    let nodes = || candidates.parts(path).0;
+    let spaces = || candidates.parts(path).1;
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match words {
-        [] => owned(&["insert", "move", "pin", "remove", "replace", "upgrade"]),
+        [] => owned(&["arg", "insert", "move", "pin", "remove", "replace", "upgrade"]),
         ["insert"] | ["replace", _, "with"] => {
-            House.descriptions().map(|known| known.name.to_owned()).collect()
+            MachineRegistry::descriptions().map(|known| known.name.to_owned()).collect()
         }
         ["insert", _] => owned(&["after", "at", "before"]),
         ["insert", _, "after" | "at" | "before"] => nodes(),
-        ["remove" | "replace" | "move" | "upgrade"] => nodes(),
+        ["remove" | "replace" | "move" | "upgrade" | "arg"] => nodes(),
+        ["arg", node, ..] => writable(node),
         ["replace", _] => owned(&["with"]),
         ["move", _] => {
             let mut places = owned(&["kernel", "process", "sandbox"]);
@@ -69,10 +71,18 @@ fn change(path: &str, words: &[&str], around: &dyn Around) -> Vec<String> {
     }
 }
 
-/// The daemon that is here.
+/// Returns the arguments of a node that a running filter lets be set: `every=`.
+fn writable(node: &str) -> Vec<String> {
+    let name = node.split(['#', ':']).next().unwrap_or(node);
+    let parameters = MachineRegistry::Local.find(name).map_or(&[][..], |entry| entry.parameters);
+    let writable = parameters.iter().filter(|known| known.writable);
+    writable.map(|known| format!("{}=", known.name)).collect()
+}
+
+/// Candidates from the daemon.
 struct Daemon;
 
-impl Around for Daemon {
+impl PathCandidates for Daemon {
     fn paths(&self) -> Vec<String> {
         let own = sys::process::identity().0;
         let listed = Client::find(None).and_then(|client| client.list()).unwrap_or_default();
@@ -82,7 +92,7 @@ impl Around for Daemon {
 
     fn parts(&self, path: &str) -> (Vec<String>, Vec<String>) {
         let reached = Client::find(None).and_then(|client| client.reach(path));
-        let nodes = reached.map(|(_, Described { nodes, .. })| nodes).unwrap_or_default();
+        let nodes = reached.map(|(_, PathDescription { nodes, .. })| nodes).unwrap_or_default();
         let mut spaces: Vec<String> = nodes.iter().map(|node| node.space.clone()).collect();
         spaces.sort_unstable();
         spaces.dedup();
@@ -96,7 +106,7 @@ mod tests {
 
     struct Made;
 
-    impl Around for Made {
+    impl PathCandidates for Made {
         fn paths(&self) -> Vec<String> {
             vec!["web".to_owned(), "7".to_owned()]
         }
@@ -121,6 +131,9 @@ mod tests {
         assert_eq!(all("set web insert dport"), ["after", "at", "before"]);
         assert_eq!(all("set web replace count"), ["with"]);
         assert!(all("set web insert").contains(&"dport".to_owned()));
+        assert_eq!(all("set web arg"), ["rx", "count"]);
+        assert_eq!(all("set web arg ratelimit#a:2"), ["rate=", "per=", "burst="]);
+        assert!(all("set web arg count").is_empty());
         assert_eq!(all("set web pin"), ["thread0"]);
         assert_eq!(all("set web move count"), ["kernel", "process", "sandbox", "thread0"]);
     }

@@ -1,110 +1,106 @@
-//! `streamline ps`: the paths that run, as far as one may see them, and how fast those are that are
-//! one's own; and what of them runs in the kernel.
+//! `streamline ps`: lists the visible paths, the rates of the user's own, and the kernel programs.
 
+use super::connect::{client, name_silent, signals, since, user, wait};
 use super::rates::{self, Rate};
 use super::sharing;
 use super::table::{cut, table};
-use super::words::PsArguments;
-use super::{client, complain, is_over, signals, since, user, wait};
+use crate::arguments::paths::PsArguments;
+use crate::failure::{complain, is_over};
 use crate::progress::short;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, TOGETHER, plain};
-use member::protocol::{About, Count, Counters, Path, Program};
+use member::client::{COUNT, Client, ClientError, QUERY_TIMEOUT, plain};
+use member::protocol::{CountReply, Counters, Path};
 use member::varlink::Reply;
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use streamline::report::json_line;
+use streamline::report::{json_line, object};
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// The time between two looks, from which rates are taken.
-const BETWEEN: Duration = Duration::from_millis(250);
-/// The timeout for the first counts, of all paths together.
-const FIRST: Duration = Duration::from_millis(1250);
+/// Interval between the two samples from which rates are computed.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// Timeout of the first sample, for all paths together.
+const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
-#[derive(Serialize)]
-struct Listed {
-    version: u32,
-    daemon: About,
-    paths: Vec<Row>,
-    /// The programs in which parts of them run.
-    kernel: Vec<Program>,
-}
-
-/// The answer of a path.
+/// The reachability of a path.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Answered {
-    /// Its process answers.
+enum PathState {
+    /// Its process replies.
     Running,
-    /// Its process takes nothing.
+    /// Its process did not reply in time.
     Silent,
-    /// It is another user's.
+    /// It belongs to another user and was not queried.
     Hidden,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct PathRow {
     #[serde(flatten)]
     path: Path,
-    state: Answered,
+    state: PathState,
     counters: Option<Counters>,
     rate: Option<Rate>,
     lost: Option<u64>,
 }
 
-/// Lists them.
+/// Lists the paths.
 pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     let client = client()?;
     let failed = |error: ClientError| complain(&error);
     let daemon = client.about().map_err(failed)?;
     let paths = client.list().map_err(failed)?;
-    let rows = look(&client, paths)?;
-    super::name_silent(
-        rows.iter().filter(|row| row.state == Answered::Silent).map(|row| &row.path),
-    );
+    let rows = sample_rows(&client, paths)?;
+    name_silent(rows.iter().filter(|row| row.state == PathState::Silent).map(|row| &row.path));
     let kernel = sharing::look(&client);
     Ok(terminal::print(&match given.json {
-        true => json_line(&Listed { version: VERSION, daemon, paths: rows, kernel }),
+        true => json_line(&object(&[
+            ("version", &VERSION),
+            ("daemon", &daemon),
+            ("paths", &rows),
+            ("kernel", &kernel),
+        ])),
         false => page(&rows) + &sharing::page(&kernel, terminal::columns()),
     }))
 }
 
-/// Looks twice at all that are ours, all at once each time.
-fn look(client: &Client, paths: Vec<Path>) -> Result<Vec<Row>, Status> {
+/// Samples the counters of the user's paths twice, each time all in parallel.
+fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status> {
     let began = Instant::now();
-    let mut seen: Vec<Seen> = paths.into_iter().map(Seen::unasked).collect();
-    count(client, &mut seen, FIRST, |seen, answer| seen.before = Some(answer));
-    let counted = |seen: &Seen| matches!(seen.before, Some(Ok(_)));
-    if seen.iter().any(counted) {
-        // A signal ends this early, and is then looked at by nobody: rates are of a shorter time.
-        let _ = wait(&[], signals()?, Some(BETWEEN));
+    let mut samples: Vec<PathSamples> = paths.into_iter().map(PathSamples::unasked).collect();
+    count(client, &mut samples, FIRST_SAMPLE_TIMEOUT, |samples, answer| {
+        samples.before = Some(answer)
+    });
+    let counted = |samples: &PathSamples| matches!(samples.before, Some(Ok(_)));
+    if samples.iter().any(counted) {
+        // A signal ends the pause early; the rates then cover a shorter time.
+        let _ = wait(&[], signals()?, Some(SAMPLE_INTERVAL));
     }
-    let left = TOGETHER.saturating_sub(began.elapsed());
-    count(client, &mut seen, left, |seen, answer| seen.after = Some(answer));
-    Ok(seen.into_iter().filter_map(Seen::row).collect())
+    let left = QUERY_TIMEOUT.saturating_sub(began.elapsed());
+    count(client, &mut samples, left, |samples, answer| samples.after = Some(answer));
+    Ok(samples.into_iter().filter_map(PathSamples::row).collect())
 }
 
-/// A path with two counts.
-struct Seen {
+/// A path with two samples of its counters.
+struct PathSamples {
     path: Path,
     before: Option<Result<Counters, ClientError>>,
     after: Option<Result<Counters, ClientError>>,
 }
 
-impl Seen {
+impl PathSamples {
     const fn unasked(path: Path) -> Self {
         Self { path, before: None, after: None }
     }
 
-    /// Returns true if it is worth asking: it is ours, and has answered until now.
+    /// Returns true if the path belongs to the user and has replied to every query so far.
     const fn answers(&self) -> bool {
         self.path.yours && !matches!(self.before, Some(Err(_)))
     }
 
-    /// None: it has ended since it was listed.
-    fn row(self) -> Option<Row> {
+    /// Returns the row of the path; `None` if it has ended since it was listed.
+    fn row(self) -> Option<PathRow> {
         let over = |answer: &Option<Result<_, ClientError>>| {
             answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_over))
         };
@@ -112,36 +108,37 @@ impl Seen {
             return None;
         }
         let before = self.before.and_then(Result::ok);
-        // What was counted once is better than nothing.
+        // A single sample still yields totals.
         let after = self.after.and_then(Result::ok).or_else(|| before.clone());
-        Some(Row::new(self.path, before.as_ref(), after))
+        Some(PathRow::new(self.path, before.as_ref(), after))
     }
 }
 
-/// Asks those that answer what they have counted.
+/// Samples the counters of reachable paths.
 fn count(
     client: &Client,
-    seen: &mut [Seen],
+    samples: &mut [PathSamples],
     limit: Duration,
-    put: impl Fn(&mut Seen, Result<Counters, ClientError>),
+    put: impl Fn(&mut PathSamples, Result<Counters, ClientError>),
 ) {
-    let mut asked: Vec<&mut Seen> = seen.iter_mut().filter(|seen| seen.answers()).collect();
-    let name = |seen: &&mut Seen| (seen.path.uid, seen.path.number.to_string());
+    let mut asked: Vec<&mut PathSamples> =
+        samples.iter_mut().filter(|samples| samples.answers()).collect();
+    let name = |samples: &&mut PathSamples| (samples.path.uid, samples.path.number.to_string());
     let names: Vec<(u32, String)> = asked.iter().map(name).collect();
     let take = |_, replies: Vec<Reply>| {
-        let Count { counters } = replies.into_iter().next().unwrap_or_default().take()?;
+        let CountReply { counters } = replies.into_iter().next().unwrap_or_default().take()?;
         Ok(counters)
     };
-    let answers = client.ask_all(&names, &[COUNT], limit, take);
-    asked.iter_mut().zip(answers).for_each(|(seen, answer)| put(seen, answer));
+    let answers = client.query_all(&names, &[COUNT], limit, take);
+    asked.iter_mut().zip(answers).for_each(|(samples, answer)| put(samples, answer));
 }
 
-impl Row {
+impl PathRow {
     fn new(path: Path, before: Option<&Counters>, after: Option<Counters>) -> Self {
         let state = match (path.yours, &after) {
-            (false, _) => Answered::Hidden,
-            (true, None) => Answered::Silent,
-            (true, Some(_)) => Answered::Running,
+            (false, _) => PathState::Hidden,
+            (true, None) => PathState::Silent,
+            (true, Some(_)) => PathState::Running,
         };
         let rate = before.zip(after.as_ref()).map(|(before, after)| {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
@@ -152,18 +149,18 @@ impl Row {
     }
 }
 
-/// A line that fits the terminal.
+/// Truncates a line to the width of the terminal.
 fn short_line(text: &str) -> String {
     cut(text, terminal::columns()) + "\n"
 }
 
-fn page(rows: &[Row]) -> String {
+fn page(rows: &[PathRow]) -> String {
     if rows.is_empty() {
         return "no paths run\n".to_owned();
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let dash = || "-".to_owned();
-    let told = rows.iter().map(|row| {
+    let cells = rows.iter().map(|row| {
         let path = &row.path;
         let rate = |of: fn(Rate) -> String| row.rate.map_or_else(dash, of);
         let time = path.started.map_or_else(dash, |started| since(now.saturating_sub(started)));
@@ -172,7 +169,7 @@ fn page(rows: &[Row]) -> String {
             path.number.to_string(),
             path.name.as_deref().map_or_else(dash, plain),
             user(path.uid),
-            if row.state == Answered::Silent { "silent".to_owned() } else { time },
+            if row.state == PathState::Silent { "silent".to_owned() } else { time },
             rate(|rate| rates::short(rate.blocks)),
             rate(|rate| short(rate.bytes as u64)),
             row.lost.map_or_else(dash, |lost| lost.to_string()),
@@ -190,7 +187,7 @@ fn page(rows: &[Row]) -> String {
         Some(short_line(&format!("{} {}", row.path.number, plain(&late))))
     });
     let late: String = late.collect();
-    table(head, &told.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::columns())
+    table(head, &cells.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::columns())
         + &by_itself
         + &late
 }

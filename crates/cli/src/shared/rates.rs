@@ -1,6 +1,6 @@
-//! Rates: what passed between two looks at a path.
+//! Rates and losses between two samples of a path's counters.
 
-use member::protocol::{Amount, Counters, Lost, Measured};
+use member::protocol::{Amount, Counters, Loss, PlaceLatency};
 use pipeline::explain::{about, nanoseconds};
 use runtime::ledger::DropReason;
 use serde::Serialize;
@@ -13,7 +13,7 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
 }
 
-/// Computes the rate between two counts.
+/// Computes the rate between two amounts that are `ns` apart.
 pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
     let seconds = ns as f64 / 1e9;
     let each = |now: u64, before: u64| match seconds > 0.0 {
@@ -23,7 +23,7 @@ pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
     Rate { blocks: each(now.blocks, before.blocks), bytes: each(now.bytes, before.bytes) }
 }
 
-/// Returns the sum of all sources.
+/// Returns the total output of all sources.
 pub(super) fn given(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
@@ -35,47 +35,44 @@ pub(super) fn lost(counters: &Counters) -> u64 {
     losses(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Returns losses by place and reason, most first.
+/// Returns losses by place and reason, the largest first.
 pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
+    let mut add = |lost: &[Loss], place: &dyn Fn(&str) -> String| {
+        let lost = lost.iter().filter(|lost| is_lost(lost));
+        all.extend(lost.map(|lost| (place(&lost.why), lost.blocks.unwrap_or(0))));
+    };
     for source in &counters.sources {
-        let places = source.lost.iter().filter(|lost| is_lost(lost));
-        all.extend(
-            places.map(|l| (format!("before {} ({})", source.name, l.why), l.blocks.unwrap_or(0))),
-        );
+        add(&source.lost, &|why| format!("before {} ({why})", source.name));
     }
     for edge in &counters.edges {
-        let between = |why: &str| format!("between {} and {} ({why})", edge.from, edge.to);
-        all.extend(edge.lost.iter().map(|l| (between(&l.why), l.blocks.unwrap_or(0))));
+        add(&edge.lost, &|why| format!("between {} and {} ({why})", edge.from, edge.to));
     }
     for filter in &counters.filters {
-        let reasons = filter.lost.iter().filter(|lost| is_lost(lost));
-        all.extend(
-            reasons.map(|l| (format!("in {} ({})", filter.name, l.why), l.blocks.unwrap_or(0))),
-        );
+        add(&filter.lost, &|why| format!("in {} ({why})", filter.name));
     }
     all.retain(|(_, n)| *n > 0);
     all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     all
 }
 
-/// Returns true if the path lost blocks that were wanted. Of a reason the daemon has the text.
-fn is_lost(lost: &Lost) -> bool {
+/// Returns true if the request did not ask for the drop. Only the text of the reason is known.
+fn is_lost(lost: &Loss) -> bool {
     DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
 
-/// Describes latencies beyond the line's bound in a sentence; `None` if there are none.
+/// Describes latencies beyond the request's bound; `None` if there are none.
 pub(super) fn late(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
-    let longest = |all: &[Measured]| {
+    let longest = |all: &[PlaceLatency]| {
         let late = all.iter().filter(|at| at.worst_ns > at.share_ns);
         late.max_by_key(|at| at.worst_ns - at.share_ns).cloned()
     };
-    let took = |at: &Measured| {
+    let took = |at: &PlaceLatency| {
         format!("{} took {} of {}", at.name, about(at.worst_ns), nanoseconds(at.share_ns))
     };
     let (way, wait) = (longest(&latency.ways), longest(&latency.waits));
-    let late: u64 = latency.ways.iter().map(|way| way.late).sum();
+    let late: u64 = latency.ways.iter().map(|way| way.over).sum();
     let kept = latency.waits.iter().any(|wait| wait.worst_ns > latency.asked_ns);
     if late == 0 && !kept {
         return None;
@@ -84,7 +81,7 @@ pub(super) fn late(counters: &Counters) -> Option<String> {
     Some(format!("late: {}; at most {}", counted(late, "block"), places.join(", ")))
 }
 
-/// A number of blocks a second, in at most six columns: `4012`, `1.25M`.
+/// Formats a number of blocks per second in at most six columns: `4012`, `1.25M`.
 pub(super) fn short(number: f64) -> String {
     match number {
         n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
@@ -115,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filtered_is_not_lost() {
-        let lost = |why: &str, blocks| Lost { why: why.to_owned(), blocks };
+    fn filtered_blocks_are_not_losses() {
+        let lost = |why: &str, blocks| Loss { why: why.to_owned(), blocks };
         let source = Source {
             name: "rx".to_owned(),
             seen: None,

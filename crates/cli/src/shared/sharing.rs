@@ -1,27 +1,27 @@
-//! The kernel programs of all users, as `ps` and `top` print them: one for each interface and
-//! direction, with its users and its counters.
+//! The kernel programs shared by all users, as `ps`, `top` and `spaces` print them: one per
+//! interface and direction, with users and counters.
 
+use super::connect::user;
 use super::table::table;
-use super::user;
 use crate::progress::short;
 use member::client::{Client, plain};
-use member::protocol::{InKernel, Program, Step};
+use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
-/// Asks for the programs, as far as the user may know of them; empty if there is no answer.
-pub(super) fn look(client: &Client) -> Vec<Program> {
+/// Fetches the programs visible to the user; empty if the call fails.
+pub(super) fn look(client: &Client) -> Vec<KernelProgram> {
     client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
-/// Returns the programs that run a part of this path.
-pub(super) fn of_path(number: u32) -> Vec<Program> {
+/// Returns the programs that run part of this path.
+pub(super) fn of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
     let mut programs = look(&client);
     programs.retain(|program| program.lines.iter().any(|line| line.path == Some(number)));
     programs
 }
 
-/// Two tables: the programs, and the lines in them of which one may know how much they had.
-pub(super) fn page(programs: &[Program], columns: usize) -> String {
+/// Formats two tables: the programs, and the requests whose counts are visible.
+pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
     if programs.is_empty() {
         return String::new();
     }
@@ -41,8 +41,8 @@ pub(super) fn page(programs: &[Program], columns: usize) -> String {
     text
 }
 
-/// `lo received: program 7, 2 lines of 2 users; for several: ip (2)`
-pub(super) fn sentence(program: &Program) -> String {
+/// Formats a program: `lo received: program 7, 2 lines of 2 users; for several: ip (2)`.
+pub(super) fn sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
     users.dedup();
@@ -62,14 +62,14 @@ pub(super) fn sentence(program: &Program) -> String {
     text
 }
 
-fn place(program: &Program) -> String {
+fn place(program: &KernelProgram) -> String {
     let space = program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", plain(name)));
     format!("{space}{} {}", plain(&program.interface), plain(&program.side))
 }
 
-/// The filters of several lines, and how many more there are, of one line each.
-fn steps(program: &Program) -> String {
-    let (several, own): (Vec<&Step>, Vec<&Step>) =
+/// Formats the filters used by several requests, and the number of the others.
+fn steps(program: &KernelProgram) -> String {
+    let (several, own): (Vec<&KernelStep>, Vec<&KernelStep>) =
         program.steps.iter().partition(|step| step.lines > 1);
     let mut text = several.into_iter().map(step).collect::<Vec<_>>().join(" ");
     if !own.is_empty() {
@@ -79,11 +79,11 @@ fn steps(program: &Program) -> String {
     text
 }
 
-fn step(step: &Step) -> String {
+fn step(step: &KernelStep) -> String {
     format!("{} ({})", plain(&step.name), step.lines)
 }
 
-fn program(program: &Program) -> [String; 6] {
+fn program(program: &KernelProgram) -> [String; 6] {
     let rings = program.rings.iter().map(|ring| {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
         let whose = match (ring.uid, &ring.group) {
@@ -103,7 +103,7 @@ fn program(program: &Program) -> [String; 6] {
     ]
 }
 
-fn line(program: &Program, line: &InKernel) -> [String; 7] {
+fn line(program: &KernelProgram, line: &KernelRequest) -> [String; 7] {
     let dash = || "-".to_owned();
     let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
     [
@@ -123,8 +123,8 @@ mod tests {
     use member::protocol::{Amount, KernelRing};
 
     #[test]
-    fn who_shares_what_is_shown_in_tables_and_in_a_sentence() {
-        let line = |path, uid, ours: bool| InKernel {
+    fn shared_programs_are_formatted_as_tables_and_sentence() {
+        let line = |path, uid, ours: bool| KernelRequest {
             path: Some(path),
             uid,
             taken: ours.then_some(12),
@@ -132,9 +132,9 @@ mod tests {
             lost: ours.then_some(0),
             kernel_ns: ours.then_some(113),
         };
-        let step = |name: &str, lines| Step { name: name.to_owned(), lines, blocks: 12 };
+        let step = |name: &str, lines| KernelStep { name: name.to_owned(), lines, blocks: 12 };
         let ring = |uid| KernelRing { uid: Some(uid), group: None, bytes: 8_500_000, lines: 1 };
-        let program = Program {
+        let program = KernelProgram {
             interface: "lo".to_owned(),
             side: "received".to_owned(),
             program: 7,
@@ -142,7 +142,7 @@ mod tests {
             lines: vec![line(1, 41_001, true), line(2, 41_002, false)],
             steps: vec![step("ip", 2), step("dport", 1)],
             rings: vec![ring(41_001), ring(41_002)],
-            ..Program::default()
+            ..KernelProgram::default()
         };
         assert_eq!(
             sentence(&program),

@@ -1,47 +1,40 @@
-//! `streamline spaces`: the threads, processes and programs of the kernel in which paths run, as
-//! each tells of itself: what stands in it, what it does, where it runs, what it has used, and what
-//! lies in the rings between them.
+//! `streamline spaces`: lists the threads, processes and kernel programs in which paths run, with
+//! their filters, state, processors, usage, and the fill of the rings between them.
 
+use super::connect::{client, name_silent, user};
+use super::sharing;
 use super::table::table;
-use super::words::SpacesArguments;
-use super::{client, complain, is_over, sharing, user};
-use crate::progress::short;
+use crate::arguments::paths::SpacesArguments;
+use crate::failure::{complain, is_over};
+use crate::progress::{runs, short};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, DESCRIBE, TOGETHER, plain};
-use member::protocol::{Amount, Count, Counters, Described, Edge, Node, Path, Program, Space};
+use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, plain};
+use member::protocol::{Amount, CountReply, Counters, Edge, Node, Path, PathDescription, Space};
 use pipeline::explain::about as spent;
 use serde::Serialize;
-use streamline::report::json_line;
+use streamline::report::{json_line, object};
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// The space that is not one of a process.
+/// Name of the kernel space.
 const KERNEL: &str = "kernel";
-
-#[derive(Serialize)]
-struct Listed {
-    version: u32,
-    paths: Vec<OfPath>,
-    /// The programs in which lines run.
-    kernel: Vec<Program>,
-}
 
 /// The spaces of a path.
 #[derive(Serialize)]
-struct OfPath {
+struct PathSpaces {
     number: u32,
     name: Option<String>,
     uid: u32,
     process: u32,
     line: String,
-    spaces: Vec<Row>,
-    rings: Vec<Ring>,
+    spaces: Vec<SpaceRow>,
+    rings: Vec<SpaceRing>,
 }
 
-/// A space, and what stands in it.
+/// A space and its filters.
 #[derive(Serialize)]
-struct Row {
+struct SpaceRow {
     #[serde(flatten)]
     space: Space,
     filters: Vec<String>,
@@ -49,35 +42,35 @@ struct Row {
 
 /// A ring between two spaces.
 #[derive(Serialize)]
-struct Ring {
+struct SpaceRing {
     kind: String,
-    /// The space and the node from which it comes.
+    /// Space and node of the writer.
     from: (String, String),
-    /// Those to which it leads.
+    /// Space and node of the reader.
     to: (String, String),
-    /// Capacity in blocks; `None` for bytes.
+    /// Capacity in blocks; `None` if the ring holds bytes.
     room: Option<u64>,
-    /// The counts; `None` until they are answered.
-    counted: Option<Crossed>,
+    /// Counts; `None` if the path reports none.
+    counted: Option<RingCounts>,
 }
 
-/// The counts of both sides.
+/// The counts of the two ends of a ring.
 #[derive(Clone, Copy, Default, Serialize)]
-struct Crossed {
+struct RingCounts {
     put: Amount,
     taken: Amount,
     resident: Amount,
     lost: u64,
 }
 
-/// Lists them.
+/// Lists the spaces.
 pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     let client = client()?;
     let failed = |error: ClientError| complain(&error);
     let paths = match &given.path {
         Some(path) => {
-            let mut looked = look(&client, &[(0, path.clone())]);
-            vec![looked.pop().unwrap_or(Err(ClientError::Silent)).map_err(failed)?]
+            let mut looked = query(&client, &[(0, path.clone())]);
+            vec![looked.pop().unwrap_or(Err(ClientError::Timeout)).map_err(failed)?]
         }
         None => all(&client, client.list().map_err(failed)?),
     };
@@ -87,7 +80,9 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
         kernel.retain(|program| program.lines.iter().any(|line| ours(line.path)));
     }
     Ok(terminal::print(&match given.json {
-        true => json_line(&Listed { version: VERSION, paths, kernel }),
+        true => {
+            json_line(&object(&[("version", &VERSION), ("paths", &paths), ("kernel", &kernel)]))
+        }
         false if paths.is_empty() && kernel.is_empty() => "no paths run\n".to_owned(),
         false => {
             let pages: Vec<String> = paths.iter().map(page).collect();
@@ -96,39 +91,38 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// All that are ours and answer; names those that do not.
-fn all(client: &Client, listed: Vec<Path>) -> Vec<OfPath> {
+/// Returns the user's reachable paths; prints the unreachable ones.
+fn all(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     let (mut paths, mut silent) = (Vec::new(), Vec::new());
-    for (path, looked) in listed.iter().zip(look(client, &names)) {
+    for (path, looked) in listed.iter().zip(query(client, &names)) {
         match looked {
-            Ok(told) => paths.push(told),
-            // It has ended since it was listed.
+            Ok(spaces_of_path) => paths.push(spaces_of_path),
+            // The path has ended since it was listed.
             Err(error) if is_over(&error) => {}
-            Err(ClientError::Silent) => silent.push(path),
+            Err(ClientError::Timeout) => silent.push(path),
             Err(error) => {
                 terminal::complain(&format!("path {}: {error}", path.number));
             }
         }
     }
-    super::name_silent(silent.into_iter());
+    name_silent(silent.into_iter());
     paths
 }
 
-/// Asks the processes of these paths, all at once.
-fn look(client: &Client, names: &[(u32, String)]) -> Vec<Result<OfPath, ClientError>> {
-    // What runs where may have changed until the second answer, and is as new as the first or
-    // newer.
-    client.ask_all(names, &[COUNT, DESCRIBE], TOGETHER, |to, replies| {
+/// Queries these paths in parallel.
+fn query(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
+    // The description is requested after the counters, so it is at least as recent.
+    client.query_all(names, &[COUNT, DESCRIBE], QUERY_TIMEOUT, |to, replies| {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or_default();
-        let Count { counters } = next().take()?;
+        let CountReply { counters } = next().take()?;
         Ok(of_path(next().take()?, to.uid(), counters))
     })
 }
 
-fn of_path(about: Described, uid: u32, counters: Counters) -> OfPath {
+fn of_path(about: PathDescription, uid: u32, counters: Counters) -> PathSpaces {
     let rings = rings(&about, &counters);
     let filters = |space: &Space| -> Vec<String> {
         let engine = space.kind == "engine";
@@ -143,14 +137,14 @@ fn of_path(about: Described, uid: u32, counters: Counters) -> OfPath {
         let kernel = Space { kind: name.clone(), name, state, ..Space::default() };
         spaces.insert(0, kernel);
     }
-    let row = |space: Space| Row { filters: filters(&space), space };
+    let row = |space: Space| SpaceRow { filters: filters(&space), space };
     let spaces = spaces.into_iter().map(row).collect();
-    let Described { number, name, process, line, .. } = about;
-    OfPath { number, name, uid, process, line, spaces, rings }
+    let PathDescription { number, name, process, line, .. } = about;
+    PathSpaces { number, name, uid, process, line, spaces, rings }
 }
 
-/// Returns the rings between nodes of two spaces, or between a node and its replicas.
-fn rings(about: &Described, counters: &Counters) -> Vec<Ring> {
+/// Returns the rings between spaces, and those between a node and its replicas.
+fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
     let is_call = |kind: &str| matches!(kind, "call" | "back");
     let links = about.links.iter().enumerate();
     let links = links.filter(|(_, link)| !is_call(&link.transport));
@@ -159,35 +153,35 @@ fn rings(about: &Described, counters: &Counters) -> Vec<Ring> {
         None => (String::new(), String::new()),
     };
     let planned = links.map(|(number, link)| {
-        // What hands it on at either end is called, and bears the same number.
+        // Calls inside the spaces at either end have the same edge number and do not count.
         let of = counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
-        Ring {
+        SpaceRing {
             kind: link.transport.clone(),
             from: end(link.from),
             to: end(link.to),
             room: link.room,
-            counted: of.map(Crossed::of).reduce(Crossed::and),
+            counted: of.map(RingCounts::of).reduce(RingCounts::and),
         }
     });
     let between =
         counters.edges.iter().filter(|edge| matches!(edge.kind.as_str(), "deal" | "join"));
-    let between = between.map(|edge| Ring {
+    let between = between.map(|edge| SpaceRing {
         kind: edge.kind.clone(),
         from: (String::new(), edge.from.clone()),
         to: (String::new(), edge.to.clone()),
         room: None,
-        counted: Some(Crossed::of(edge)),
+        counted: Some(RingCounts::of(edge)),
     });
     planned.chain(between).collect()
 }
 
-impl Crossed {
+impl RingCounts {
     fn of(edge: &Edge) -> Self {
         let lost = edge.lost.iter().filter_map(|lost| lost.blocks).sum();
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Adds the counts of several workers.
+    /// Adds the counts of another worker.
     fn and(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
@@ -200,7 +194,7 @@ impl Crossed {
     }
 }
 
-fn page(path: &OfPath) -> String {
+fn page(path: &PathSpaces) -> String {
     let name = path.name.as_deref().map_or_else(String::new, |name| format!(" {}", plain(name)));
     let line = plain(&path.line.replace('\n', " "));
     let mut text = format!(
@@ -226,8 +220,8 @@ fn page(path: &OfPath) -> String {
     text
 }
 
-fn row(row: &Row) -> [String; 7] {
-    let Row { space, filters } = row;
+fn row(row: &SpaceRow) -> [String; 7] {
+    let SpaceRow { space, filters } = row;
     let dash = || "-".to_owned();
     let is = match (space.thread, space.process) {
         (Some(thread), _) => format!("thread {thread}"),
@@ -250,13 +244,13 @@ fn row(row: &Row) -> [String; 7] {
     ]
 }
 
-fn ring(ring: &Ring) -> [String; 8] {
+fn ring(ring: &SpaceRing) -> [String; 8] {
     let end = |(space, node): &(String, String)| match space.is_empty() {
         true => plain(node),
         false => format!("{} in {}", plain(node), plain(space)),
     };
     let dash = || "-".to_owned();
-    let count = |of: fn(Crossed) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
+    let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
     [
         plain(&ring.kind),
         end(&ring.from),
@@ -269,26 +263,15 @@ fn ring(ring: &Ring) -> [String; 8] {
     ]
 }
 
-/// `0-2,5`
+/// Formats processors as ranges: `0-2,5`.
 fn ranges(processors: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for processor in processors {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *processor => *last = *processor,
-            _ => ranges.push((*processor, *processor)),
-        }
-    }
-    let range = |(first, last): &(usize, usize)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+    runs(processors.iter().map(|processor| *processor as u64)).join(",")
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn processors_in_a_row_are_a_range() {
+    fn consecutive_processors_form_a_range() {
         assert_eq!(super::ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(super::ranges(&[3]), "3");
     }

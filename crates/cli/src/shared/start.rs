@@ -1,20 +1,21 @@
-//! `streamline start`: a line in a process of its own, which goes on without the terminal.
+//! `streamline start`: runs a request in a background process, detached from the terminal.
 //!
-//! The line is checked here, so that mistakes are told where somebody reads them. Then this program
-//! is started once more, with what it prints in a file, and we wait until it says that it runs, or
-//! ends: then what it said is shown.
+//! The request is checked in the foreground, so that mistakes appear on the terminal. This program
+//! is then started once more with its output redirected to a log file. The command waits until the
+//! new process reports that the path runs, or exits; in that case its output is printed.
 
-use super::words::StartArguments;
-use super::{client, refused, signals};
+use super::connect::{client, signals, wait};
+use crate::arguments::paths::StartArguments;
 use crate::failure;
+use crate::failure::refused;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
 use engine::calibrate;
-use engine::catalogue::House;
-use member::client::{Client, ToPath};
-use member::protocol::{Number, Path as Listed};
-use pipeline::Catalogue as _;
+use engine::registry::MachineRegistry;
+use member::client::{Client, PathClient};
+use member::protocol::{Path as Listed, PathNumber};
+use pipeline::Registry as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,10 +28,10 @@ use streamline::report::quoted;
 use sys::open::{self, OpenRegular, WriteMode};
 use sys::steps::{Resource, Steps};
 
-/// The most that is shown of what a path said that did not come to run.
-const SHOWN_MAX: u64 = 16 << 10;
+/// Maximum number of bytes printed from the log of a path that failed to start.
+const OUTPUT_MAX: u64 = 16 << 10;
 
-/// The mode of a log: for its owner alone.
+/// File mode of a log: accessible to its owner only.
 const OWN: u32 = 0o600;
 
 /// Starts a path.
@@ -50,16 +51,16 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     steps.take(Resource::Thread, "the process of a path").map_err(untaken)?;
     let mut child = spawn(given, name, &text, (&log, file), far)?;
     steps.checkpoint("the path is about to run");
-    let Some(_) = super::wait(&[near.as_fd()], signals, None) else {
-        // Whoever changed their mind wants nothing to be left.
+    let Some(_) = wait(&[near.as_fd()], signals, None) else {
+        // The user has interrupted the start.
         let _ = child.kill();
         return Err(Status::Failed);
     };
     steps.checkpoint("the path has said whether it runs");
     let mut bytes = [0; 256];
     let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
-    let number = serde_json::from_slice::<Number>(bytes.get(..told).unwrap_or_default());
-    let Ok(Number { number }) = number else { return Err(ended(&mut child, &log, before)) };
+    let number = serde_json::from_slice::<PathNumber>(bytes.get(..told).unwrap_or_default());
+    let Ok(PathNumber { number }) = number else { return Err(ended(&mut child, &log, before)) };
     let shown = name.map_or_else(String::new, |name| format!(" {name}"));
     let which = name.map_or_else(|| number.to_string(), str::to_owned);
     terminal::note(&format!(
@@ -69,16 +70,17 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print(&format!("{number}\n")))
 }
 
-/// Resource sure that no path of ours runs under this name: what a second one had to say would
-/// stand in the log of the first.
+/// Checks that none of the user's paths has this name; otherwise the output of the second one would
+/// go into the first one's log.
 fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
     let listed = client.list().map_err(|error| failure::complain(&error))?;
     let has_it = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
     let Some(there) = listed.iter().find(has_it) else { return Ok(()) };
-    // One that has just ended may still be listed.
-    let ended = |to: ToPath| sys::poll::readable(&[to.process()], Some(Duration::ZERO)) == [true];
+    // A path that has just ended may still be listed.
+    let ended =
+        |to: PathClient| sys::poll::readable(&[to.process()], Some(Duration::ZERO)) == [true];
     if client.connect(&there.number.to_string()).map_or(true, ended) {
         return Ok(());
     }
@@ -92,11 +94,13 @@ fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
     Err(Status::Failed)
 }
 
-/// The name, if there is one, and the line.
+/// Splits the arguments into an optional name and the request.
 fn split(words: &[String]) -> (Option<&str>, String) {
     let is_name = |word: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-        !word.starts_with('-') && word.chars().all(plain) && House.find(word).is_none()
+        !word.starts_with('-')
+            && word.chars().all(plain)
+            && MachineRegistry::Local.find(word).is_none()
     };
     match words {
         [name, rest @ ..] if !rest.is_empty() && is_name(name) => {
@@ -106,7 +110,7 @@ fn split(words: &[String]) -> (Option<&str>, String) {
     }
 }
 
-/// The file for what the path prints: empty, and of this user alone.
+/// Opens the log file, accessible to this user only.
 fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::complain(&format!(
@@ -116,7 +120,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
         ));
         Status::Failed
     };
-    // A log of a path that still runs under this name stays whole: the new one cannot run.
+    // Append mode: if a path of this name still runs, its log must stay intact.
     let (path, opened) = match &given.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
@@ -177,14 +181,14 @@ fn spawn(
     command.spawn().map_err(|error| failed(&error))
 }
 
-/// Tells why a path did not come to run: what it said last.
+/// Prints the output of a path that failed to start; returns its exit status.
 fn ended(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
     if let Ok(mut file) = OpenRegular::read().open(log) {
-        // What cannot be read is not shown; the file is named.
+        // If the log cannot be read, the message still names it.
         let _ = file.seek(SeekFrom::Start(before));
-        let _ = file.take(SHOWN_MAX).read_to_string(&mut said);
+        let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
     }
     terminal::tell(&VisibleLines(&said).to_string());
     terminal::complain(&format!(
@@ -203,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_before_the_line() {
+    fn name_precedes_the_request() {
         let split = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let (name, line) = split(&words);

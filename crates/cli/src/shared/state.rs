@@ -1,26 +1,27 @@
-//! `streamline state`: what filters know that show it (`state=NAME`), read where they keep it. No
-//! daemon is needed, and the path is neither asked nor held up.
+//! `streamline state`: prints the published state of filters (`state=NAME`), read directly from
+//! shared memory. It needs no daemon and does not delay the path.
 
+use super::connect::{signals, user, wait};
 use super::table::rows as table;
-use super::words::StateArguments;
-use super::{refused, signals, user, wait};
+use crate::arguments::paths::StateArguments;
+use crate::failure::refused;
 use crate::status::Status;
 use crate::terminal;
-use engine::seen::{Address, Column, Error, Look, Names, Reader};
-use member::client::{TOGETHER, plain};
+use engine::published::{Address, Column, Error, Snapshot, TableNames, TableReader};
+use member::client::{QUERY_TIMEOUT, plain};
 use member::gather::gather;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use streamline::report::{counted, json_line};
+use streamline::report::{counted, json_line, object};
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// The interval of `--follow`.
-const BETWEEN: Duration = Duration::from_secs(1);
+/// Interval of `--follow`.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lists all names, or shows what one has.
+/// Lists all published states, or prints one.
 pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
     match &given.name {
         None => list(given.json),
@@ -29,36 +30,33 @@ pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
 }
 
 #[derive(Serialize)]
-struct Listed {
-    version: u32,
-    states: Vec<Named>,
-}
-
-#[derive(Serialize)]
-struct Named {
+struct StateSummary {
     name: String,
     uid: u32,
-    /// Nothing: it may not be looked at, or was gone by then.
+    /// Name of the filter; `None` if its state is not accessible or has ended.
     filter: Option<String>,
     rows: Option<usize>,
     why: Option<String>,
 }
 
 fn list(json: bool) -> Result<Status, Status> {
-    let names = Names::list().map_err(|error| {
+    let names = TableNames::list().map_err(|error| {
         terminal::complain(&format!("/proc/net/unix cannot be read: {error}"));
         Status::Failed
     })?;
     let states = look(&names);
     if json {
-        return Ok(terminal::print(&json_line(&Listed { version: VERSION, states })));
+        return Ok(terminal::print(&json_line(&object(&[
+            ("version", &VERSION),
+            ("states", &states),
+        ]))));
     }
     if states.is_empty() {
         let text = "no filter shows what it knows: `state=NAME` has one show it\n";
         return Ok(terminal::print(text));
     }
     let head = ["NAME", "USER", "FILTER", "ROWS"].map(str::to_owned);
-    let row = |state: &Named| {
+    let row = |state: &StateSummary| {
         let dash = || "-".to_owned();
         let filter = state.filter.as_deref().map_or_else(dash, plain);
         let rows = state.rows.map_or_else(dash, |rows| rows.to_string());
@@ -68,15 +66,15 @@ fn list(json: bool) -> Result<Status, Status> {
     Ok(terminal::print(&table(&head, &rows, &|column| column == 3, terminal::columns())))
 }
 
-/// Asks those who have the names, all at once. Names that other users keep are told by user: they
-/// may be many.
-fn look(names: &Names) -> Vec<Named> {
+/// Queries the owners of all names in parallel. Names squatted by another user are only counted,
+/// since there may be many.
+fn look(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
         &asked,
-        TOGETHER,
-        |address| names.visit(address).map_err(|error| Box::new(Err(error))),
-        |address, visit| ControlFlow::Break(Box::new(Reader::arrived(visit, address))),
+        QUERY_TIMEOUT,
+        |address| names.request(address).map_err(|error| Box::new(Err(error))),
+        |address, visit| ControlFlow::Break(Box::new(TableReader::from_request(visit, address))),
     );
     let mut squatted: BTreeMap<u32, usize> = BTreeMap::new();
     let mut states = Vec::new();
@@ -99,48 +97,27 @@ fn look(names: &Names) -> Vec<Named> {
     states
 }
 
-/// Reads the state under this name; `None` if it has ended since it was listed.
-fn named(address: &Address, answer: Result<Reader, Error>) -> Option<Named> {
+/// Reads the summary of a state; `None` if it has ended since it was listed.
+fn named(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {
         Ok(reader) => {
-            let (filter, rows) = (reader.shape().filter.clone(), reader.look().rows.len());
-            Some(Named { name, uid, filter: Some(filter), rows: Some(rows), why: None })
+            let (filter, rows) = (reader.shape().filter.clone(), reader.snapshot().rows.len());
+            Some(StateSummary { name, uid, filter: Some(filter), rows: Some(rows), why: None })
         }
         Err(Error::Unknown(_) | Error::Ended(_)) => None,
         Err(error) => {
-            Some(Named { name, uid, filter: None, rows: None, why: Some(error.to_string()) })
+            Some(StateSummary { name, uid, filter: None, rows: None, why: Some(error.to_string()) })
         }
     }
 }
 
-#[derive(Serialize)]
-struct Shown<'l> {
-    version: u32,
-    name: String,
-    filter: &'l str,
-    columns: Vec<ShownColumn<'l>>,
-    rows: &'l [Vec<u64>],
-    /// All rows are of one moment.
-    whole: bool,
-    torn: usize,
-    left_out: u64,
-    written_ns: u64,
-    ended: bool,
-}
-
-#[derive(Serialize)]
-struct ShownColumn<'l> {
-    name: &'l str,
-    unit: &'l str,
-}
-
 fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
-    let reader = Reader::open(name).map_err(|error| complain(&error))?;
+    let reader = TableReader::open(name).map_err(|error| complain(&error))?;
     let signals = if given.follow { Some(signals()?) } else { None };
-    let mut told: Option<Look> = None;
+    let mut told: Option<Snapshot> = None;
     loop {
-        let look = reader.look();
+        let look = reader.snapshot();
         let ended = look.ended;
         if told.as_ref() != Some(&look) {
             let text = if given.json { json(&reader, &look) } else { page(&reader, &look) };
@@ -156,13 +133,13 @@ fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
             return Ok(Status::Done);
         }
         let host: Vec<_> = reader.host().into_iter().collect();
-        if wait(&host, signals, Some(BETWEEN)).is_none() && signalled(signals) {
+        if wait(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && signalled(signals) {
             return Ok(Status::Done);
         }
     }
 }
 
-/// Returns true if a signal asks us to end.
+/// Returns true if a terminating signal has arrived.
 fn signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }
@@ -182,25 +159,25 @@ fn complain(error: &Error) -> Status {
     }
 }
 
-fn json(reader: &Reader, look: &Look) -> String {
-    let columns = reader.shape().columns.iter();
-    let columns = columns.map(|Column { name, unit }| ShownColumn { name, unit }).collect();
-    json_line(&Shown {
-        version: VERSION,
-        name: reader.address().to_string(),
-        filter: &reader.shape().filter,
-        columns,
-        rows: &look.rows,
-        whole: look.whole,
-        torn: look.torn,
-        left_out: look.left_out,
-        written_ns: look.written_ns,
-        ended: look.ended,
-    })
+fn json(reader: &TableReader, look: &Snapshot) -> String {
+    let column = |Column { name, unit }: &Column| object(&[("name", name), ("unit", unit)]);
+    json_line(&object(&[
+        ("version", &VERSION),
+        ("name", &reader.address().to_string()),
+        ("filter", &reader.shape().filter),
+        ("columns", &reader.shape().columns.iter().map(column).collect::<Vec<_>>()),
+        ("rows", &look.rows),
+        // True if all rows were read at one moment.
+        ("whole", &look.whole),
+        ("torn", &look.torn),
+        ("left_out", &look.left_out),
+        ("written_ns", &look.written_ns),
+        ("ended", &look.ended),
+    ]))
 }
 
-/// One session stands upright, several are a table.
-fn page(reader: &Reader, look: &Look) -> String {
+/// Formats a state: a single row vertically, several rows as a table.
+fn page(reader: &TableReader, look: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), plain(&shape.filter));
     if shape.rows > 1 {

@@ -1,8 +1,9 @@
-//! A table of words, its columns as wide as what stands in them.
+//! Text tables with automatic column widths.
 
 use abi::text::Visible;
 
-/// Rows under a head, of at most so many columns of text; what is cut ends with `…`.
+/// Formats rows under a head. Lines are truncated to `columns`, marked by `…`. `right` are the
+/// indexes of right-aligned columns.
 pub(super) fn table<const N: usize>(
     head: [&str; N],
     rows: &[[String; N]],
@@ -13,7 +14,7 @@ pub(super) fn table<const N: usize>(
     self::rows(&head.map(str::to_owned), &rows, &|column| right.contains(&column), columns)
 }
 
-/// The same with as many columns as there are; without a head where that is empty.
+/// Formats a table with any number of columns; an empty head is omitted.
 pub(super) fn rows(
     head: &[String],
     rows: &[impl AsRef<[String]>],
@@ -44,7 +45,7 @@ pub(super) fn rows(
     lines().filter(|cells| !cells.is_empty()).map(line).collect()
 }
 
-/// A text of at most so many columns.
+/// Truncates a text to this many columns.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     if text.chars().nth(columns).is_none() {
         return text.to_owned();
@@ -56,7 +57,7 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn columns_are_as_wide_as_they_must_be() {
+    fn columns_fit_their_widest_cell() {
         let rows = [["1".into(), "web".into()], ["22".into(), "a long one".into()]];
         let text = super::table(["no", "line"], &rows, &[0], 12);
         assert_eq!(text, "no  line\n 1  web\n22  a long …\n");

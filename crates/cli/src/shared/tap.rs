@@ -1,24 +1,25 @@
-//! `streamline tap`: a line of one's own over what leaves a node of a running path, from now on or
-//! from the past. ^C ends the line, and the path goes on.
+//! `streamline tap`: runs a request over the output of a node of a running path, live or from the
+//! past. ^C ends the request, not the path.
 //!
-//! The frames come through a pipe, as a capture, and the line runs here. The path never waits for
-//! it: what it does not take in time is skipped and counted, and told at the end.
+//! The frames arrive as a capture through a pipe, and the request runs in this process. The path
+//! never waits for it: frames that it does not read in time are skipped, counted, and reported in
+//! the end.
 
-use super::words::TapArguments;
-use super::{reach, since};
+use super::connect::{reach, since};
 use crate::arguments::RunArguments;
+use crate::arguments::paths::TapArguments;
 use crate::failure::{self, complain, refuse, refused};
 use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::Extras;
 use member::client::plain;
-use member::protocol::{Tap, Tapped, Tapping};
+use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
 use streamline::report::counted;
 use streamline::{Notices, Options, Prepared};
 
-/// Looks.
+/// Starts a tap and runs the request over it.
 pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let (name, node) = match given.path.split_once(':') {
         Some((name, node)) => (name, Some(node.to_owned())),
@@ -33,7 +34,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         patience_ms: given.patience.map(|ns| ns / 1_000_000),
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
-    // What is to be said of the line is said before anything is asked of the path.
+    // Mistakes in the request are reported before the path is contacted.
     let notices = failure::notices(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read(&text(0), &options).map_err(refuse)?;
@@ -50,19 +51,19 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     engine::signal::watch().map_err(|error| refused(&error))?;
     let ready = prepared.build_with(&options, Extras::default()).map_err(refuse)?;
     let finished = run::watched(ready, &quiet)?;
-    let told = to.tapped();
-    let status = run::told(&finished.results, &quiet, None);
+    let told = to.tap_report();
+    let status = run::print_results(&finished.results, &quiet, None);
     match told {
         Ok(told) => terminal::note(&end(&told)),
-        // It has ended, and said everything before.
+        // The path has ended, and all its frames were read.
         Err(_) => terminal::note("the path has ended"),
     }
     Ok(status)
 }
 
-/// Describes the beginning of a tap.
-fn beginning(path: &str, began: &Tapping, asked: bool) -> String {
-    let Tapping { block, past, ago_ns, remembers } = *began;
+/// Describes the start of a tap.
+fn beginning(path: &str, began: &TapStart, asked: bool) -> String {
+    let TapStart { block, past, ago_ns, remembers } = *began;
     let path = plain(path);
     let at = format!("tap at {path} begins at block {block}");
     match past {
@@ -80,7 +81,7 @@ fn beginning(path: &str, began: &Tapping, asked: bool) -> String {
 }
 
 /// Describes the end of a tap.
-fn end(told: &Tapped) -> String {
+fn end(told: &TapReport) -> String {
     let mut text = format!("tap: {}", counted(told.frames, "frame"));
     if told.skipped > 0 {
         let skipped = counted(told.skipped, "frame");

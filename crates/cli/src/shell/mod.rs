@@ -1,9 +1,9 @@
-//! `streamline sh`: a pipeline of unmodified programs whose pipes become streams; `streamline
-//! exec`: one program with the library before it. [SL §5.1, §9.2.4; FEATURES C9, D19]
+//! `streamline sh`: runs a pipeline of unmodified programs, whose pipes become streams; `streamline
+//! exec`: runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
-//! Each edge is a kernel pipe in any case. Where both programs can be preloaded, both get an end of
-//! a meeting place too (`abi`, `edge`), and the library does the rest. A command that is no plain
-//! pipeline is run by `/bin/sh`, unchanged.
+//! Each edge is a kernel pipe at first. If both programs can be preloaded, each also inherits one
+//! end of a rendezvous socket (`abi`, `edge`), over which the library replaces the pipe. A command
+//! that is not a plain pipeline is run by `/bin/sh`, unchanged.
 
 mod parse;
 mod probe;
@@ -21,12 +21,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// The statuses of a shell if a program is missing, and if it cannot be run.
+/// Exit statuses of a shell for a missing program, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 const SHELL: &str = "/bin/sh";
 
-/// Runs a command as a shell does.
+/// Runs a command like a shell.
 pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
     let text = match (&given.command, &given.script) {
         (Some(text), _) => text.clone(),
@@ -39,7 +39,7 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
         },
         (None, None) => return failed("say a command (-c) or a script", 2),
     };
-    // A script begins with a line for the kernel.
+    // A script starts with an interpreter line.
     let body = if given.command.is_none() { without_first(&text) } else { text.as_str() };
     let stages = match parse::pipeline(body) {
         Ok(stages) => stages,
@@ -54,7 +54,7 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
     }
 }
 
-/// Becomes a program with the library before it.
+/// Replaces this process by a program with the library preloaded.
 pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
         return failed("say a program", 2);
@@ -95,28 +95,28 @@ fn without_first(text: &str) -> &str {
     }
 }
 
-/// Becomes the shell.
+/// Replaces this process by `/bin/sh`.
 fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if given.pipefail {
-        // Not every shell knows it: then it says so.
+        // A shell without this option reports it.
         command.args(["-o", "pipefail"]);
     }
-    command.arg("-c").arg(text).arg(zero(given)).args(&given.words);
+    command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
     let error = command.exec();
     failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_RUN)
 }
 
-/// Returns the name of the shell for `$0`.
-fn zero(given: &ShellArguments) -> OsString {
+/// Returns the value of `$0`.
+fn shell_name(given: &ShellArguments) -> OsString {
     given.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
 }
 
-/// The edge between two commands.
-struct Joint {
+/// The edge between two stages.
+struct StageEdge {
     reads: OwnedFd,
     writes: OwnedFd,
-    /// The sockets by which the two find each other, if they can.
+    /// Rendezvous sockets of the two programs, if both can be preloaded.
     place: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -125,7 +125,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let refusals: Vec<Option<String>> = stages.iter().map(refusal).collect();
     sys::children::forward_signals().map_err(|error| error.to_string())?;
     let mut children: Vec<Result<Child, u8>> = Vec::new();
-    let mut before: Option<Joint> = None;
+    let mut before: Option<StageEdge> = None;
     let mut noted = false;
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
@@ -133,12 +133,13 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
                 let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
                 let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
                 say(given, &described(at, stage, next, why));
-                let (joint, narrow) = joint(why.is_none()).map_err(|error| error.to_string())?;
+                let (edge_between, narrow) =
+                    edge_between(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
                     noted = true;
                     terminal::note(why);
                 });
-                Some(joint)
+                Some(edge_between)
             }
             None => None,
         };
@@ -156,7 +157,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     Ok(if given.pipefail { any } else { last })
 }
 
-/// Returns the reason why a stage has kernel pipes.
+/// Returns the reason why a stage needs kernel pipes; `None` if it can be preloaded.
 fn refusal(stage: &Stage) -> Option<String> {
     match stage {
         Stage::Program(words) => probe::refusal(words.first()?),
@@ -181,9 +182,9 @@ fn name(stage: &Stage) -> &str {
     }
 }
 
-/// Makes the edge between two commands, and the reason for a kernel pipe where a stream was meant
-/// and this process may not open what it needs.
-fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
+/// Creates an edge. If a stream is wanted but the rendezvous fails, returns a kernel pipe with the
+/// reason.
+fn edge_between(meets: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
     let place = if meets { Some(place()) } else { None };
     let (place, why) = match place.transpose() {
@@ -197,13 +198,14 @@ fn joint(meets: bool) -> sys::Result<(Joint, Option<String>)> {
             )),
         ),
     };
-    Ok((Joint { reads, writes, place }, why))
+    Ok((StageEdge { reads, writes, place }, why))
 }
 
-/// Makes the sockets by which two programs meet, at numbers that no program uses by itself.
+/// Creates the rendezvous sockets, which programs inherit at numbers that they do not use
+/// themselves.
 fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
-    // Tried now: later one of the two programs may have been started already.
+    // Fails early: later one of the two programs may already run.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
     Ok((here, there))
 }
@@ -211,8 +213,8 @@ fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
 fn start(
     given: &ShellArguments,
     stage: &Stage,
-    before: Option<&Joint>,
-    after: Option<&Joint>,
+    before: Option<&StageEdge>,
+    after: Option<&StageEdge>,
     library: Option<&Path>,
 ) -> Result<Child, u8> {
     let mut command = match stage {
@@ -223,29 +225,31 @@ fn start(
         }
         Stage::Shell { text, .. } => {
             let mut command = Command::new(SHELL);
-            command.arg("-c").arg(text).arg(zero(given)).args(&given.words);
+            command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
             command
         }
     };
-    // Copies that the program inherits; ours are closed when it has been started.
+    // Duplicates for the child to inherit; this process closes them after the start.
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::complain(&format!("{}: {error}", name(stage)));
         NOT_RUN
     };
-    if let Some(joint) = before {
-        command.stdin(Stdio::from(joint.reads.try_clone().map_err(|e| unable(&e))?));
-        if let Some((_, place)) = &joint.place {
+    if let Some(edge_between) = before {
+        command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));
+        if let Some((_, place)) = &edge_between.place {
             edges.push(
-                edge(PipeEnd::Reads, &joint.reads, place, &mut kept).map_err(|e| unable(&e))?,
+                edge(PipeEnd::Reads, &edge_between.reads, place, &mut kept)
+                    .map_err(|e| unable(&e))?,
             );
         }
     }
-    if let Some(joint) = after {
-        command.stdout(Stdio::from(joint.writes.try_clone().map_err(|e| unable(&e))?));
-        if let Some((place, _)) = &joint.place {
+    if let Some(edge_between) = after {
+        command.stdout(Stdio::from(edge_between.writes.try_clone().map_err(|e| unable(&e))?));
+        if let Some((place, _)) = &edge_between.place {
             edges.push(
-                edge(PipeEnd::Writes, &joint.writes, place, &mut kept).map_err(|e| unable(&e))?,
+                edge(PipeEnd::Writes, &edge_between.writes, place, &mut kept)
+                    .map_err(|e| unable(&e))?,
             );
         }
     }
@@ -267,7 +271,7 @@ fn start(
     }
 }
 
-/// An end of an edge as the program is told about it.
+/// Formats one end of an edge for the environment of a program.
 fn edge(
     end: PipeEnd,
     pipe: &OwnedFd,
@@ -281,7 +285,7 @@ fn edge(
     Ok(edge.to_string())
 }
 
-/// Has the library loaded before the program, and before what others have asked for.
+/// Adds the library to the front of LD_PRELOAD.
 fn preload(command: &mut Command, library: &Path, lazy: bool) {
     const PRELOAD: &str = "LD_PRELOAD";
     let mut list = OsString::from(library);

@@ -1,27 +1,27 @@
-//! Recognizes the shell commands that are a plain pipeline, and takes them apart.
+//! Parser for shell commands that are plain pipelines.
 //!
-//! Only what a glance can tell is taken apart: commands between `|`. A command of plain words is
-//! started as it is; one with anything that a shell would have to expand or redirect is given to a
-//! shell of its own, which is what a shell does with each part of a pipeline too. Everything else
-//! (lists, compound commands, comments, here-documents) is no plain pipeline, and is run by
-//! `/bin/sh` unchanged: better a pipe too many than another meaning.
+//! Only simple commands separated by `|` are split. A command of literal words is executed
+//! directly; one that needs expansion or redirection is executed by a shell of its own, as in any
+//! shell pipeline. Everything else (lists, compound commands, comments, here-documents) is not a
+//! plain pipeline, and `/bin/sh` runs it unchanged. When in doubt the command counts as not plain,
+//! since an additional kernel pipe is better than a changed meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// A program and its arguments.
+    /// A program with its arguments.
     Program(Vec<String>),
-    /// A text for a shell, and the first word, which is the program where it is plain.
+    /// A text for a shell.
     Shell {
-        /// The text.
+        /// The command's text.
         text: String,
-        /// Its first word, if that is plain and no word of the shell's own.
+        /// Its first word, if it is a literal program name and not a builtin.
         program: Option<String>,
     },
 }
 
-/// Builtins of the shell that differ from programs of the same name or have none, and the words by
-/// which compound commands begin.
+/// Shell builtins that differ from the programs of the same name or have none; and reserved words
+/// that start or continue compound commands.
 const OWN: &[&str] = &[
     ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
@@ -33,12 +33,12 @@ const COMPOUND: &[&str] = &[
     "then", "until", "while", "{", "}", "[[",
 ];
 
-/// The stages of a plain pipeline, or what makes it none.
+/// Splits a plain pipeline into stages; the error is the reason why it is not plain.
 pub(super) fn pipeline(text: &str) -> Result<Vec<Stage>, String> {
     split(text.trim())?.into_iter().map(stage).collect()
 }
 
-/// Cuts at each `|` outside quotes.
+/// Splits at each `|` outside quotes.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let mut parts = Vec::new();
     let (mut from, mut last) = (0, ' ');
@@ -54,7 +54,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
             (None, '\'' | '"') => quote = Some(letter),
             (None, '(' | ')') => return Err("it holds parentheses".into()),
             (None, ';' | '\n') => return Err("it is several commands".into()),
-            // `2>&1` is no end of a command.
+            // `2>&1` does not end a command.
             (None, '&') if last != '>' && last != '<' => return Err("it holds `&`".into()),
             (None, '<') if letters.peek().is_some_and(|(_, next)| *next == '<') => {
                 return Err("it holds a here-document".into());
@@ -103,7 +103,8 @@ fn stage(text: &str) -> Result<Stage, String> {
     ))
 }
 
-/// The words of a command, if it is nothing but words: what is quoted stands for itself.
+/// Returns the words of a command after removal of quotes; `None` if it needs expansion or
+/// redirection.
 fn words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_commands_are_taken_apart() {
+    fn literal_commands_are_split_into_words() {
         let stages = pipeline("cat f | grep 'a | b' | wc -l\n").unwrap();
         assert_eq!(
             stages,
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_expands_is_given_to_a_shell() {
+    fn command_with_expansion_goes_to_a_shell() {
         assert_eq!(
             pipeline("cat $F | grep x > out 2>&1").unwrap(),
             [shell("cat $F", Some("cat")), shell("grep x > out 2>&1", Some("grep"))]
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_no_plain_pipeline() {
+    fn lists_and_compound_commands_are_not_plain() {
         for text in [
             "a; b",
             "a && b",

@@ -1,4 +1,4 @@
-//! Finds the library, and checks that it can be preloaded into a program.
+//! Search for the library, and checks whether it can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,19 +7,19 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// The library.
+/// File name of the library.
 const LIBRARY: &str = "libstreamline_sockets.so";
-/// The variable that says where it is.
-const EDGES_VARIABLE: &str = "STREAMLINE_LIB";
+/// Environment variable with the path of the library or of its directory.
+const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
-/// Finds the library: where the variable points, beside this program, or in the library
-/// directories.
+/// Finds the library: through the environment variable, in the directory of this program, or in the
+/// library directories.
 pub(super) fn library() -> Result<PathBuf, String> {
-    if let Some(named) = std::env::var_os(EDGES_VARIABLE) {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
         let path = if named.is_dir() { named.join(LIBRARY) } else { named };
         return checked(&path)
-            .ok_or_else(|| format!("{EDGES_VARIABLE}: {} is no library", path.display()));
+            .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is no library", path.display()));
     }
     let own = std::env::current_exe().unwrap_or_default();
     let here = own.parent().unwrap_or_else(|| Path::new("/"));
@@ -30,20 +30,21 @@ pub(super) fn library() -> Result<PathBuf, String> {
             "{LIBRARY}, which makes pipes streams, is neither beside this program nor where \
              libraries are: in the source tree `cargo xtask install` puts it in place, or \
              `cargo build --release -p streamline-sockets` builds it and \
-             {EDGES_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs \
+             {LIBRARY_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs \
              without it"
         )
     })
 }
 
-/// The path, if there is a file that the loader takes: it knows no blanks or colons.
+/// Returns the canonical path if it is a file and LD_PRELOAD can express it: without blanks and
+/// colons.
 fn checked(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
     (!odd).then_some(path)
 }
 
-/// The file of a program, as a shell finds it.
+/// Finds the executable of a program, as a shell does.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let runs =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
@@ -54,11 +55,11 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-/// Returns the reason why the loader would not preload a library into this program; `None` if it
-/// would.
+/// Returns the reason why the dynamic loader would not preload a library into this program; `None`
+/// if it would.
 pub(super) fn refusal(name: &str) -> Option<String> {
     let Some(mut path) = find(name) else { return Some(format!("`{name}` was not found")) };
-    // A script leads to its interpreter, which may be a script.
+    // The program of a script is its interpreter, which may be a script as well.
     for _ in 0..4 {
         let Ok(file) = File::open(&path) else {
             return Some(format!("{} cannot be read", path.display()));
@@ -90,7 +91,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     }
 }
 
-/// Returns the property of an ELF file that keeps the loader from preloading.
+/// Returns the property of an ELF file that prevents preloading; `None` if there is none.
 fn binary(file: &File, head: &[u8]) -> Option<&'static str> {
     const LOADS: u32 = 3;
     const NOTE: u32 = 4;
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_the_system_can_be_preloaded_and_others_say_why_not() {
+    fn system_programs_are_preloadable_and_others_give_reasons() {
         assert_eq!(refusal("cat"), None);
         assert!(refusal("no-such-program-here").unwrap().contains("was not found"));
         assert!(refusal("/dev/null").is_some());

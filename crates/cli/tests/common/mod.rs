@@ -1,4 +1,4 @@
-//! Fixtures of the command's tests: a directory with the bundled capture, and the command in it.
+//! Fixtures for tests of the command: a directory with the example capture, and commands run in it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The daemon's address for commands, in their directory.
+/// Environment variable that leads commands to the daemon in their directory.
 const DAEMON: &str = "no-daemon";
 
-/// A folder of its own, with `examples` in it, that goes away.
+/// A temporary directory that contains `examples`.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -25,7 +25,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// One in which all users may make files, with the command in it.
+    /// Creates one that is writable by all users and contains the command.
     pub(crate) fn for_everybody() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Self::new();
@@ -39,7 +39,7 @@ impl Folder {
         self.0.join("streamline")
     }
 
-    /// The command of such a folder, or another one there, as this user and group.
+    /// Runs the command, or another program, in such a directory as this user and group.
     pub(crate) fn command_of(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
         let own = self.own_program();
@@ -58,7 +58,7 @@ impl Folder {
         std::fs::read_to_string(self.0.join(name)).unwrap()
     }
 
-    /// The command, in this folder, with these words.
+    /// Builds the command with these arguments, to run in this directory.
     pub(crate) fn streamline(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(&self.0);
@@ -66,7 +66,7 @@ impl Folder {
         command
     }
 
-    /// A shell that finds the command.
+    /// Builds a shell with the command in its PATH.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.0);
@@ -88,14 +88,14 @@ impl Folder {
         Ran::from(self.streamline(words).output().unwrap())
     }
 
-    /// Begins the command in silence.
+    /// Starts the command with its output discarded.
     pub(crate) fn begin(&self, words: &[&str]) -> Guard {
         let mut command = self.streamline(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Guard(command.spawn().unwrap())
     }
 
-    /// A daemon where commands in this folder look for one; it answers.
+    /// Starts a daemon in the directory's default location and waits until it replies.
     pub(crate) fn daemon(&self) -> Guard {
         let place = self.0.join(DAEMON).display().to_string();
         let daemon = self.begin(&["daemon", "--socket", &place]);
@@ -103,21 +103,21 @@ impl Folder {
         daemon
     }
 
-    /// Begins this line in silence, as the path of this name that the daemon knows.
+    /// Starts a request under this name with its output discarded.
     pub(crate) fn begin_as(&self, name: &str, line: &str) -> Guard {
         let path = self.begin(&["run", "-q", "--as", name, line]);
         self.lists(name);
         path
     }
 
-    /// Waits until the daemon knows a path by this name.
+    /// Waits until the daemon lists a path of this name.
     pub(crate) fn lists(&self, name: &str) {
         let name = format!(" {name} ");
         testkit::until("it is listed", || self.run(&["ps"]).out.contains(&name));
     }
 }
 
-/// A process that is ended with the test.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Guard(pub(crate) Child);
 
@@ -134,8 +134,8 @@ impl Drop for Folder {
     }
 }
 
-/// The library that `sh` and `exec` load before programs, built now beside the command. Only the
-/// library is built: the command stays as it is, whatever features it has.
+/// Builds the preloaded library of `sh` and `exec` next to the command. Only the library is built,
+/// so that the command keeps its features.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -151,12 +151,12 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// The folder of the examples.
+/// Returns the directory of the examples.
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").canonicalize().unwrap()
 }
 
-/// The output of a command, and its end.
+/// The output and exit status of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) out: String,

@@ -1,13 +1,13 @@
-//! Wishes that contradict each other, at the same time: one wins, the others read why.
+//! Conflicting commands at the same time: one succeeds, the others report the reason.
 
-use super::House;
+use super::Fixture;
 use crate::common::Guard;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
 use testkit::{need, until};
 
-/// Starts all of these at once; answers how many run on, and what the others said.
+/// Starts all commands at once; returns how many keep running, and the messages of the others.
 fn at_once(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
@@ -30,31 +30,31 @@ fn at_once(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
 }
 
 #[test]
-fn o10_of_paths_of_one_name_one_wins_and_the_others_read_why() {
-    let house = House::new();
-    let _daemon = house.daemon();
+fn o10_one_of_concurrent_paths_with_one_name_wins() {
+    let fixture = Fixture::new();
+    let _daemon = fixture.daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
-    let (run, said) = at_once((0..4).map(|_| house.command(&words)).collect());
+    let (run, said) = at_once((0..4).map(|_| fixture.command(&words)).collect());
     assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
     for text in said {
         assert!(text.contains("the name `web` is that of your path"), "{text}");
         assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
     }
-    assert_eq!(house.list().len(), 1);
-    house.goes_on("web");
+    assert_eq!(fixture.list().len(), 1);
+    fixture.goes_on("web");
 }
 
 #[test]
-fn o10_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() {
+fn o10_one_of_concurrent_exclusive_captures_wins() {
     if need::bpf().is_none() {
         return;
     }
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let house = House::new();
+    let fixture = Fixture::new();
     let take = || {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
-        house.tamed(command)
+        fixture.tamed(command)
     };
     let (run, said) = at_once((0..3).map(|_| take()).collect());
     assert_eq!((run.len(), said.len()), (1, 2), "{said:?}");
@@ -70,13 +70,13 @@ fn o10_of_lines_that_take_from_one_interface_one_wins_and_the_others_read_why() 
 }
 
 #[test]
-fn o10_v3_of_changes_of_one_path_each_meets_what_the_one_before_has_left() {
-    let house = House::new();
-    let _daemon = house.daemon();
-    let _web = house.spawn(&["run", "--as", "web", "-q", "generate rate=1000 | eth | count"]);
-    until("it is registered", || house.list().len() == 1);
+fn o10_v3_concurrent_changes_apply_one_after_another() {
+    let fixture = Fixture::new();
+    let _daemon = fixture.daemon();
+    let _web = fixture.spawn(&["run", "--as", "web", "-q", "generate rate=1000 | eth | count"]);
+    until("it is registered", || fixture.list().len() == 1);
     let remove = || {
-        let mut command = house.command(&["set", "web", "remove", "eth"]);
+        let mut command = fixture.command(&["set", "web", "remove", "eth"]);
         Guard(command.stderr(Stdio::piped()).spawn().unwrap())
     };
     let mut all: Vec<Guard> = (0..3).map(|_| remove()).collect();
@@ -91,6 +91,6 @@ fn o10_v3_of_changes_of_one_path_each_meets_what_the_one_before_has_left() {
     }
     assert_eq!(won, 1, "{said:?}");
     assert!(said.iter().all(|text| text.contains("the path runs as before")), "{said:?}");
-    assert_eq!(house.list()[0].line.as_deref(), Some("generate rate=1000 | count"));
-    house.goes_on("web");
+    assert_eq!(fixture.list()[0].line.as_deref(), Some("generate rate=1000 | count"));
+    fixture.goes_on("web");
 }

@@ -1,6 +1,6 @@
-//! kill -9 in front of each step, of a path, a daemon, a client.
+//! kill -9 before each step of a path, a daemon, and a client.
 
-use super::House;
+use super::Fixture;
 use crate::common::Guard;
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,8 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, until};
 
-/// A series of kills: the victim, their number, and the time until all of it was gone.
+/// A series of kills: the kind of victim, their number, and the times until everything was
+/// released.
 #[derive(Default)]
 struct Kills {
     times: Vec<Duration>,
@@ -38,7 +39,7 @@ fn stands(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process stands still in front of its step (true), or has ended, or is `past` it.
+/// Waits until a process is stopped before its step (true), has ended, or is `past` it.
 pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     until("a process stands still or is done", || match stands(guard) {
@@ -52,7 +53,7 @@ pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> b
     stood
 }
 
-/// Kills a process that stands still; answers how long it took until nothing of it was left.
+/// Kills a stopped process; returns the time until everything was released.
 fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
@@ -71,7 +72,7 @@ fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     begin.elapsed()
 }
 
-/// Lines that are killed.
+/// Requests whose runs are killed.
 const LINES: [&str; 5] = [
     "rx server0 | ip | udp | dport |53 count ; rx server0 | ip | udp | dport |80 count",
     "rx@thread0 server0 | udp @thread1 | count",
@@ -80,16 +81,16 @@ const LINES: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of lines in front of every n-th step, beside others that go on.
+/// Kills runs of requests before every n-th step, beside others that continue.
 fn runs(lines: &[&str], every: usize, kills: &mut Kills) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let house = House::new();
+    let fixture = Fixture::new();
     let within = |words: &[&str]| {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
-        command.args(words).current_dir(house.folder.path());
-        house.tamed(command)
+        command.args(words).current_dir(fixture.folder.path());
+        fixture.tamed(command)
     };
-    // It shares the interface with those that are killed.
+    // It shares the interface with the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
     let mut survivor = Guard(within(&survivor).spawn().unwrap());
     until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
@@ -116,66 +117,66 @@ fn runs(lines: &[&str], every: usize, kills: &mut Kills) {
     assert!(asked.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Kills paths of a daemon in front of every n-th step: the name is free at once, another goes on.
+/// Kills registered paths before every n-th step: the name is free at once, and others continue.
 fn paths(every: usize, kills: &mut Kills) {
-    let house = House::new();
-    let _daemon = house.daemon();
-    let _survivor = house.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
-    until("the survivor is registered", || house.list().len() == 1);
+    let fixture = Fixture::new();
+    let _daemon = fixture.daemon();
+    let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
+    until("the survivor is registered", || fixture.list().len() == 1);
     for step in (0..).step_by(every) {
         let fault = format!("--fault=stop={step}");
         let line = "generate rate=1000 | count @thread1";
         let words = ["run", "--as", "victim", "-q", "--for", "1ms", &fault, line];
-        let mut run = house.spawn(&words);
+        let mut run = fixture.spawn(&words);
         if !comes_to_its_step(&mut run, &|| false) {
             assert!(step > 8, "{step} steps");
             break;
         }
         let left = || {
-            let names = house.list().into_iter().filter_map(|path| path.name);
+            let names = fixture.list().into_iter().filter_map(|path| path.name);
             names.filter(|name| name == "victim").collect()
         };
         kills.times.push(kill(&mut run, &left));
     }
-    let again = house.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
+    let again = fixture.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    house.goes_on("survivor");
+    fixture.goes_on("survivor");
 }
 
-/// Kills daemons in front of every n-th step: the next one is there at once, and the path too.
+/// Kills daemons before every n-th step: the next one serves at once, and paths register with it.
 fn daemons(every: usize, kills: &mut Kills) {
-    let house = House::new();
-    let mut first = house.daemon();
-    let _survivor = house.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
-    until("the survivor is registered", || house.list().len() == 1);
+    let fixture = Fixture::new();
+    let mut first = fixture.daemon();
+    let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
+    until("the survivor is registered", || fixture.list().len() == 1);
     first.0.kill().unwrap();
     first.0.wait().unwrap();
     for step in (0..).step_by(every) {
         let fault = format!("--fault=stop={step}");
-        let mut words = house.daemon_words();
+        let mut words = fixture.daemon_words();
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut daemon = house.spawn(&words);
-        // The path that goes on registers with it by itself, which is the last step.
-        let past = || is_registered(&house, "survivor").unwrap_or(false);
+        let mut daemon = fixture.spawn(&words);
+        // The surviving path registers by itself, which is the last step.
+        let past = || is_registered(&fixture, "survivor").unwrap_or(false);
         let stood = comes_to_its_step(&mut daemon, &past);
         if !stood {
             assert!(step > 4, "{step} steps");
             break;
         }
         kills.times.push(kill(&mut daemon, &Vec::new));
-        let next = house.daemon();
-        until("the path is registered again", || house.list().len() == 1);
+        let next = fixture.daemon();
+        until("the path is registered again", || fixture.list().len() == 1);
         drop(next);
     }
-    let _last = house.daemon();
-    house.goes_on("survivor");
+    let _last = fixture.daemon();
+    fixture.goes_on("survivor");
 }
 
-/// Returns true if a path of this name or line is registered; `None` if the daemon, which may be
-/// stopped, does not answer soon.
-pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
-    let packets = house.place().join("io.streamline.packets");
+/// Returns true if a path of this name or request is registered; `None` if the daemon, which may be
+/// stopped, does not reply soon.
+pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
+    let packets = fixture.place().join("io.streamline.packets");
     let socket =
         local_socket::connect_to(&packets, Framing::Packets, Duration::from_millis(300)).ok()?;
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.List\"}", &[]).ok()?;
@@ -184,14 +185,14 @@ pub(crate) fn is_registered(house: &House, name: &str) -> Option<bool> {
     Some(String::from_utf8_lossy(&answer[..length]).contains(&format!("\"{name}\"")))
 }
 
-/// Kills `streamline start` in front of each step: its path runs under its name or does not, and
-/// the name can be had afterwards.
+/// Kills `streamline start` before each step: its path either runs under its name or does not, and
+/// the name can be used afterwards.
 fn clients(kills: &mut Kills) {
-    let house = House::new();
-    let _daemon = house.daemon();
+    let fixture = Fixture::new();
+    let _daemon = fixture.daemon();
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
-        let mut start = house.spawn(&["start", &fault, "web", "generate rate=1000 | count"]);
+        let mut start = fixture.spawn(&["start", &fault, "web", "generate rate=1000 | count"]);
         if !comes_to_its_step(&mut start, &|| false) {
             assert!(step >= 5, "{step} steps");
             break;
@@ -199,24 +200,24 @@ fn clients(kills: &mut Kills) {
         let begin = Instant::now();
         start.0.kill().unwrap();
         start.0.wait().unwrap();
-        // Whose client has gone may be about to register: both ends are fine, and both can be
-        // ended by name.
+        // A path whose client is dead may be about to register: both outcomes are valid, and both
+        // paths can be stopped by name.
         until("its path can be stopped, or is none", || {
-            house.run(&["stop", "web"]).status == Some(0) || started(&house).is_empty()
+            fixture.run(&["stop", "web"]).status == Some(0) || started(&fixture).is_empty()
         });
         until("nothing is registered", || {
-            let _ = house.run(&["stop", "web"]);
-            house.list().is_empty() && started(&house).is_empty()
+            let _ = fixture.run(&["stop", "web"]);
+            fixture.list().is_empty() && started(&fixture).is_empty()
         });
         kills.times.push(begin.elapsed());
     }
-    let _ = house.run(&["stop", "web"]);
-    until("nothing is registered", || house.list().is_empty());
+    let _ = fixture.run(&["stop", "web"]);
+    until("nothing is registered", || fixture.list().is_empty());
 }
 
-/// The processes of paths in the background of this house.
-fn started(house: &House) -> Vec<u32> {
-    let folder = house.folder.path().display().to_string();
+/// Returns the background path processes of this fixture.
+fn started(fixture: &Fixture) -> Vec<u32> {
+    let folder = fixture.folder.path().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let ours = |process: &u32| {
@@ -227,7 +228,7 @@ fn started(house: &House) -> Vec<u32> {
 }
 
 #[test]
-fn a17_o4_whoever_is_killed_in_front_of_a_step_leaves_nothing() {
+fn a17_o4_run_killed_before_any_step_leaves_nothing() {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }
@@ -238,14 +239,14 @@ fn a17_o4_whoever_is_killed_in_front_of_a_step_leaves_nothing() {
 }
 
 #[test]
-fn t10_a_path_that_is_killed_in_front_of_a_step_is_registered_no_more() {
+fn t10_path_killed_before_any_step_is_unregistered() {
     let mut kills = Kills::default();
     paths(5, &mut kills);
     kills.tell("paths");
 }
 
 #[test]
-fn t10_a_daemon_that_is_killed_in_front_of_a_step_has_a_successor_at_once() {
+fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
     let mut kills = Kills::default();
     daemons(3, &mut kills);
     kills.tell("daemons");
@@ -253,7 +254,7 @@ fn t10_a_daemon_that_is_killed_in_front_of_a_step_has_a_successor_at_once() {
 
 #[test]
 #[ignore = "long: cargo test -p streamline-cli --test steps -- --ignored --nocapture five_hundred"]
-fn five_hundred_kills_in_front_of_every_step() {
+fn five_hundred_kills_before_every_step() {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }

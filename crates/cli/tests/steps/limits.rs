@@ -1,15 +1,15 @@
 //! Exhausted resources: each refusal names the resource, the place, the reason, and a remedy.
 
-use super::House;
+use super::Fixture;
 use crate::common::Ran;
 use std::process::{Command, Stdio};
 use testkit::need;
 
-/// Runs a script in which `$0` is the command; it must fail and say all of this.
-fn says(house: &House, script: &str, line: &str, all: &[&str]) {
-    let mut command = house.tamed(Command::new("sh"));
+/// Runs a script in which `$0` is the command; it must fail with all of these messages.
+fn says(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
+    let mut command = fixture.tamed(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);
-    command.current_dir(house.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.current_dir(fixture.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = Ran::from(command.output().unwrap());
     assert!(ran.status.is_some_and(|status| status > 0), "{script}: {line}: {ran:?}");
     for part in all {
@@ -18,35 +18,35 @@ fn says(house: &House, script: &str, line: &str, all: &[&str]) {
 }
 
 #[test]
-fn descriptors_memory_and_room_that_end_are_told_with_what_to_do() {
-    let house = House::new();
+fn exhausted_descriptors_and_memory_are_reported_with_remedies() {
+    let fixture = Fixture::new();
     let files = "ulimit -n 7; exec \"$0\" run --embedded \"$1\"";
-    says(&house, files, "generate count=9 | count", &["Too many open files", "ulimit -n"]);
+    says(&fixture, files, "generate count=9 | count", &["Too many open files", "ulimit -n"]);
     let memory = "ulimit -v 60000; exec \"$0\" run --embedded \"$1\"";
-    says(&house, memory, "generate count=9 | count", &["annot allocate memory", "free memory"]);
+    says(&fixture, memory, "generate count=9 | count", &["annot allocate memory", "free memory"]);
     let whole = "exec \"$0\" run --embedded \"$1\"";
     let full = ["write", "/dev/full", "no space left on device", "free space there"];
-    says(&house, whole, "generate count=9 | pcap /dev/full", &full);
+    says(&fixture, whole, "generate count=9 | pcap /dev/full", &full);
     let missing = ["no/such/out.pcap", "no such file or directory"];
-    says(&house, whole, "generate count=9 | pcap no/such/out.pcap", &missing);
+    says(&fixture, whole, "generate count=9 | pcap no/such/out.pcap", &missing);
 }
 
 #[test]
-fn a_full_disk_and_refused_threads_and_rights_are_told_with_what_to_do() {
+fn full_disk_and_refused_threads_are_reported_with_remedies() {
     if need::root().is_none()
         || need::command("setpriv").is_none()
         || need::command("prlimit").is_none()
     {
         return;
     }
-    let house = House::new();
+    let fixture = Fixture::new();
     let disk = "mkdir -p small && unshare -m sh -c 'mount -t tmpfs -o size=64k none small && exec \
                 \"$0\" run --embedded \"$1\"' \"$0\" \"$1\"";
     let full = ["write", "small/out.pcap", "no space left on device", "free space there"];
-    says(&house, disk, "generate count=99999 | pcap small/out.pcap", &full);
+    says(&fixture, disk, "generate count=99999 | pcap small/out.pcap", &full);
     let threads = "exec prlimit --nproc=1 setpriv --reuid 41009 --clear-groups \"$0\" run \
                    --embedded \"$1\"";
-    says(&house, threads, "generate count=9 | count", &["thread", "ulimit -u"]);
+    says(&fixture, threads, "generate count=9 | count", &["thread", "ulimit -u"]);
     let rights = "exec setpriv --reuid 41009 --clear-groups \"$0\" run --embedded \"$1\"";
-    says(&house, rights, "rx lo | count", &["lo", "CAP_NET_RAW"]);
+    says(&fixture, rights, "rx lo | count", &["lo", "CAP_NET_RAW"]);
 }

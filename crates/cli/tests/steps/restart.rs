@@ -1,8 +1,7 @@
-//! A daemon that is started again by a service manager which keeps its descriptors: all paths are
-//! registered at once, over the connections that they had. The manager is the
-//! test's own ([`testkit::service`]).
+//! A daemon restarted by a service manager that stores its descriptors: all paths are registered at
+//! once over their previous connections. The test provides the manager ([`testkit::service`]).
 
-use super::House;
+use super::Fixture;
 use super::kills::{comes_to_its_step, is_registered};
 use crate::common::Guard;
 use std::collections::BTreeMap;
@@ -13,33 +12,33 @@ use testkit::{need, until};
 
 const LINE: &str = "generate rate=1000 | count";
 
-/// The state of a service at its manager.
+/// A service and its descriptor store.
 struct Manager {
-    house: House,
+    fixture: Fixture,
     manager: testkit::service::Manager,
 }
 
 impl Manager {
     fn new() -> Self {
-        let house = House::new();
-        let manager = testkit::service::Manager::new(house.folder.path());
-        Self { house, manager }
+        let fixture = Fixture::new();
+        let manager = testkit::service::Manager::new(fixture.folder.path());
+        Self { fixture, manager }
     }
 
     fn stored(&self) -> Vec<String> {
         self.manager.stored()
     }
 
-    /// Starts the service with all that is in the store.
+    /// Starts the service with the contents of the store.
     fn start(&self) -> Guard {
-        let shell = self.house.tamed(Command::new("bash"));
+        let shell = self.fixture.tamed(Command::new("bash"));
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
-        let words = [vec![program], self.house.daemon_words()].concat();
+        let words = [vec![program], self.fixture.daemon_words()].concat();
         Guard(self.manager.service(shell, &words, |command| command.spawn().unwrap()))
     }
 }
 
-/// The sockets of a process.
+/// Returns the sockets of a process.
 fn sockets(process: i32) -> Vec<String> {
     let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let all = all.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -50,31 +49,31 @@ fn sockets(process: i32) -> Vec<String> {
 }
 
 #[test]
-fn a_daemon_that_is_started_again_has_all_its_paths() {
-    // Descriptors that are handed over must not be those of other tests too.
-    let name = "restart::a_daemon_that_is_started_again_has_all_its_paths";
+fn restarted_daemon_keeps_all_paths() {
+    // The passed descriptors must not be duplicated into children of other tests.
+    let name = "restart::restarted_daemon_keeps_all_paths";
     if need::command("bash").is_none() || !testkit::alone(name) {
         return;
     }
     let manager = Manager::new();
     let mut daemon = manager.start();
-    until("a daemon answers", || manager.house.client().is_some());
-    let _one = manager.house.spawn(&["run", "--as", "one", "-q", LINE]);
-    let mut two = manager.house.spawn(&["run", "--as", "two", "-q", LINE]);
-    let processes = |house: &House| -> BTreeMap<String, (u32, i32)> {
-        let listed = house.list().into_iter();
+    until("a daemon answers", || manager.fixture.client().is_some());
+    let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", LINE]);
+    let mut two = manager.fixture.spawn(&["run", "--as", "two", "-q", LINE]);
+    let processes = |fixture: &Fixture| -> BTreeMap<String, (u32, i32)> {
+        let listed = fixture.list().into_iter();
         listed.filter_map(|path| Some((path.name?, (path.number, path.process?)))).collect()
     };
-    until("both are registered", || processes(&manager.house).len() == 2);
+    until("both are registered", || processes(&manager.fixture).len() == 2);
     until("both are kept", || manager.stored().len() == 6);
-    let before = processes(&manager.house);
+    let before = processes(&manager.fixture);
     let process = before["one"].1;
     let ends = sockets(process);
-    let changed = manager.house.run(&["set", "one", "insert", "eth", "after", "generate"]);
+    let changed = manager.fixture.run(&["set", "one", "insert", "eth", "after", "generate"]);
     assert_eq!(changed.status, Some(0), "{changed:?}");
     let line = "generate rate=1000 | eth | count";
     until("the register knows its new line", || {
-        let listed = manager.house.list();
+        let listed = manager.fixture.list();
         listed.iter().any(|path| path.line.as_deref() == Some(line))
     });
     for signal in ["-TERM", "-KILL", "-TERM"] {
@@ -83,14 +82,14 @@ fn a_daemon_that_is_started_again_has_all_its_paths() {
         assert!(Command::new("kill").args([signal, &number]).status().unwrap().success());
         daemon.0.wait().unwrap();
         daemon = manager.start();
-        until("the next one answers", || manager.house.client().is_some());
-        // The first that it says: nobody has come again.
-        let listed = manager.house.list();
-        assert_eq!(processes(&manager.house), before, "{signal}: {listed:?}");
+        until("the next one answers", || manager.fixture.client().is_some());
+        // The first list after the restart: no path has registered again.
+        let listed = manager.fixture.list();
+        assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
-        manager.house.goes_on("one");
-        // One that registers again has others. What it had may have been one too many: the end that
-        // it has just given away.
+        manager.fixture.goes_on("one");
+        // A path that registers again has new sockets. The old count may include an end that was
+        // just passed on.
         until("the path has the connections that it had, and no other", || {
             let now = sockets(process);
             now.len() >= 2 && now.iter().all(|socket| ends.contains(socket))
@@ -102,10 +101,10 @@ fn a_daemon_that_is_started_again_has_all_its_paths() {
     let number = before["one"].0;
     let parts = ["connection", "entry", "way"].map(|part| format!("path-{number}-{part}"));
     assert_eq!(manager.stored(), parts);
-    let stopped = manager.house.run(&["stop", "one"]);
+    let stopped = manager.fixture.run(&["stop", "one"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
     until("nothing is kept", || manager.stored().is_empty());
-    // A store with things that have ended, or are none of ours, does no harm.
+    // Stale or foreign descriptors in the store do no harm.
     let file = fs::File::open("/dev/null").unwrap();
     for name in ["path-7-entry", "path-7-connection", "path-x-way", "path-8-way"] {
         manager.manager.keep(name, OwnedFd::from(file.try_clone().unwrap()));
@@ -113,26 +112,26 @@ fn a_daemon_that_is_started_again_has_all_its_paths() {
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
     daemon = manager.start();
-    until("the last one answers", || manager.house.client().is_some());
-    assert_eq!(manager.house.list(), []);
+    until("the last one answers", || manager.fixture.client().is_some());
+    assert_eq!(manager.fixture.list(), []);
     drop(daemon);
 }
 
-/// A path about to register when its daemon dies runs on and registers with the next one; a client
-/// about to get a name hears that it has none.
+/// A path that is registering when its daemon dies continues and registers with the next one; a
+/// client that is waiting for its name learns that it has none.
 #[test]
-fn t10_a_path_that_registers_while_its_daemon_dies_is_registered_with_the_next() {
-    let house = House::new();
-    let answers = || is_registered(&house, "").is_some();
+fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
+    let fixture = Fixture::new();
+    let answers = || is_registered(&fixture, "").is_some();
     let (mut untied, mut unnamed) = (0, 0);
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
-        let mut words = house.daemon_words();
+        let mut words = fixture.daemon_words();
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut daemon = house.spawn(&words);
+        let mut daemon = fixture.spawn(&words);
         if comes_to_its_step(&mut daemon, &answers) {
-            // It is not there yet.
+            // The path is not listed yet.
             continue;
         }
         let named = step % 2 == 1;
@@ -140,28 +139,29 @@ fn t10_a_path_that_registers_while_its_daemon_dies_is_registered_with_the_next()
         if named {
             words.extend(["--as", "named"]);
         }
-        let mut run = house.spawn(&words);
+        let mut run = fixture.spawn(&words);
         let process = i32::try_from(run.0.id()).unwrap();
-        let runs = |house: &House| house.list().iter().any(|path| path.process == Some(process));
-        let there = || is_registered(&house, LINE).unwrap_or(false);
+        let runs =
+            |fixture: &Fixture| fixture.list().iter().any(|path| path.process == Some(process));
+        let there = || is_registered(&fixture, LINE).unwrap_or(false);
         if !comes_to_its_step(&mut daemon, &there) {
             assert!(untied > 0 && unnamed > 0, "{step}: {untied}, {unnamed}");
             return;
         }
         daemon.0.kill().unwrap();
         daemon.0.wait().unwrap();
-        let next = house.daemon();
+        let next = fixture.daemon();
         if named {
-            // Whoever gave the name hears that the path has none, and that it does not run; one
-            // that had been registered runs on.
+            // The client that chose the name learns that the path does not run; a path that was
+            // already registered continues.
             until("it has ended, or has its name with the next daemon", || {
                 let ended = run.0.try_wait().unwrap();
                 assert!(ended.is_none_or(|status| !status.success()), "{step}: {ended:?}");
-                ended.is_some() || runs(&house)
+                ended.is_some() || runs(&fixture)
             });
             unnamed += 1;
         } else {
-            until("the path is registered with the next daemon", || runs(&house));
+            until("the path is registered with the next daemon", || runs(&fixture));
             untied += 1;
         }
         drop((run, next));

@@ -1,18 +1,20 @@
-//! Calls about descriptors: closed, copied, looked at, spliced.
+//! Calls on descriptors: closing, duplicating, polling, splicing.
 //!
-//! What asks the kernel about the pipe (`poll` and its kin, `FIONREAD`) makes the edge a pipe
-//! first; splicing from or to an edge that may have a ring is refused with `EINVAL`, which the
-//! manual page allows and which programs answer by reading and writing.
+//! Calls that ask the kernel about the pipe (`poll` and its relatives, `FIONREAD`) turn the edge
+//! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
+//! the manual page allows; programs then use read and write.
 
 use super::missing;
 use crate::ends;
 use crate::lazy;
-use crate::retire::{self, Why};
+use crate::retire::{self, Occasion};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use sys::preload;
 
-/// A function that is called with the arguments that came, after something was done.
+/// Defines an exported function that runs a hook before the function of the C library. If the hook
+/// returns an error number, the call fails with it; otherwise the arguments are passed on
+/// unchanged.
 macro_rules! passed {
     (
         $(#[$doc:meta])*
@@ -21,7 +23,7 @@ macro_rules! passed {
         $(#[$doc])*
         ///
         /// # Safety
-        /// That of the function behind it, which gets the arguments as they came.
+        /// Same as for the C library function, which receives the arguments unchanged.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
             let before: fn($($type),*) -> Option<c_int> = $before;
@@ -46,7 +48,7 @@ passed!(
     close(fd: c_int) -> c_int, c"close", |fd| { shut(fd); None }
 );
 passed!(
-    /// `fclose(3)`: what is left in the buffer goes into the pipe.
+    /// `fclose(3)`; the buffered bytes go into the pipe.
     fclose(file: *mut c_void) -> c_int, c"fclose", |file| { shut(number(file)); None }
 );
 passed!(
@@ -56,17 +58,17 @@ passed!(
 );
 passed!(
     /// `poll(2)`.
-    poll(entries: *const Polled, count: c_ulong, limit: c_int) -> c_int, c"poll",
+    poll(entries: *const PollFd, count: c_ulong, limit: c_int) -> c_int, c"poll",
     |entries, count, _| { polled(entries, count); None }
 );
 passed!(
-    /// `poll(2)` as programs call it that were built to check sizes.
-    __poll_chk(entries: *const Polled, count: c_ulong, limit: c_int, room: usize) -> c_int,
+    /// `poll(2)` in programs that were built to check buffer sizes.
+    __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
     c"__poll_chk", |entries, count, _, _| { polled(entries, count); None }
 );
 passed!(
     /// `ppoll(2)`.
-    ppoll(entries: *const Polled, count: c_ulong, limit: *const c_void, mask: *const c_void)
+    ppoll(entries: *const PollFd, count: c_ulong, limit: *const c_void, mask: *const c_void)
         -> c_int, c"ppoll", |entries, count, _, _| { polled(entries, count); None }
 );
 passed!(
@@ -84,12 +86,12 @@ passed!(
 passed!(
     /// `epoll_ctl(2)`.
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut c_void) -> c_int, c"epoll_ctl",
-    |_, _, fd, _| { asked(fd); None }
+    |_, _, fd, _| { retire_edge(fd); None }
 );
 passed!(
     /// `ioctl(2)`.
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, c"ioctl",
-    |fd, request, _| { if request == preload::FIONREAD { asked(fd) } None }
+    |fd, request, _| { if request == preload::FIONREAD { retire_edge(fd) } None }
 );
 passed!(
     /// `splice(2)`.
@@ -118,38 +120,40 @@ passed!(
 );
 
 passed!(
-    /// `copy_file_range(2)`: of and into files; the kernel refuses pipes.
+    /// `copy_file_range(2)`: between files; the kernel rejects pipes.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
-    |from, _, to, _, _, _| { lazy::asks(from); lazy::asks(to); None }
+    |from, _, to, _, _, _| { lazy::sync_position(from); lazy::sync_position(to); None }
 );
 passed!(
     /// `lseek(2)`.
-    lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek", |fd, _, _| { lazy::asks(fd); None }
+    lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek",
+    |fd, _, _| { lazy::sync_position(fd); None }
 );
 passed!(
     /// `lseek(2)` with large offsets.
     lseek64(fd: c_int, at: i64, from: c_int) -> i64, c"lseek64",
-    |fd, _, _| { lazy::asks(fd); None }
+    |fd, _, _| { lazy::sync_position(fd); None }
 );
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
 
-/// Functions that open a file; the mode is there or is not, and is a word in either case.
+/// Defines exported functions that open a file. The `mode` argument is optional in C; its register
+/// is passed on without being read.
 macro_rules! opens {
     ($($name:ident($($arg:ident: $type:ty),*) $real:literal as $kind:ty),+ $(,)?) => { $(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// That of the function behind it.
+        /// Those of the function of the C library.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             let Some(next) = real!($real as $kind) else { return missing() };
             // SAFETY: X1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                super::guarded(|| (), || super::lazily(|| lazy::opened(number)));
+                super::guarded(|| (), || super::lazily(|| lazy::record_open(number)));
             }
             number
         }
@@ -166,7 +170,7 @@ opens! {
 /// `closefrom(3)`.
 ///
 /// # Safety
-/// That of the function behind it.
+/// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     super::guarded(|| (), || range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
@@ -179,7 +183,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// `freopen(3)`.
 ///
 /// # Safety
-/// That of the function behind it.
+/// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn freopen(
     path: *const c_char,
@@ -197,11 +201,11 @@ pub unsafe extern "C" fn freopen(
 
 // ---- copies
 
-fn copied(from: c_int, to: c_int) -> c_int {
+fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
         let errno = preload::errno();
-        ends::copied(from, to);
-        lazy::copied(from, to);
+        ends::record_duplicate(from, to);
+        lazy::record_duplicate(from, to);
         preload::set_errno(errno);
     }
     to
@@ -210,12 +214,12 @@ fn copied(from: c_int, to: c_int) -> c_int {
 /// `dup(2)`.
 ///
 /// # Safety
-/// None is needed; the function behind it is C.
+/// No requirements; the function is unsafe only as a foreign function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     match real!(c"dup" as unsafe extern "C" fn(c_int) -> c_int) {
         // SAFETY: X1; dup(2) takes any number.
-        Some(next) => copied(from, unsafe { next(from) }),
+        Some(next) => duplicated(from, unsafe { next(from) }),
         None => missing(),
     }
 }
@@ -223,7 +227,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 /// `dup2(2)`.
 ///
 /// # Safety
-/// None is needed; the function behind it is C.
+/// No requirements; the function is unsafe only as a foreign function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from != to {
@@ -231,7 +235,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     }
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
-        Some(next) => copied(from, unsafe { next(from, to) }),
+        Some(next) => duplicated(from, unsafe { next(from, to) }),
         None => missing(),
     }
 }
@@ -239,7 +243,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 /// `dup3(2)`.
 ///
 /// # Safety
-/// None is needed; the function behind it is C.
+/// No requirements; the function is unsafe only as a foreign function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to {
@@ -247,17 +251,17 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     }
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.
-        Some(next) => copied(from, unsafe { next(from, to, flags) }),
+        Some(next) => duplicated(from, unsafe { next(from, to, flags) }),
         None => missing(),
     }
 }
 
 type Control = unsafe extern "C" fn(c_int, c_int, c_ulong) -> c_int;
 
-/// `fcntl(2)`, whose third argument is a number or an address: either fits into a word.
+/// `fcntl(2)`. The third argument, a number or an address, fits into a word.
 ///
 /// # Safety
-/// That of the function behind it.
+/// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(real!(c"fcntl" as Control), fd, command, argument)
@@ -266,7 +270,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> 
 /// `fcntl(2)` with large offsets.
 ///
 /// # Safety
-/// That of the function behind it.
+/// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     control(real!(c"fcntl64" as Control), fd, command, argument)
@@ -277,68 +281,68 @@ fn control(next: Option<Control>, fd: c_int, command: c_int, argument: c_ulong) 
     // SAFETY: X1; the arguments are the program's.
     let answer = unsafe { next(fd, command, argument) };
     if matches!(command, preload::F_DUPFD | preload::F_DUPFD_CLOEXEC) {
-        return copied(fd, answer);
+        return duplicated(fd, answer);
     }
     answer
 }
 
-// ---- what is done before
+// ---- hooks that run before a call
 
-/// An entry of `poll`.
+/// An entry of `poll`, `struct pollfd`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Polled {
+pub struct PollFd {
     fd: c_int,
     events: i16,
     revents: i16,
 }
 
-/// A descriptor is about to be closed, or to become another one.
+/// Handles a descriptor that is about to be closed or replaced.
 fn shut(fd: c_int) {
-    lazy::closing(fd);
+    lazy::forget(fd);
     retire::close(fd);
 }
 
-/// The kernel is asked about a descriptor.
-fn asked(fd: c_int) {
-    if let Some(holder) = ends::find(fd) {
-        retire::one(holder, Why::Asked);
+/// Turns the edge of a descriptor into a pipe.
+fn retire_edge(fd: c_int) {
+    if let Some(shared_edge) = ends::find(fd) {
+        retire::one(shared_edge, Occasion::Query);
     }
 }
 
-fn polled(entries: *const Polled, count: c_ulong) {
+fn polled(entries: *const PollFd, count: c_ulong) {
     let count = usize::try_from(count).unwrap_or(0);
-    if ends::holders().is_empty() || entries.is_null() {
+    if ends::shared_edges().is_empty() || entries.is_null() {
         return;
     }
     for at in 0..count {
-        // SAFETY: poll(2) asks for as many entries as the program says.
+        // SAFETY: poll(2) requires as many entries as the program passes.
         let entry = unsafe { entries.wrapping_add(at).read() };
-        asked(entry.fd);
+        retire_edge(entry.fd);
     }
 }
 
 fn selected(count: c_int, sets: [*const c_ulong; 2]) {
     const BITS: usize = c_ulong::BITS as usize;
-    if ends::holders().is_empty() {
+    if ends::shared_edges().is_empty() {
         return;
     }
     let count = usize::try_from(count).unwrap_or(0).min(1024);
     for set in sets.into_iter().filter(|set| !set.is_null()) {
         for number in 0..count {
-            // SAFETY: select(2) asks for sets of at least `count` bits, in words.
+            // SAFETY: select(2) requires sets of at least `count` bits, in words.
             let word = unsafe { set.wrapping_add(number / BITS).read() };
             if word >> (number % BITS) & 1 == 1 {
-                asked(c_int::try_from(number).unwrap_or(-1));
+                retire_edge(c_int::try_from(number).unwrap_or(-1));
             }
         }
     }
 }
 
-/// The error that a call gets which splices an end of an edge that may have a ring.
+/// Returns `EINVAL` if one of the descriptors is an edge that may have a ring.
 fn spliced(numbers: [c_int; 2]) -> Option<c_int> {
-    numbers.into_iter().for_each(lazy::asks);
-    let live = |number: c_int| ends::find(number).is_some_and(|holder| !holder.is_pipe());
+    numbers.into_iter().for_each(lazy::sync_position);
+    let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }
 
@@ -347,10 +351,10 @@ fn range(first: c_uint, last: c_uint) {
     (first..=end).for_each(|number| shut(c_int::try_from(number).unwrap_or(-1)));
 }
 
-/// The descriptor of a stream of the C library.
+/// Returns the descriptor of a stream of the C library; -1 for null.
 fn number(file: *mut c_void) -> c_int {
     match real!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int) {
-        // SAFETY: X1; the file is the program's, and open.
+        // SAFETY: X1; the program passes an open stream.
         Some(next) if !file.is_null() => unsafe { next(file) },
         _ => -1,
     }

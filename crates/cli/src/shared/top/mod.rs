@@ -1,20 +1,21 @@
-//! `streamline top`: a path while it runs, or all that are yours.
+//! `streamline top`: monitors a path, or all of the user's paths.
 //!
-//! In: counters, again and again. Out: a picture that takes the place of the one before; with
-//! `--once` one picture as text, with `--json` one object for each.
+//! Samples the counters at regular intervals and redraws the screen; with `--once` it prints a
+//! single screen as text, with `--json` one object per sample.
 //!
-//! - `look`: two counts and what passed between them;
-//! - `frame`: the picture.
+//! - `snapshot`: the snapshot computed from two samples;
+//! - `screen`: the screen.
 
-mod frame;
-mod look;
+mod screen;
+mod snapshot;
 
-use super::words::TopArguments;
-use super::{complain, reach, sharing, signals, wait};
+use super::connect::{reach, signals, wait};
+use super::sharing;
+use crate::arguments::paths::TopArguments;
+use crate::failure::complain;
 use crate::status::Status;
 use crate::terminal;
-use look::{Look, Watched};
-use member::client::{ClientError, ToPath};
+use member::client::{ClientError, PathClient};
 use member::protocol::Counters;
 use ratatui::Terminal;
 use ratatui::backend::{CrosstermBackend, TestBackend};
@@ -23,41 +24,42 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
 };
+use snapshot::{PathSampler, Snapshot};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
 
-/// The size of a picture where there is no terminal.
+/// Size of the screen without a terminal.
 const SIZE: (u16, u16) = (80, 24);
-/// The time between the two counts of a picture alone.
-const BETWEEN: Duration = Duration::from_millis(250);
+/// Interval between the two samples of a single snapshot.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows it.
+/// Monitors a path, or all paths.
 pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     let Some(name) = &given.path else { return all(given) };
     let (to, about) = reach(name)?;
-    let mut watched = Watched::new(about, to.uid());
+    let mut sampler = PathSampler::new(about, to.uid());
     match (given.once, given.json) {
         (true, json) => {
-            let look = twice(&to, &mut watched)?;
-            Ok(terminal::print(&if json { json_line(&look) } else { picture(&look) }))
+            let snapshot = sample_twice(&to, &mut sampler)?;
+            Ok(terminal::print(&if json { json_line(&snapshot) } else { render_text(&snapshot) }))
         }
-        (false, true) => objects(&to, &mut watched, given),
+        (false, true) => objects(&to, &mut sampler, given),
         (false, false) if !io::stdout().is_terminal() => {
             terminal::complain("this is no terminal: ask for one picture by --once, or for --json");
             Err(Status::Usage)
         }
-        (false, false) => live(&to, &mut watched, given),
+        (false, false) => live(&to, &mut sampler, given),
     }
 }
 
-/// All paths, in the place of the list before.
+/// Monitors all paths by redrawing the output of `ps`.
 fn all(given: &TopArguments) -> Result<Status, Status> {
     let once = given.once || !io::stdout().is_terminal();
     let signals = signals()?;
     loop {
-        let words = super::words::PsArguments { json: given.json };
+        let words = crate::arguments::paths::PsArguments { json: given.json };
         if !once {
             terminal::clear();
         }
@@ -69,33 +71,41 @@ fn all(given: &TopArguments) -> Result<Status, Status> {
     }
 }
 
-/// Two counts shortly after each other.
-fn twice(to: &ToPath, watched: &mut Watched) -> Result<Look, Status> {
-    let count = |to: &ToPath| to.count().map_err(|error| complain(&error));
-    watched.look(count(to)?);
-    let _ = wait_out(signals()?, BETWEEN);
-    Ok(looked(to, watched, count(to)?))
+/// Takes two samples and returns the snapshot.
+fn sample_twice(to: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
+    let count = |to: &PathClient| to.count().map_err(|error| complain(&error));
+    sampler.snapshot(count(to)?);
+    let _ = wait_out(signals()?, SAMPLE_INTERVAL);
+    Ok(snapshot_with_kernel(to, sampler, count(to)?))
 }
 
-/// A look, with what of the path runs in the kernel.
-fn looked(to: &ToPath, watched: &mut Watched, counters: Counters) -> Look {
-    let mut look = watched.look(counters);
-    look.kernel = sharing::of_path(to.number());
-    look
+/// Computes a snapshot and adds the path's kernel programs.
+fn snapshot_with_kernel(
+    to: &PathClient,
+    sampler: &mut PathSampler,
+    counters: Counters,
+) -> Snapshot {
+    let mut snapshot = sampler.snapshot(counters);
+    snapshot.kernel = sharing::of_path(to.number());
+    snapshot
 }
 
-/// Waits out the limit; returns true if a signal came first.
+/// Waits for the duration; returns true if a signal arrived first.
 fn wait_out(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
-/// One object for each count, until the path ends.
-fn objects(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Status, Status> {
+/// Prints one object per sample until the path ends.
+fn objects(
+    to: &PathClient,
+    sampler: &mut PathSampler,
+    given: &TopArguments,
+) -> Result<Status, Status> {
     to.follow(Duration::from_nanos(given.every)).map_err(|error| complain(&error))?;
     let signals = signals()?;
     while let Some(followed) = next(to, signals)? {
         if let Some(counters) = followed.counters {
-            let status = terminal::print(&json_line(&looked(to, watched, counters)));
+            let status = terminal::print(&json_line(&snapshot_with_kernel(to, sampler, counters)));
             if status != Status::Done {
                 return Ok(status);
             }
@@ -107,34 +117,34 @@ fn objects(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<S
     Ok(Status::Done)
 }
 
-/// Returns the next counts of a path; `None` if a signal came, or the path is gone.
+/// Waits for the next update; `None` if a signal arrived or the path is gone.
 fn next(
-    to: &ToPath,
+    to: &PathClient,
     signals: BorrowedFd<'_>,
-) -> Result<Option<member::protocol::Followed>, Status> {
+) -> Result<Option<member::protocol::PathUpdate>, Status> {
     if wait(&[to.as_fd()], signals, None).is_none() {
         return Ok(None);
     }
-    match to.followed() {
+    match to.next_update() {
         Ok(followed) => Ok(Some(followed)),
-        Err(ClientError::Gone) => Ok(None),
+        Err(ClientError::Disconnected) => Ok(None),
         Err(error) => Err(complain(&error)),
     }
 }
 
-/// A picture as text.
-fn picture(look: &Look) -> String {
+/// Renders the screen as text.
+fn render_text(snapshot: &Snapshot) -> String {
     let (columns, rows) = size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(SIZE);
     let backend = TestBackend::new(columns, rows);
     let Ok(mut terminal) = Terminal::new(backend);
-    let Ok(_) = terminal.draw(|frame| frame::draw(frame, look, 0));
+    let Ok(_) = terminal.draw(|frame| screen::draw(frame, snapshot, 0));
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
     for row in 0..rows {
         let line: String = (0..columns).map(|column| buffer[(column, row)].symbol()).collect();
         let line = line.trim_end();
-        // On paper nothing stands at the lower border, and there are no keys.
-        if line != frame::KEYS && !(line.is_empty() && text.ends_with("\n\n")) {
+        // Text output needs neither the key help nor repeated blank lines.
+        if line != screen::KEYS && !(line.is_empty() && text.ends_with("\n\n")) {
             text.push_str(line);
             text.push('\n');
         }
@@ -144,7 +154,7 @@ fn picture(look: &Look) -> String {
     text
 }
 
-/// The terminal as it was before, whatever happens.
+/// The terminal in raw mode on the alternate screen; dropping it restores the previous state.
 struct Screen(Terminal<CrosstermBackend<io::Stdout>>);
 
 impl Screen {
@@ -157,14 +167,18 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is nobody left to be told.
+        // Errors on restore cannot be reported.
         let _ = execute!(io::stdout(), LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// Pictures in each other's place, until the path ends or somebody has seen enough.
-fn live(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Status, Status> {
+/// Redraws the screen until the path ends or the user quits.
+fn live(
+    to: &PathClient,
+    sampler: &mut PathSampler,
+    given: &TopArguments,
+) -> Result<Status, Status> {
     let failed = |error: io::Error| {
         terminal::complain(&format!("cannot draw: {}", terminal::reason(&error)));
         Status::Failed
@@ -173,7 +187,7 @@ fn live(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Stat
     to.follow(Duration::from_nanos(given.every)).map_err(|error| complain(&error))?;
     let mut screen = Screen::open().map_err(failed)?;
     let stdin = io::stdin();
-    let (mut look, mut first) = (None, 0);
+    let (mut snapshot, mut first) = (None, 0);
     loop {
         let ready = wait(&[to.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
@@ -186,15 +200,18 @@ fn live(to: &ToPath, watched: &mut Watched, given: &TopArguments) -> Result<Stat
         }
         if ready.first() == Some(&true) {
             let Some(followed) = next(to, signals)? else { return Ok(Status::Done) };
-            look = followed.counters.map(|counters| looked(to, watched, counters)).or(look);
+            snapshot = followed
+                .counters
+                .map(|counters| snapshot_with_kernel(to, sampler, counters))
+                .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);
                 terminal::note(&member::client::plain(&ended.report));
                 return Ok(Status::Done);
             }
         }
-        if let Some(look) = &look {
-            screen.0.draw(|frame| frame::draw(frame, look, first)).map_err(failed)?;
+        if let Some(snapshot) = &snapshot {
+            screen.0.draw(|frame| screen::draw(frame, snapshot, first)).map_err(failed)?;
         }
     }
 }
@@ -204,7 +221,7 @@ fn is_end(code: KeyCode, modifiers: KeyModifiers) -> bool {
     matches!(code, KeyCode::Char('q') | KeyCode::Esc) || control && code == KeyCode::Char('c')
 }
 
-/// The first node that is shown.
+/// Returns the first visible node after a key.
 const fn scrolled(first: usize, code: KeyCode) -> usize {
     match code {
         KeyCode::Down | KeyCode::Char('j') => first.saturating_add(1),

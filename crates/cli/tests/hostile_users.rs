@@ -1,5 +1,5 @@
-//! Users who attack each other: mute paths, squatted names, planted logs, and text that a terminal
-//! would obey. Real processes under two users. (RELIABILITY T8, T13)
+//! Attacks of users on each other: silent paths, squatted names, planted logs, terminal escapes.
+//! Real processes of two users. (RELIABILITY T8, T13)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,7 +8,7 @@ mod common;
 use abi::text::is_hidden;
 use common::{Folder, Guard, Ran};
 use member::client::Client;
-use member::protocol::{Described, Ended, Followed, Register};
+use member::protocol::{Ended, PathDescription, PathUpdate, Register};
 use member::varlink::{Call, Reply};
 use serde_json::Value;
 use std::fs;
@@ -27,14 +27,14 @@ const BOB: u32 = 41_002;
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 const NAME: &str = "STREAMLINE_TEST_NAME";
 
-/// This test as another user, who does what a role says. The role has begun when this returns.
+/// Runs this test program as another user in a role; returns once the role is active.
 fn hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     let test = folder.path().join("test");
     if !test.exists() {
         testkit::copy_program(&std::env::current_exe().unwrap(), &test);
     }
     let mut command = folder.command_of((ALICE, ALICE), test.to_str());
-    command.args(["--ignored", "--exact", "--nocapture", "the_hostile_process"]);
+    command.args(["--ignored", "--exact", "--nocapture", "hostile_process"]);
     command.env(ROLE, role).env(NAME, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut hostile = Guard(command.spawn().unwrap());
@@ -43,16 +43,16 @@ fn hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     hostile
 }
 
-/// Runs in a process of its own, started by the tests here.
+/// Runs in a separate process started by these tests.
 #[test]
 #[ignore = "the other process of a test"]
-fn the_hostile_process() {
+fn hostile_process() {
     let (Ok(role), Ok(name)) = (std::env::var(ROLE), std::env::var(NAME)) else { return };
     match role.as_str() {
         "mute" => {
             let kept: Vec<_> = (0..32).map(|_| register(None)).collect();
             println!("\nready");
-            // Holds on until it is killed.
+            // Waits to be killed.
             let _ = std::io::stdin().read(&mut [0]);
             drop(kept);
         }
@@ -76,7 +76,7 @@ fn the_hostile_process() {
     }
 }
 
-/// Registers a path at the daemon that is here.
+/// Registers a path with the daemon.
 fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
@@ -93,13 +93,13 @@ fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     (socket, near)
 }
 
-/// Answers one caller as a path does that prints escapes, and says that its log is there.
+/// Serves one client with replies that contain terminal escapes and name a planted log.
 fn answer_with(log: &str, ready: impl Fn()) {
     let (_kept, way) = register(Some("/nowhere".to_owned()));
     ready();
     let mut bytes = [0; 65536];
     let receive = |from: &OwnedFd, bytes: &mut [u8]| {
-        // The daemon's sockets do not wait.
+        // Sockets from the daemon are non-blocking.
         sys::poll::readable_within(&[from.as_fd()], None);
         sys::descriptor::receive(from, bytes).unwrap()
     };
@@ -114,17 +114,17 @@ fn answer_with(log: &str, ready: impl Fn()) {
         let call = Call::read(&bytes[..length]).unwrap();
         if call.method.ends_with("Describe") {
             let log = Some(log.to_owned());
-            reply(&Reply::new(&Described { log, ..Described::default() }));
+            reply(&Reply::new(&PathDescription { log, ..PathDescription::default() }));
             continue;
         }
-        // What is in the log from now on is shown.
+        // From here on the contents of the log are printed.
         let is_file = fs::metadata(log).is_ok_and(|about| about.is_file());
         if is_file && let Ok(mut file) = fs::OpenOptions::new().append(true).open(log) {
             file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
         }
         let report = "the \x1b[2J\u{9b}31m\u{202e}end".to_owned();
         let ended = Some(Ended { status: 0, report });
-        return reply(&Reply::new(&Followed { ended, ..Followed::default() }));
+        return reply(&Reply::new(&PathUpdate { ended, ..PathUpdate::default() }));
     }
 }
 
@@ -138,7 +138,7 @@ fn shows_nothing_hidden(ran: &Ran) {
 }
 
 #[test]
-fn t8_mute_paths_of_one_user_hide_nobodys() {
+fn t8_silent_paths_of_one_user_hide_no_others() {
     if need::root().is_none() {
         return;
     }
@@ -171,7 +171,7 @@ fn t8_mute_paths_of_one_user_hide_nobodys() {
     let stopped = as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
-    // On a busy machine it may not have answered in time.
+    // On a busy machine it may not have replied in time.
     until("the other one has ended", || {
         as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
     });
@@ -179,7 +179,7 @@ fn t8_mute_paths_of_one_user_hide_nobodys() {
 }
 
 #[test]
-fn t13_squatted_state_is_seen_and_its_squatter_named() {
+fn t13_squatted_state_name_is_reported_with_its_holder() {
     if need::root().is_none() {
         return;
     }
@@ -201,7 +201,7 @@ fn t13_squatted_state_is_seen_and_its_squatter_named() {
 }
 
 #[test]
-fn t13_attach_opens_and_obeys_nothing_that_another_user_chose() {
+fn t13_attach_ignores_files_and_escapes_of_other_users() {
     if need::root().is_none() {
         return;
     }
@@ -238,14 +238,14 @@ fn t13_attach_opens_and_obeys_nothing_that_another_user_chose() {
     }
 }
 
-/// The number of the path that was registered last.
+/// Returns the number of the path registered last.
 fn newest(folder: &Folder) -> String {
-    // Nobody but `attach` asks the path.
+    // Only `attach` contacts the path.
     let listed = Client::at(&folder.path().join("no-daemon")).unwrap().list().unwrap();
     listed.iter().map(|path| path.number).max().unwrap().to_string()
 }
 
-/// A request and its response whose words are full of what a terminal obeys or does not show.
+/// Builds a request and response full of terminal escapes and hidden characters.
 fn capture(folder: &Folder) -> String {
     let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
@@ -283,7 +283,7 @@ fn capture(folder: &Folder) -> String {
 }
 
 #[test]
-fn hidden_characters_leave_by_no_door() {
+fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
     let http = capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
@@ -297,7 +297,7 @@ fn hidden_characters_leave_by_no_door() {
     assert!(object.to_string().contains('\u{202e}'), "the text is all there: {object}");
     let json = folder.run(&["run", "-q", &format!("{http} | json")]).out;
     assert!(json.contains("\\u009b31m\\u007f\\u202e\\u200b\\u2028\\u061c"), "{json}");
-    // The user's own words, where they are quoted.
+    // The user's own arguments, where they are quoted.
     for words in [
         &["run", "replay a\u{9b}b | nonsense\u{202e}"][..],
         &["explain", "replay x\u{202e} | count"],
@@ -315,13 +315,13 @@ fn hidden_characters_leave_by_no_door() {
     }
 }
 
-/// A sink behind its pipe.
+/// Returns a sink that reads through a pipe.
 fn piped(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }
 
 #[test]
-fn ps_fits_the_terminal_and_is_whole_elsewhere() {
+fn ps_is_truncated_on_terminals_only() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
     let _daemon = folder.daemon();
@@ -340,7 +340,7 @@ fn ps_fits_the_terminal_and_is_whole_elsewhere() {
 }
 
 #[test]
-fn starting_a_name_twice_names_the_log_of_the_first() {
+fn start_of_a_used_name_names_the_log_of_the_first() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=10 | count";
@@ -361,7 +361,7 @@ fn starting_a_name_twice_names_the_log_of_the_first() {
 }
 
 #[test]
-fn a_users_daemon_needs_no_session() {
+fn user_daemon_needs_no_login_session() {
     if need::root().is_none() {
         return;
     }
@@ -387,7 +387,7 @@ fn a_users_daemon_needs_no_session() {
 }
 
 #[test]
-fn completion_asks_the_daemon_for_paths_and_nodes() {
+fn completion_offers_paths_and_nodes_of_the_daemon() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _path = folder.begin_as("web", "generate rate=10 | count --name=counted | discard");

@@ -1,21 +1,20 @@
-//! The catalog on the command line: filters with their help, examples, completion, explanations,
-//! the bench.
+//! The catalog on the command line: help of filters, examples, completion, explanations, bench.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
 
 use common::{Folder, Ran};
-use engine::catalogue::House;
-use pipeline::Catalogue;
+use engine::registry::MachineRegistry;
+use pipeline::Registry;
 use serde_json::Value;
 use std::fs;
 
 #[test]
-fn every_filter_is_listed_and_told() {
+fn every_filter_is_listed_and_described() {
     let folder = Folder::new();
     let list = folder.run(&["filters"]).out;
-    for name in House.names() {
+    for name in MachineRegistry::Local.names() {
         assert!(
             list.lines().any(|line| line.trim_start().starts_with(&format!("{name} "))),
             "{name}"
@@ -26,7 +25,7 @@ fn every_filter_is_listed_and_told() {
             told.out.starts_with(&format!("{name}: ")) && told.out.lines().count() > 8,
             "{name}"
         );
-        let entry = House.find(name).unwrap();
+        let entry = MachineRegistry::Local.find(name).unwrap();
         for known in entry.parameters {
             assert!(
                 told.out.contains(known.help.split(' ').next().unwrap()),
@@ -38,7 +37,7 @@ fn every_filter_is_listed_and_told() {
 }
 
 #[test]
-fn options_of_a_line_are_in_the_help_of_what_takes_one_and_in_the_book() {
+fn request_options_are_in_help_and_book() {
     let folder = Folder::new();
     let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/02-language.md");
     let book = fs::read_to_string(book).unwrap();
@@ -53,7 +52,7 @@ fn options_of_a_line_are_in_the_help_of_what_takes_one_and_in_the_book() {
 }
 
 #[test]
-fn examples_can_be_typed_as_they_are_printed() {
+fn printed_examples_run_as_typed() {
     let folder = Folder::new();
     let printed = folder.run(&["examples"]).out;
     let lines: Vec<&str> =
@@ -64,7 +63,7 @@ fn examples_can_be_typed_as_they_are_printed() {
     }
 }
 
-/// A user with nothing but the program gets the capture and the lines of the book.
+/// A user who has only the program obtains the capture and the requests of the book.
 #[test]
 fn examples_are_written_once_and_run() {
     let folder = Folder::new();
@@ -79,7 +78,7 @@ fn examples_are_written_once_and_run() {
     let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
     let told = Ran::from(shell.output().unwrap());
     assert!(told.out.contains(" TCP ") || told.out.contains("tcp"), "{told:?}");
-    // Once more changes nothing; what somebody changed is left alone, and told.
+    // A second call changes nothing; modified files are kept and reported.
     assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
     fs::write(tour.join("count.pipe"), "# mine\n").unwrap();
     let refused = folder.run(&["examples", "--write", "new/tour"]);
@@ -88,7 +87,7 @@ fn examples_are_written_once_and_run() {
 }
 
 #[test]
-fn an_explanation_has_three_forms() {
+fn explain_has_text_json_and_dot_forms() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | dport |80 count @thread1 | discard";
     let text = folder.run(&["explain", line]);
@@ -112,7 +111,7 @@ fn an_explanation_has_three_forms() {
 }
 
 #[test]
-fn what_the_kernel_is_asked_is_explained_without_an_interface() {
+fn kernel_prefilter_is_explained_without_an_interface() {
     let folder = Folder::new();
     let asked = "rx nowhere0 both=yes | bpf \"tcp port 80\" | count";
     let not = "tx@thread0 nowhere0 | bpf \"ip protochain 51\" | count";
@@ -135,7 +134,7 @@ fn what_the_kernel_is_asked_is_explained_without_an_interface() {
 }
 
 #[test]
-fn analyze_measures_too() {
+fn analyze_prints_measurements() {
     let folder = Folder::new();
     let ran = folder.run(&["explain", "--analyze", "replay examples/web.pcap | count"]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), "105 blocks, 27828 bytes\n"));
@@ -145,7 +144,7 @@ fn analyze_measures_too() {
 }
 
 #[test]
-fn v1_analyze_tells_what_was_measured_beside_what_was_expected_and_keeps_it() {
+fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     let folder = Folder::new();
     let few = folder.run(&["explain", "--analyze", "replay examples/web.pcap | ip | count"]);
     assert!(few.err.contains("a filter costs is learned from 4096 blocks on"), "{}", few.err);
@@ -169,7 +168,7 @@ fn v1_analyze_tells_what_was_measured_beside_what_was_expected_and_keeps_it() {
     let share: f64 = share.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(share > 0.0 && share < 1.0, "{share}");
     let explained = folder.run(&["explain", line]);
-    let seen = "which goes as far as it was seen to go";
+    let seen = "a block of a source, by measured flows";
     assert!(explained.out.contains(seen), "{}", explained.out);
     let counted = folder.run(&["explain", "--analyze", "-c", "10", "generate | print"]);
     assert_eq!(counted.status, Some(0), "{}", counted.err);
@@ -180,7 +179,7 @@ fn v1_analyze_tells_what_was_measured_beside_what_was_expected_and_keeps_it() {
 }
 
 #[test]
-fn v6_what_became_different_since_a_line_was_analyzed_is_told() {
+fn v6_explain_reports_differences_to_the_analyzed_plan() {
     let folder = Folder::new();
     let line = "generate count=1000 | count | discard";
     assert_eq!(folder.run(&["explain", "--analyze", line]).status, Some(0));
@@ -188,7 +187,7 @@ fn v6_what_became_different_since_a_line_was_analyzed_is_told() {
     let kept = fs::read_dir(plans).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&kept).unwrap();
     assert!(text.contains("\nthread0 1 thread0 ") && text.contains(" count\n"), "{text}");
-    // As if `count` had run elsewhere by what was known then.
+    // Simulates a plan that ran `count` elsewhere at the costs known then.
     let moved = text.replacen("thread0 1 thread0", "thread1 1 thread1", 3);
     fs::write(&kept, moved).unwrap();
     let explained = folder.run(&["explain", line]);
@@ -198,7 +197,7 @@ fn v6_what_became_different_since_a_line_was_analyzed_is_told() {
 }
 
 #[test]
-fn what_no_space_can_run_is_explained_by_the_same_table() {
+fn unplaceable_filter_is_explained_by_the_plan_table() {
     let folder = Folder::new();
     for command in ["explain", "run"] {
         let ran = folder.run(&[command, "replay examples/web.pcap | dport @kernel |53 count"]);
@@ -209,7 +208,7 @@ fn what_no_space_can_run_is_explained_by_the_same_table() {
 }
 
 #[test]
-fn scripts_of_shells_are_taken_by_them() {
+fn completion_scripts_are_accepted_by_their_shells() {
     let folder = Folder::new();
     let asked = "
         . ./script
@@ -226,9 +225,10 @@ fn scripts_of_shells_are_taken_by_them() {
 }
 
 #[test]
-fn bench_hands_over_to_the_program_beside() {
+fn bench_executes_the_program_beside_it() {
     let folder = Folder::new();
-    // The shell copies: a copy of this process could still be open in a child of another test.
+    // The shell makes the copy: a file that this process wrote could still be open in a child of
+    // another test, and could not be executed.
     let copied = format!("cp '{}' streamline", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
     let ran = Ran::from(folder.shell("PATH=/nowhere ./streamline bench chain").output().unwrap());

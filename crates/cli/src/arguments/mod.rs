@@ -1,53 +1,57 @@
-//! The words of the command, with what each is for: help, completion and manual are made from them.
+//! Command-line arguments and their help texts, from which help, completion and manual are
+//! generated.
 //!
-//! A line may stand in one word in quotes or in several, and options of the command may stand
-//! before or behind it: see [`crate::arranged`].
+//! A request may be one quoted argument or several, and options may precede or follow it: see
+//! [`crate::arranged`].
 
-use crate::progress::{self, Wish};
+pub(crate) mod paths;
+pub(crate) mod progress;
+
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use engine::catalogue::House;
-use engine::kernel::Refuses;
+use engine::kernel::InjectedRefusal;
+use engine::registry::MachineRegistry;
 use pipeline::explain;
+use progress::ProgressMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use sys::steps::{InjectedFault, Steps};
 
-/// The introduction for a first-time user.
+/// Introduction for first-time users.
 pub(crate) const ABOUT: &str =
     "Streamline runs one line of filters over packets, files or streams, where each runs best.";
 
-/// Commands to begin with, and what each is for.
-pub(crate) const FIRST: &[(&str, &str)] = &[
+/// Examples for first-time users, each with its purpose.
+pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
     ("streamline examples --write .", "write web.pcap, the capture of these lines, here"),
-    (r#"streamline 'replay web.pcap | bpf "tcp port 80" | print'"#, "look at some packets"),
+    (r#"streamline 'replay web.pcap | bpf "tcp port 80" | print'"#, "print packets of a port"),
     ("streamline 'replay web.pcap | dport |53 count'", "count what goes to one port"),
     (
         "streamline 'replay web.pcap | udp | pcap udp.pcap' --stats",
-        "write a capture, and say what became of every block",
+        "write a capture, and report all counters",
     ),
+    (r#"sudo streamline 'rx eth0 | bpf "udp port 53" | udp | dns | print'"#, "print DNS queries"),
+    ("streamline doctor", "report what works on this machine"),
     (
-        r#"sudo streamline 'rx eth0 | bpf "udp port 53" | udp | dns | print'"#,
-        "look at names that are asked for",
+        "streamline explain 'replay web.pcap | dport |80 count'",
+        "show where filters would run, and why",
     ),
-    ("streamline doctor", "say what works on this machine"),
-    ("streamline explain 'replay web.pcap | dport |80 count'", "say what would run where, and why"),
-    ("streamline filters dport", "what a filter does"),
-    ("streamline examples", "more lines to try"),
+    ("streamline filters dport", "describe a filter"),
+    ("streamline examples", "print more lines to try"),
 ];
 
-/// The exit statuses.
+/// Description of the exit statuses.
 pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or the line, \
-     3 nothing there, 141 standard output was closed; after a first ^C the run drains and ends by \
-     its ledger, a second ends it with 130.";
+     3 not found, 141 standard output closed. The first ^C drains the run, which then exits as \
+     usual; a second ^C ends it at once with status 130.";
 
-/// Columns in front of what an example is for.
+/// Column at which the purpose of an example starts.
 const EXAMPLE: usize = 63;
 
-/// The help of the command as a whole.
+/// Builds the help template of the whole command.
 fn template() -> String {
     let mut text = format!("{ABOUT}\n\nExamples:\n");
-    for (command, what) in FIRST {
+    for (command, what) in FIRST_EXAMPLES {
         text.push_str(&explain::hanging(&format!("  {command}"), what, EXAMPLE));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'LINE'\n\n{all-args}\n\n");
@@ -55,43 +59,43 @@ fn template() -> String {
     text
 }
 
-/// All words.
+/// All arguments.
 #[derive(Parser, Debug)]
 #[command(name = "streamline", version, help_template = template(), disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// The command.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The commands.
+/// The subcommands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run a line (also: streamline 'LINE')
+    /// Run a line (short form: streamline 'LINE')
     #[command(after_help = pipeline::explain::options())]
     Run(Box<RunArguments>),
-    /// Say what became of a flow in a run that was recorded, or of a line over a capture
+    /// Trace a flow, node by node, through a recorded run or through a line over a capture
     ///
     /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
     Why(WhyArguments),
-    /// Paths of several users.
+    /// Commands on registered paths.
     #[command(flatten)]
-    Shared(crate::shared::words::Command),
-    /// Say what is wrong with a line
+    Shared(paths::PathCommand),
+    /// Report all mistakes in a line
     #[command(after_help = pipeline::explain::options())]
     Check(CheckArguments),
-    /// Say what would run where, and why not elsewhere
+    /// Show where each filter of a line would run, and why
     #[command(after_help = pipeline::explain::options())]
     Explain(ExplainArguments),
-    /// List all filters, or tell everything about one
+    /// List all filters, or describe one
     Filters(FiltersArguments),
-    /// Say what works on this machine, and what to do where it does not
+    /// Report what works on this machine, with remedies for what does not
     Doctor(DoctorArguments),
-    /// Print lines to try, or write them with the capture that they and the book read
+    /// Print example lines, or write them into a folder with the capture that they read
     ///
     /// To begin with: streamline examples --write examples
     Examples {
-        /// Write web.pcap and all lines into this folder, which is made if it is not there
+        /// Write web.pcap and all lines into this folder, creating it if needed
         #[arg(long, value_name = "DIR")]
         write: Option<PathBuf>,
     },
@@ -106,42 +110,42 @@ pub(crate) enum Command {
         /// Shell to complete for
         shell: Shell,
     },
-    /// Say how a line may go on: what completion scripts ask
+    /// Print the possible continuations of a line, for completion scripts
     #[command(hide = true)]
     Complete {
-        /// The line as far as it is there
+        /// The line typed so far
         #[arg(long, allow_hyphen_values = true, conflicts_with = "words")]
         line: Option<String>,
-        /// A command that speaks to paths, and the words behind it before the one that is typed
+        /// A command on paths, and its arguments in front of the one being typed
         words: Vec<String>,
     },
-    /// Run a pipeline of ordinary programs whose pipes become streams
+    /// Run a shell pipeline of ordinary programs, with streams in place of pipes
     ///
-    /// What is no plain pipeline is run by /bin/sh, unchanged.
+    /// A command that is not a plain pipeline is run by /bin/sh, unchanged.
     Sh(ShellArguments),
-    /// Run a program with the library before it through which it uses buffers
+    /// Run a program with the sockets library preloaded, so that it uses shared buffers
     Exec(ExecArguments),
-    /// Measure: every figure of the project (runs streamline-bench)
+    /// Run the benchmarks of the project (streamline-bench)
     #[command(disable_help_flag = true)]
     Bench {
-        /// Words for streamline-bench
+        /// Arguments of streamline-bench
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
 }
 
-/// Words of `man`.
+/// Arguments of `man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArguments {
-    /// Write every page into this folder, below man1 and man7, instead of one on standard output
+    /// Write all pages into man1 and man7 in this folder, instead of one to standard output
     #[arg(long, value_name = "FOLDER", conflicts_with = "page")]
     pub(crate) into: Option<PathBuf>,
-    /// The page: a command, or `filters` for all that can stand in a line
+    /// The page: a command, or `filters` for all filters, sources and sinks
     #[arg(value_name = "PAGE")]
     pub(crate) page: Option<String>,
 }
 
-/// A line, in words or in a file.
+/// A request, as arguments or in a file.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LineArguments {
     /// Read the line from a file (- is standard input)
@@ -152,60 +156,59 @@ pub(crate) struct LineArguments {
     pub(crate) words: Vec<String>,
 }
 
-/// Words of `run`.
+/// Arguments of `run`.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RunArguments {
-    /// The line.
+    /// The request.
     #[command(flatten)]
     pub(crate) line: LineArguments,
     /// Stop after this time (10us, 250ms, 2s, 5m)
     #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
     pub(crate) time: Option<u64>,
-    /// Stop when the sinks have taken this many blocks
+    /// Stop when the sinks have received this many blocks
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// End with status 1 if any block was lost
     #[arg(long)]
     pub(crate) no_loss: bool,
-    /// Report what became of every block, and the time in each filter
+    /// Report all block counters, and the time spent in each filter
     #[arg(short, long)]
     pub(crate) stats: bool,
-    /// Report as one JSON object, and reports of filters too
+    /// Report as one JSON object, and print the reports of filters as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Write the report into a file instead of standard error (- is standard output)
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Say nothing but mistakes and warnings
+    /// Print only errors and warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Say how far it is: yes, no, or every so many seconds (500ms); without, each second where a
-    /// person watches
-    #[arg(long, value_name = "yes|no|TIME", value_parser = progress::wish)]
-    pub(crate) progress: Option<Wish>,
-    /// Write all that comes, and how the path was changed, into a new file, from which the run can
-    /// be repeated bit for bit
+    /// Show progress: yes, no, or an interval (2, 500ms); default: every second on a terminal
+    #[arg(long, value_name = "yes|no|TIME", value_parser = progress::progress_mode)]
+    pub(crate) progress: Option<ProgressMode>,
+    /// Record all input, and changes of the path, in a new file, from which the run can be replayed
+    /// bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
-    /// Limit of a record (64M); what comes after it is counted
+    /// Size limit of the record (default 64M); input beyond it is only counted
     #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size, requires = "record")]
     pub(crate) record_bytes: Option<u64>,
-    /// Remember so much of what each source gave (64M), for taps that begin in the past
+    /// Retain this much output of each source (such as 64M), for taps that start in the past
     #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size)]
     pub(crate) history: Option<u64>,
-    /// Repeat the run of a record; its files go into a new folder beside it
+    /// Replay a recorded run; its output files go into a new folder beside the record
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["file", "words", "count", "time"])]
     pub(crate) replay: Option<PathBuf>,
-    /// Directory for the files of a repeated run
+    /// Folder for the output files of a replay
     #[arg(long, value_name = "FOLDER", requires = "replay")]
     pub(crate) into: Option<PathBuf>,
-    /// Say what was measured beside what was expected, and learn from it
+    /// Report measurements beside the planner's estimates, and save them for later plans
     #[arg(skip)]
     pub(crate) analyze: bool,
-    /// Without the daemon, if there is one: nothing is shared, and it is not told of the path
+    /// Run without the daemon: unregistered, and with this user's rights alone
     #[arg(long, conflicts_with_all = ["path_name", "background"])]
     pub(crate) embedded: bool,
-    /// Be known to the daemon by this name
+    /// Register with the daemon under this name
     #[arg(id = "path_name", long = "as", value_name = "NAME")]
     pub(crate) path_name: Option<String>,
     /// Run for `streamline start`, which waits at standard input
@@ -214,70 +217,72 @@ pub(crate) struct RunArguments {
     /// Log file of the output, as others see it
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
-    /// Things for the kernel to refuse, for tests: loading, attaching, or the name of a filter
+    /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
-    pub(crate) kernel_refuses: Refuses,
-    /// A step of the allocation that fails, or before which the process stops, for tests
+    pub(crate) kernel_refuses: InjectedRefusal,
+    /// Step of the start to make fail, or to stop the process at, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
 }
 
 impl RunArguments {
-    /// The log of the allocation.
+    /// Creates the resource log, with the fault to inject.
     pub(crate) fn steps(&self) -> Steps {
         Steps::with(self.fault.clone().unwrap_or_default())
     }
 
-    /// Returns true if time is measured in the filters.
+    /// Returns true if the time in filters is measured.
     pub(crate) const fn is_timed(&self) -> bool {
         self.stats || self.json || self.report.is_some()
     }
 }
 
-/// Parses the things that the kernel is to refuse.
-fn refuses(word: &str) -> Result<Refuses, String> {
+/// Parses a value of `--kernel-refuses`.
+fn refuses(word: &str) -> Result<InjectedRefusal, String> {
     match word {
-        "nothing" => Ok(Refuses::Nothing),
-        "loading" => Ok(Refuses::Loading),
-        "attaching" => Ok(Refuses::Attaching),
+        "nothing" => Ok(InjectedRefusal::Nothing),
+        "loading" => Ok(InjectedRefusal::Loading),
+        "attaching" => Ok(InjectedRefusal::Attaching),
         name => {
-            let filter = House.descriptions().find(|description| description.name == name);
+            let filter =
+                MachineRegistry::descriptions().find(|description| description.name == name);
             let filter = filter.ok_or_else(|| format!("no filter is called `{name}`"))?;
-            Ok(Refuses::Filter(filter.name))
+            Ok(InjectedRefusal::Filter(filter.name))
         }
     }
 }
 
-/// Words of `sh`.
+/// Arguments of `sh`.
 #[derive(Args, Debug)]
 pub(crate) struct ShellArguments {
-    /// The command, as for a shell
+    /// The command, as for sh -c
     #[arg(short, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Say which edge is what, and why
+    /// Report for each edge if it is a stream or a kernel pipe, and why
     #[arg(short, long, visible_alias = "explain")]
     pub(crate) verbose: bool,
-    /// Have the kernel between all programs: only kernel pipes
+    /// Use kernel pipes between all programs, which then share no memory
     #[arg(long)]
     pub(crate) isolate: bool,
-    /// Let cat and dd copy lazily: what they write is what the file holds when they write
+    /// Let cat and dd copy lazily: they write the contents that the file has at the time of the
+    /// write
     #[arg(long)]
     pub(crate) lazy: bool,
-    /// End with the status of the last program that failed, not of the last one
+    /// Exit with the status of the last program that failed, if any
     #[arg(long)]
     pub(crate) pipefail: bool,
-    /// A script, unless there is a command
+    /// A script, if no command is given
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<PathBuf>,
-    /// The words of $1, $2…
+    /// The positional parameters $1, $2…
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
     pub(crate) words: Vec<OsString>,
 }
 
-/// Words of `exec`.
+/// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
-    /// Let it copy lazily: what it writes is what the file holds when it writes
+    /// Let it copy lazily: it writes the contents that the file has at the time of the write
     #[arg(long)]
     pub(crate) lazy: bool,
     /// The program and its arguments
@@ -290,21 +295,21 @@ pub(crate) struct ExecArguments {
     pub(crate) words: Vec<OsString>,
 }
 
-/// Words of `check`.
+/// Arguments of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArguments {
-    /// The line.
+    /// The request.
     #[command(flatten)]
     pub(crate) line: LineArguments,
-    /// Look at the grammar only, not at what filters there are
+    /// Check the grammar only, not the names and arguments of filters
     #[arg(long)]
     pub(crate) syntax: bool,
-    /// Print the line in its canonical form if it is right
+    /// Print a correct line in its canonical form
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
 
-/// Words of `why`.
+/// Arguments of `why`.
 #[derive(Args, Debug)]
 pub(crate) struct WhyArguments {
     /// The flow: `tcp ADDRESS:PORT ADDRESS:PORT`, `udp …`, or any pcap-filter(7) expression
@@ -313,30 +318,30 @@ pub(crate) struct WhyArguments {
     /// A record (`run --record`), or a capture and a line
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The line to run over the packets of the file; without, the line of the record
+    /// The line to run over the packets of the capture; default: the line of the record
     #[arg(value_name = "LINE")]
     pub(crate) words: Vec<String>,
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(short, long)]
     pub(crate) json: bool,
 }
 
-/// Words of `explain`.
+/// Arguments of `explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArguments {
-    /// The line.
+    /// The request.
     #[command(flatten)]
     pub(crate) line: LineArguments,
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(short, long)]
     pub(crate) json: bool,
-    /// In the language of graphviz, for dot -Tsvg
+    /// Print the graph in the DOT language, for dot -Tsvg
     #[arg(long, conflicts_with = "json")]
     pub(crate) dot: bool,
-    /// As it would run without the daemon, if there is one
+    /// Plan without the daemon
     #[arg(long)]
     pub(crate) embedded: bool,
-    /// Run it too, and say what was measured; then everything but data goes to standard error
+    /// Run the line, too, and show measurements; all text but data then goes to standard error
     #[arg(long, conflicts_with_all = ["json", "dot"])]
     pub(crate) analyze: bool,
     /// Stop the run after this time (10us, 250ms, 2s, 5m)
@@ -349,37 +354,37 @@ pub(crate) struct ExplainArguments {
     pub(crate) count: Option<u64>,
 }
 
-/// Words of `filters`.
+/// Arguments of `filters`.
 #[derive(Args, Debug)]
 pub(crate) struct FiltersArguments {
     /// A filter, source or sink
     pub(crate) name: Option<String>,
 }
 
-/// Words of `doctor`.
+/// Arguments of `doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArguments {
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(short, long, global = true)]
     pub(crate) json: bool,
-    /// Measure what filters, copies, rings and wake-ups cost here, and keep it for the planner
+    /// Measure the costs of filters, copies, rings and wakeups, and save them for the planner
     #[arg(long)]
     pub(crate) calibrate: bool,
-    /// About what alone
+    /// Report on this subject only
     #[command(subcommand)]
-    pub(crate) about: Option<About>,
+    pub(crate) about: Option<DoctorSubject>,
 }
 
 /// The subjects of `doctor`.
 #[derive(Subcommand, Debug)]
-pub(crate) enum About {
+pub(crate) enum DoctorSubject {
     /// Capturing packets: status 0 or 1
     Rx,
     /// Sending packets: status 0 or 1
     Tx,
     /// Loading programs into the kernel: status 0 or 1
     Kernel,
-    /// Print a line as a service for systemd that may capture and nothing else
+    /// Print a systemd unit that runs a line with the right to capture and no other
     Unit(LineArguments),
 }
 
@@ -389,7 +394,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_is_well_formed() {
+    fn command_definition_is_well_formed() {
         Arguments::command().debug_assert();
     }
 }

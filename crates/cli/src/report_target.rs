@@ -1,4 +1,4 @@
-//! The destination of a report, by `--report`: standard output, or a file that is replaced once the
+//! The destination of a report (`--report`): standard output, or a file that is replaced once the
 //! report is complete.
 
 use crate::status::Status;
@@ -10,15 +10,15 @@ use sys::open::{WriteMode, open_target};
 
 /// The destination of a report.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum ReportTarget {
     /// Standard output.
     Output,
-    /// A file, opened before anything runs.
+    /// A file, opened before the run starts.
     File(PathBuf, File),
 }
 
-impl Place {
-    /// Opens the place with this name; `-` is standard output.
+impl ReportTarget {
+    /// Opens a destination; `-` is standard output. Prints an error on failure.
     pub(crate) fn open(path: &Path) -> Result<Self, Status> {
         if path.as_os_str() == "-" {
             return Ok(Self::Output);
@@ -29,7 +29,7 @@ impl Place {
             .map_err(|error| refused(path, &error))
     }
 
-    /// WriteMode the report there.
+    /// Writes the report to the destination.
     pub(crate) fn write(self, text: &str) -> Status {
         match self {
             Self::Output => terminal::print(text),

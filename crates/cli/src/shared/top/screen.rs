@@ -1,9 +1,9 @@
-//! The picture: the graph with its figures, the rings, what is lost and why; readable at 80 by 24.
+//! The screen of `top`: the graph with its rates, the rings, losses by place; designed for 80×24.
 
+use super::super::connect::{since, user};
 use super::super::rates::short;
 use super::super::sharing::sentence;
-use super::super::{since, user};
-use super::look::{Look, Loss, Ring, Seen};
+use super::snapshot::{Loss, NodeRates, RingFill, Snapshot};
 use crate::progress;
 use member::client::plain;
 use ratatui::Frame;
@@ -12,15 +12,15 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 
-/// Rings and places of loss printed.
-const MOST: usize = 4;
-/// Columns of a ring's fill.
+/// Maximum number of lines for rings, and for losses.
+const LINES_MAX: usize = 4;
+/// Width of a ring's bar.
 const BAR: usize = 20;
 
-/// Draws it, from the `first` node on.
-pub(super) fn draw(frame: &mut Frame<'_>, look: &Look, first: usize) {
-    let rings = look.rings.len().min(MOST);
-    let lost = look.lost.len().clamp(1, MOST);
+/// Draws the screen; the list of nodes starts at index `first`.
+pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
+    let rings = snapshot.rings.len().min(LINES_MAX);
+    let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let areas = Layout::vertical([
         Constraint::Length(3),
@@ -30,47 +30,47 @@ pub(super) fn draw(frame: &mut Frame<'_>, look: &Look, first: usize) {
         Constraint::Length(1),
     ]);
     let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(look, head)), head);
-    frame.render_widget(table(look, first), nodes);
+    frame.render_widget(Paragraph::new(heading(snapshot, head)), head);
+    frame.render_widget(table(snapshot, first), nodes);
     if rings > 0 {
-        let lines: Vec<Line<'_>> = look.rings.iter().take(MOST).map(fill).collect();
+        let lines: Vec<Line<'_>> = snapshot.rings.iter().take(LINES_MAX).map(fill).collect();
         frame.render_widget(section("rings", lines), ring);
     }
-    let lines = match look.lost.is_empty() {
+    let lines = match snapshot.lost.is_empty() {
         true => vec![Line::from("  nothing")],
-        false => look.lost.iter().take(MOST).map(place).collect(),
+        false => snapshot.lost.iter().take(LINES_MAX).map(place).collect(),
     };
     frame.render_widget(section("lost", lines), loss);
-    frame.render_widget(Paragraph::new(footing(look)), foot);
+    frame.render_widget(Paragraph::new(status_line(snapshot)), foot);
 }
 
-fn heading(look: &Look, area: Rect) -> Vec<Line<'static>> {
-    let path = &look.path;
+fn heading(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
+    let path = &snapshot.path;
     let name = path.name.as_deref().map_or_else(String::new, |name| format!(" {}", plain(name)));
-    let lost: u64 = look.lost.iter().map(|loss| loss.blocks).sum();
+    let lost: u64 = snapshot.lost.iter().map(|loss| loss.blocks).sum();
     let first = format!(
         "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
         path.number,
-        user(look.uid),
-        since(look.elapsed_ns / 1_000_000_000),
-        short(look.rate.blocks),
-        progress::short(look.rate.bytes as u64),
-        look.given.blocks,
+        user(snapshot.uid),
+        since(snapshot.elapsed_ns / 1_000_000_000),
+        short(snapshot.rate.blocks),
+        progress::short(snapshot.rate.bytes as u64),
+        snapshot.given.blocks,
     );
     let line: String = plain(&path.line.replace('\n', " "));
     let line: String = line.chars().take(usize::from(area.width)).collect();
     let mut lines =
         vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)];
-    lines.extend(look.kernel.first().map(|program| Line::from(sentence(program))));
+    lines.extend(snapshot.kernel.first().map(|program| Line::from(sentence(program))));
     lines
 }
 
-fn table(look: &Look, first: usize) -> Table<'static> {
+fn table(snapshot: &Snapshot, first: usize) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    // The last node stays where it can be seen.
-    let first = first.min(look.nodes.len().saturating_sub(1));
-    let rows = look.nodes.iter().skip(first).map(node);
+    // At least the last node stays visible.
+    let first = first.min(snapshot.nodes.len().saturating_sub(1));
+    let rows = snapshot.nodes.iter().skip(first).map(node);
     let widths = [
         Constraint::Min(20),
         Constraint::Length(14),
@@ -87,25 +87,30 @@ fn table(look: &Look, first: usize) -> Table<'static> {
     Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
 }
 
-fn node(seen: &Seen) -> Row<'static> {
-    let label = match seen.classes.as_str() {
+fn node(node_rates: &NodeRates) -> Row<'static> {
+    let label = match node_rates.classes.as_str() {
         "" => String::new(),
         classes => format!("|{classes} "),
     };
-    let name = format!("{}{}{}", "  ".repeat(seen.depth.min(8)), plain(&label), plain(&seen.name));
-    let time = seen.block_ns.map_or_else(|| "-".to_owned(), short);
+    let name = format!(
+        "{}{}{}",
+        "  ".repeat(node_rates.depth.min(8)),
+        plain(&label),
+        plain(&node_rates.name)
+    );
+    let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short);
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { short(n as f64) };
-    let lost = match seen.lost {
+    let lost = match node_rates.lost {
         0 => right("-".to_owned()),
         n => right(short(n as f64)).style(Style::new().fg(Color::Red)),
     };
     Row::new([
         Cell::from(name),
-        Cell::from(plain(&seen.space)),
-        right(short(seen.rate.blocks)),
-        right(progress::short(seen.rate.bytes as u64)),
+        Cell::from(plain(&node_rates.space)),
+        right(short(node_rates.rate.blocks)),
+        right(progress::short(node_rates.rate.bytes as u64)),
         right(time),
-        right(dash(seen.held)),
+        right(dash(node_rates.held)),
         lost,
     ])
 }
@@ -119,8 +124,8 @@ fn section(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static>
     Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
 }
 
-/// `  rx → pcap  ████░░░░  12 % of 4096`
-fn fill(ring: &Ring) -> Line<'static> {
+/// Formats a ring: `  rx → pcap  ████░░░░  12 % of 4096`.
+fn fill(ring: &RingFill) -> Line<'static> {
     let room = ring.room.max(1);
     let part = ring.fill.min(room) as f64 / room as f64;
     let full = (part * BAR as f64).round() as usize;
@@ -137,12 +142,12 @@ fn place(loss: &Loss) -> Line<'static> {
     Line::styled(text, Style::new().fg(Color::Red))
 }
 
-/// The keys, for an interactive screen.
+/// Key help for an interactive screen.
 pub(super) const KEYS: &str = "q ends, arrows move";
 
-fn footing(look: &Look) -> Line<'static> {
+fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
-    match (look.late.first(), &look.behind, &look.adapted) {
+    match (snapshot.late.first(), &snapshot.behind, &snapshot.adapted) {
         (Some(late), ..) => {
             Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
         }

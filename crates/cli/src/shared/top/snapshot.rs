@@ -1,74 +1,74 @@
-//! A view of a path: two counts, and the difference.
+//! A snapshot of a path, computed from two samples of its counters.
 
 use super::super::rates::{self, Rate};
-use member::protocol::{Amount, Counters, Described, Latency, Program, Space};
+use member::protocol::{Amount, Counters, KernelProgram, Latency, PathDescription, Space};
 use runtime::ledger::NodeName;
 use serde::Serialize;
 
-/// The version of the form of `--json`.
+/// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// A path that is looked at.
+/// A path with the previous sample of its counters.
 #[derive(Debug)]
-pub(super) struct Watched {
-    about: Described,
+pub(super) struct PathSampler {
+    about: PathDescription,
     uid: u32,
     before: Counters,
 }
 
-/// One look.
+/// A snapshot of a path.
 #[derive(Serialize, Debug)]
-pub(super) struct Look {
+pub(super) struct Snapshot {
     version: u32,
-    pub(super) path: Described,
+    pub(super) path: PathDescription,
     pub(super) uid: u32,
     pub(super) elapsed_ns: u64,
-    /// Rate of the sources.
+    /// Output rate of the sources.
     pub(super) rate: Rate,
     pub(super) given: Amount,
-    pub(super) nodes: Vec<Seen>,
-    pub(super) rings: Vec<Ring>,
-    /// Losses by place and reason, most first, with new ones.
+    pub(super) nodes: Vec<NodeRates>,
+    pub(super) rings: Vec<RingFill>,
+    /// Losses by place and reason, the largest first.
     pub(super) lost: Vec<Loss>,
-    /// Spaces that did not answer in time.
+    /// Spaces that did not reply in time.
     pub(super) late: Vec<String>,
-    /// Its last change by itself.
+    /// Latest change that the path made by itself.
     pub(super) adapted: Option<String>,
-    /// Latency, if the line bounds it.
+    /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
-    /// Latencies beyond the bound, in a sentence.
+    /// Sentence about latencies beyond the bound.
     #[serde(skip)]
     pub(super) behind: Option<String>,
-    /// The programs in the kernel in which parts of it run, beside lines of others.
-    pub(super) kernel: Vec<Program>,
+    /// Kernel programs that run parts of the path.
+    pub(super) kernel: Vec<KernelProgram>,
 }
 
 /// A node.
 #[derive(Serialize, Debug)]
-pub(super) struct Seen {
+pub(super) struct NodeRates {
     pub(super) name: String,
     pub(super) space: String,
-    /// Distance from its source.
+    /// Indentation level: the number of forks on the path from its source to this node.
     pub(super) depth: usize,
-    /// The classes by which blocks come to it, where a line says so.
+    /// Classes selected by the arcs to it, if the request names any.
     pub(super) classes: String,
     /// Rate of its input, or of a source's output.
     pub(super) rate: Rate,
     pub(super) taken: Amount,
     pub(super) held: u64,
     pub(super) lost: u64,
-    /// Time for one block, in ns, over the last stretch; none: nothing was measured.
+    /// Time per block since the previous sample, in ns; `None` if not measured.
     pub(super) block_ns: Option<f64>,
 }
 
 /// A ring between two spaces.
 #[derive(Serialize, Debug)]
-pub(super) struct Ring {
+pub(super) struct RingFill {
     pub(super) from: String,
     pub(super) to: String,
-    /// Blocks in it.
+    /// Number of blocks inside.
     pub(super) fill: u64,
-    /// Capacity.
+    /// Capacity in blocks.
     pub(super) room: u64,
 }
 
@@ -80,13 +80,13 @@ pub(super) struct Loss {
     pub(super) fresh: u64,
 }
 
-impl Watched {
-    pub(super) fn new(about: Described, uid: u32) -> Self {
+impl PathSampler {
+    pub(super) fn new(about: PathDescription, uid: u32) -> Self {
         Self { about, uid, before: Counters::default() }
     }
 
-    /// Computes the view from the difference to the last counts.
-    pub(super) fn look(&mut self, now: Counters) -> Look {
+    /// Computes a snapshot and keeps the sample for the next one.
+    pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
@@ -97,7 +97,7 @@ impl Watched {
         };
         let lost = rates::losses(now).into_iter();
         let lost = lost.map(|(place, blocks)| Loss { fresh: fresh(&place, blocks), place, blocks });
-        Look {
+        Snapshot {
             version: VERSION,
             path: self.about.clone(),
             uid: self.uid,
@@ -115,33 +115,33 @@ impl Watched {
         }
     }
 
-    /// All nodes of the plan, each below the first that leads to it.
-    fn nodes(&self, before: &Counters, ns: u64) -> Vec<Seen> {
+    /// Returns all nodes in depth-first order from the sources.
+    fn nodes(&self, before: &Counters, ns: u64) -> Vec<NodeRates> {
         let about = &self.about;
         let mut depth: Vec<Option<usize>> = vec![None; about.nodes.len()];
         let mut order = Vec::new();
-        // Heads first, in the order of the text; what nothing leads to is a head.
+        // Nodes without inputs come first, in the order of the request.
         let heads = (0..about.nodes.len()).filter(|n| !about.links.iter().any(|l| l.to == *n));
         for head in heads.collect::<Vec<_>>() {
-            self.below(head, 0, &mut depth, &mut order);
+            self.visit(head, 0, &mut depth, &mut order);
         }
         for node in 0..about.nodes.len() {
-            self.below(node, 0, &mut depth, &mut order);
+            self.visit(node, 0, &mut depth, &mut order);
         }
-        let seen = order.into_iter().filter_map(|node| {
-            Some(self.seen(node, depth.get(node).copied().flatten()?, before, ns))
+        let node_rates = order.into_iter().filter_map(|node| {
+            Some(self.node_rates(node, depth.get(node).copied().flatten()?, before, ns))
         });
-        seen.collect()
+        node_rates.collect()
     }
 
-    fn below(
+    fn visit(
         &self,
         node: usize,
         level: usize,
         depth: &mut [Option<usize>],
         order: &mut Vec<usize>,
     ) {
-        // A stack, since what a path says of itself may be as deep as it likes.
+        // An explicit stack: the description is untrusted and may be arbitrarily deep.
         let mut waiting = vec![(node, level)];
         while let Some((node, level)) = waiting.pop() {
             match depth.get_mut(node) {
@@ -151,15 +151,15 @@ impl Watched {
             order.push(node);
             let next = self.about.links.iter().filter(|link| link.from == node);
             let next: Vec<usize> = next.map(|link| link.to).collect();
-            let alone = if next.len() > 1 { 1 } else { 0 };
-            waiting.extend(next.into_iter().rev().map(|to| (to, level + alone)));
+            let fork = if next.len() > 1 { 1 } else { 0 };
+            waiting.extend(next.into_iter().rev().map(|to| (to, level + fork)));
         }
     }
 
-    fn seen(&self, node: usize, depth: usize, before: &Counters, ns: u64) -> Seen {
+    fn node_rates(&self, node: usize, depth: usize, before: &Counters, ns: u64) -> NodeRates {
         let planned = self.about.nodes.get(node);
         let sum = |counters: &Counters| {
-            let mut sum = Sum::default();
+            let mut sum = NodeTotals::default();
             let own = counters.filters.iter().filter(|filter| filter.node == node);
             for filter in own.filter(|filter| !NodeName::read(&filter.name).is_ring()) {
                 let (came, made) = (filter.taken, filter.made);
@@ -177,7 +177,7 @@ impl Watched {
         let labels = self.about.links.iter().filter(|link| link.to == node);
         let labels: Vec<&str> =
             labels.map(|link| link.classes.as_str()).filter(|label| !label.is_empty()).collect();
-        Seen {
+        NodeRates {
             name: planned.map(|node| node.name.clone()).unwrap_or_default(),
             space: planned.map(|node| node.space.clone()).unwrap_or_default(),
             depth,
@@ -190,7 +190,7 @@ impl Watched {
         }
     }
 
-    fn rings(&self) -> Vec<Ring> {
+    fn rings(&self) -> Vec<RingFill> {
         let name = |node: usize| {
             self.about.nodes.get(node).map(|node| node.name.clone()).unwrap_or_default()
         };
@@ -199,20 +199,20 @@ impl Watched {
             let room = link.room?;
             let edges = self.before.edges.iter().filter(|edge| edge.edge == number);
             let fill = edges.map(|edge| edge.resident.blocks).sum();
-            Some(Ring { from: name(link.from), to: name(link.to), fill, room })
+            Some(RingFill { from: name(link.from), to: name(link.to), fill, room })
         });
         rings.collect()
     }
 }
 
-/// Describes a space that did not answer in time.
+/// Describes a space that did not reply in time.
 fn late(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 
-/// The sum over all instances of one node.
+/// The totals of all instances of one node.
 #[derive(Default)]
-struct Sum {
+struct NodeTotals {
     taken: Amount,
     held: u64,
     lost: u64,

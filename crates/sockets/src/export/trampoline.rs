@@ -1,44 +1,44 @@
-//! Functions before which an edge goes back to a pipe, and which then run as if they had been
-//! called themselves: some never return here (`execve`), some return twice (`vfork`), some take any
-//! number of arguments. So these are leaps: everything that an argument may be in is kept, the
-//! edges are put in order, and the real function is jumped to.
+//! Trampolines: exported functions that turn all edges into pipes and then jump to the function of
+//! the C library. That function may never return (`execve`), return twice (`vfork`) or be variadic,
+//! so it cannot be called from Rust. A trampoline saves all argument registers, handles the edges,
+//! and jumps.
 //!
 //! Invariants, cited below:
-//! - L1 A leap leaves every register in which arguments or the address to return to may be as it
-//!   was, and the stack too; so the real function sees the caller's call.
-//! - L2 [`before`] is called with the stack as the calling convention asks (16 bytes).
+//! - L1 A trampoline restores the stack and every register that may hold an argument or the return
+//!   address, so the next function sees the call of the program.
+//! - L2 [`prepare`] is called with the stack alignment of the calling convention (16 bytes).
 
-use crate::retire::{self, Why};
+use crate::retire::{self, Occasion};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 use sys::preload;
 
-/// The functions, in the order of their leaps.
-const NAMES: [(&CStr, Why); 14] = [
-    (c"vfork", Why::Fork),
-    (c"clone", Why::Fork),
-    (c"system", Why::Fork),
-    (c"popen", Why::Fork),
-    (c"posix_spawn", Why::Fork),
-    (c"posix_spawnp", Why::Fork),
-    (c"execve", Why::Exec),
-    (c"execv", Why::Exec),
-    (c"execvp", Why::Exec),
-    (c"execvpe", Why::Exec),
-    (c"execl", Why::Exec),
-    (c"execlp", Why::Exec),
-    (c"execle", Why::Exec),
-    (c"fexecve", Why::Exec),
+/// The names of the functions, in the order of their trampolines, with the occasion of each.
+const NAMES: [(&CStr, Occasion); 14] = [
+    (c"vfork", Occasion::Fork),
+    (c"clone", Occasion::Fork),
+    (c"system", Occasion::Fork),
+    (c"popen", Occasion::Fork),
+    (c"posix_spawn", Occasion::Fork),
+    (c"posix_spawnp", Occasion::Fork),
+    (c"execve", Occasion::Exec),
+    (c"execv", Occasion::Exec),
+    (c"execvp", Occasion::Exec),
+    (c"execvpe", Occasion::Exec),
+    (c"execl", Occasion::Exec),
+    (c"execlp", Occasion::Exec),
+    (c"execle", Occasion::Exec),
+    (c"fexecve", Occasion::Exec),
 ];
 
 static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
 
-/// Puts the edges in order and answers where to leap to.
-extern "C" fn before(which: usize) -> *const c_void {
+/// Turns the edges into pipes and returns the address to jump to.
+extern "C" fn prepare(which: usize) -> *const c_void {
     let errno = preload::errno();
     let Some(((name, why), next)) = NAMES.get(which).zip(NEXT.get(which)) else {
-        return nowhere as *const c_void;
+        return missing_function as *const c_void;
     };
     super::guarded(
         || (),
@@ -49,22 +49,22 @@ extern "C" fn before(which: usize) -> *const c_void {
     );
     preload::set_errno(errno);
     match super::behind(next, name) {
-        found if found.is_null() => nowhere as *const c_void,
+        found if found.is_null() => missing_function as *const c_void,
         found => found,
     }
 }
 
-/// Returns the failure of a function that the C library lacks.
-extern "C" fn nowhere() -> isize {
+/// Returns -1 with `ENOSYS`, for a function that the C library lacks.
+extern "C" fn missing_function() -> isize {
     super::missing()
 }
 
-macro_rules! leaps {
+macro_rules! trampolines {
     ($($which:literal $name:ident $manual:literal),+ $(,)?) => { $(
-        #[doc = concat!("`", $manual, "`, after the edges were put in order.")]
+        #[doc = concat!("`", $manual, "`, after turning edges into pipes.")]
         ///
         /// # Safety
-        /// That of the function: it gets the call as it came (L1).
+        /// Those of the function of the C library, which gets the call unchanged (L1).
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -78,7 +78,7 @@ macro_rules! leaps {
                 "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                 "jmp r11",
                 which = const $which,
-                before = sym before,
+                before = sym prepare,
             );
             #[cfg(target_arch = "aarch64")]
             std::arch::naked_asm!(
@@ -97,13 +97,13 @@ macro_rules! leaps {
                 "ldp x0, x1, [sp], #80",
                 "br x16",
                 which = const $which,
-                before = sym before,
+                before = sym prepare,
             );
         }
     )+ };
 }
 
-leaps! {
+trampolines! {
     0 vfork "vfork(2)",
     1 clone "clone(2)",
     2 system "system(3)",

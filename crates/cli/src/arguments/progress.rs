@@ -1,0 +1,47 @@
+//! The value of `--progress`.
+
+/// Default interval in ns.
+pub(crate) const EVERY_NS: u64 = 1_000_000_000;
+/// Minimum interval in ns.
+const LEAST_NS: u64 = 100_000_000;
+
+/// The value of `--progress`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProgressMode {
+    /// Every second.
+    Yes,
+    /// Never.
+    No,
+    /// At this interval, in ns.
+    Every(u64),
+}
+
+/// Parses `yes`, `no` or a duration, in seconds if it has no unit.
+pub(crate) fn progress_mode(text: &str) -> Result<ProgressMode, String> {
+    match text {
+        "yes" => Ok(ProgressMode::Yes),
+        "no" => Ok(ProgressMode::No),
+        _ => match pipeline::explain::time(text) {
+            Ok(every) if every >= LEAST_NS => Ok(ProgressMode::Every(every)),
+            Ok(_) => Err("not more often than each 100ms".to_owned()),
+            Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_value_is_a_word_seconds_or_a_duration() {
+        assert_eq!(progress_mode("yes"), Ok(ProgressMode::Yes));
+        assert_eq!(progress_mode("no"), Ok(ProgressMode::No));
+        assert_eq!(progress_mode("10"), Ok(ProgressMode::Every(10_000_000_000)));
+        assert_eq!(progress_mode("0.5"), Ok(ProgressMode::Every(500_000_000)));
+        assert_eq!(progress_mode("500ms"), Ok(ProgressMode::Every(500_000_000)));
+        for wrong in ["", "often", "0", "1us", "-1"] {
+            assert!(progress_mode(wrong).is_err(), "{wrong}");
+        }
+    }
+}

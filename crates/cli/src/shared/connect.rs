@@ -1,0 +1,102 @@
+//! Connections to the daemon and to paths, and the messages and waits that the commands share.
+
+use crate::failure::{complain, refused};
+use crate::status::Status;
+use crate::terminal;
+use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT};
+use member::protocol::{Path, PathDescription};
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Connects to the daemon; prints an error if there is none.
+pub(super) fn client() -> Result<Client, Status> {
+    Client::find(None).map_err(|error| complain(&error))
+}
+
+/// Connects to a path and fetches its description, so that a stopped process is detected before an
+/// expensive call.
+pub(super) fn reach(name: &str) -> Result<(PathClient, PathDescription), Status> {
+    client()?.reach(name).map_err(|error| {
+        let silent = error == ClientError::Timeout;
+        let status = complain(&error);
+        if silent {
+            terminal::note(&format!("`streamline stop --kill {name}` ends it at once"));
+        }
+        status
+    })
+}
+
+/// Prints the paths that did not reply in time, by user.
+pub(super) fn name_silent<'p>(paths: impl Iterator<Item = &'p Path>) {
+    let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
+    for (uid, numbers) in silent {
+        terminal::note(&format!(
+            "no answer within {} s from {} of {}: stopped, or overrun; `streamline stop --kill \
+             PATH` ends one",
+            QUERY_TIMEOUT.as_secs(),
+            numbered(&numbers),
+            user(uid)
+        ));
+    }
+}
+
+/// Formats path numbers: `paths 1, 2 and 30 more`.
+fn numbered(numbers: &[u32]) -> String {
+    const NAMED: usize = 8;
+    let named: Vec<String> = numbers.iter().take(NAMED).map(u32::to_string).collect();
+    let noun = if numbers.len() == 1 { "path" } else { "paths" };
+    match numbers.len().saturating_sub(NAMED) {
+        0 => format!("{noun} {}", named.join(", ")),
+        more => format!("{noun} {} and {more} more", named.join(", ")),
+    }
+}
+
+/// Returns a descriptor that becomes readable when a terminating signal arrives.
+pub(super) fn signals() -> Result<BorrowedFd<'static>, Status> {
+    engine::signal::watch().map_err(|error| refused(&error))
+}
+
+/// Waits until one of the descriptors is readable. Returns `None` on a terminating signal or at the
+/// time limit; a change of the terminal's size does not end the wait.
+pub(super) fn wait(
+    descriptors: &[BorrowedFd<'_>],
+    signals: BorrowedFd<'_>,
+    limit: Option<Duration>,
+) -> Option<Vec<bool>> {
+    let mut all: Vec<BorrowedFd<'_>> = descriptors.to_vec();
+    all.push(signals);
+    let mut ready = sys::poll::readable_within(&all, limit);
+    let signalled = ready.pop() == Some(true);
+    (!signalled && ready.contains(&true)).then_some(ready)
+}
+
+/// Returns the name of a user, or its number if it has none.
+pub(super) fn user(uid: u32) -> String {
+    member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
+}
+
+/// Formats a duration: `12 s`, `3:07`, `1:03:07`, `2 d 3 h`.
+pub(super) fn since(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(since).into();
+        assert_eq!(numbered(&[7]), "path 7");
+        let many: Vec<u32> = (1..=32).collect();
+        assert_eq!(numbered(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
+        assert_eq!(told, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
+    }
+}

@@ -1,0 +1,133 @@
+//! `streamline set PATH arg NODE NAME=VALUE`: arguments of running filters.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Ran};
+use serde_json::Value;
+use std::process::{Child, Stdio};
+
+/// Starts a path under the name `web`, with its report in the file `report`.
+fn begin(folder: &Folder, words: &[&str]) -> Child {
+    let words = [&["run", "-q", "--json", "--report=report", "--as=web"], words].concat();
+    let mut command = folder.streamline(&words);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    folder.lists("web");
+    child
+}
+
+/// Stops the path; returns its report.
+fn end(folder: &Folder, child: Child) -> Value {
+    let stop = folder.run(&["stop", "web"]);
+    assert_eq!(stop.status, Some(0), "{}", stop.err);
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
+    assert_eq!(report["balanced"], true, "{report}");
+    report
+}
+
+/// Sets an argument; returns the blocks that had entered the spaces before, one number each.
+fn set(folder: &Folder, words: &[&str]) -> Vec<u64> {
+    let done = folder.run(&[&["set", "web", "arg"], words].concat());
+    assert_eq!(done.status, Some(0), "{done:?}");
+    let switches = done.out.split("switched at block ").skip(1);
+    let at = switches.map(|text| {
+        assert!(text.contains(": lost 0, duplicated 0, reordered 0, "), "{done:?}");
+        text.split(':').next().unwrap().parse().unwrap()
+    });
+    at.collect()
+}
+
+/// Waits until the path has counted this many more blocks out of its source.
+fn on(folder: &Folder, more: u64) {
+    let count = || -> u64 {
+        let told = folder.run(&["top", "--once", "--json", "web"]).out;
+        let Ok(told) = serde_json::from_str::<Value>(&told) else { return 0 };
+        told["given"]["blocks"].as_u64().unwrap_or(0)
+    };
+    let from = count();
+    testkit::until("blocks come", || count() >= from + more);
+}
+
+fn passed(report: &Value, name: &str) -> u64 {
+    let rows = report["filters"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == name).unwrap();
+    row["passed"]["blocks"].as_u64().unwrap()
+}
+
+/// Returns the blocks in a range whose number is a multiple of `every`.
+fn multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
+    blocks.end.div_ceil(every) - blocks.start.div_ceil(every)
+}
+
+#[test]
+fn v3_argument_is_set_while_the_path_runs() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let child = begin(&folder, &["generate rate=5000 | sample 10 | count"]);
+    on(&folder, 100);
+    let refused = |words: &[&str], why: &str| {
+        let done = folder.run(&[&["set", "web", "arg"], words].concat());
+        assert_eq!(done.status, Some(1), "{done:?}");
+        assert!(done.err.contains("runs as before") && done.err.contains(why), "{done:?}");
+        assert!(folder.run(&["ps"]).out.contains("sample 10 "));
+    };
+    refused(&["sample", "every=0"], "`every` of `sample`: 0 is not between 1 and 4294967295");
+    refused(&["sample", "state=x"], "stays as it is while it runs; `arg` sets `every`");
+    refused(&["count", "x=1"], "lets no argument be set");
+    let [at] = set(&folder, &["sample", "every=4"])[..] else { panic!("one thread") };
+    assert!(at >= 100);
+    assert!(folder.run(&["ps"]).out.contains("sample 4 "), "others see the new value");
+    let complete = folder.run(&["complete", "--", "set", "web", "arg", "sample"]);
+    assert_eq!(complete.out, "every=\n");
+    on(&folder, 100);
+    let report = end(&folder, child);
+    let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
+    // The sample counts on: its first block is that of the whole run, not that of the change.
+    assert_eq!(passed(&report, "sample"), multiples(0..at, 10) + multiples(at..all, 4), "{at}");
+    assert_eq!(passed(&report, "count"), passed(&report, "sample"));
+}
+
+#[test]
+fn v3_argument_is_set_in_all_worker_processes() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "--engines=2 generate rate=5000 flows=16 | udp | regex x |all discard";
+    let child = begin(&folder, &[line]);
+    on(&folder, 100);
+    let refused = folder.run(&["set", "web", "arg", "regex", "size=4k"]);
+    assert_eq!(refused.status, Some(1), "{refused:?}");
+    assert!(refused.err.contains("`arg` sets `keep`"), "{refused:?}");
+    for keep in ["keep=yes", "keep=no"] {
+        assert_eq!(set(&folder, &["regex", keep]).len(), 2, "one switch in each process");
+        assert!(folder.run(&["ps"]).out.contains(&format!("regex x {keep} |all")));
+        on(&folder, 100);
+    }
+    let report = end(&folder, child);
+    let rows = report["filters"].as_array().unwrap();
+    let regex: Vec<&Value> = rows.iter().filter(|row| row["name"] == "regex").collect();
+    assert_eq!(regex.len(), 1, "the same filter from the beginning to the end: {report}");
+    let shared = rows.iter().find(|row| row["name"].as_str().unwrap().starts_with("shard"));
+    assert_eq!(regex[0]["taken"]["blocks"], shared.unwrap()["passed"]["blocks"]);
+}
+
+#[test]
+fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let line = "generate rate=5000 | sample 10 | pcap got.pcap";
+    let child = begin(&folder, &["--record=r.pcapng", line]);
+    on(&folder, 100);
+    set(&folder, &["sample", "every=4"]);
+    on(&folder, 100);
+    end(&folder, child);
+    let again = folder.run(&["run", "--replay", "r.pcapng"]);
+    assert_eq!(again.status, Some(0), "{again:?}");
+    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
+    assert!(again.err.contains("and is again: arg sample every=4"), "{again:?}");
+    let got = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
+    assert!(got("r.pcapng.replay/got.pcap") == got("got.pcap"));
+}
