@@ -1,5 +1,5 @@
-/* Counts the URLs of a capture, or of a live line: `embed 'replay web.pcap'`, `embed 'rx eth0' 100`
- * (until there were 100 exchanges). cc embed.c $(pkg-config --cflags --libs streamline) */
+/* Counts the URLs in a capture, `embed 'replay web.pcap'`, or in live traffic, `embed 'rx eth0' 100`
+ * (stops after 100 exchanges). cc embed.c $(pkg-config --cflags --libs streamline) */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-"""Counts the URLs of a capture, or of a live line: embed.py 'replay web.pcap', embed.py 'rx eth0' 100
-(until there were 100 exchanges). PYTHONPATH=PREFIX/share/streamline/python"""
+"""Counts the URLs in a capture, embed.py 'replay web.pcap', or in live traffic, embed.py 'rx eth0' 100
+(stops after 100 exchanges). PYTHONPATH=PREFIX/share/streamline/python"""
 
 import collections
 import sys

@@ -1,7 +1,7 @@
-//! Counts the URLs of a capture, or of a live line: `embed 'replay web.pcap'`, or
-//! `embed 'rx eth0' 100` (until there were 100 exchanges).
+//! Counts the URLs in a capture (`embed 'replay web.pcap'`), or in live traffic (`embed 'rx eth0'
+//! 100`, which stops after 100 exchanges).
 
-#![expect(clippy::print_stdout, reason = "a program prints")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
 /*
- * Two processes and a stream with a name: one writes numbers, the other one adds them up.
+ * Two processes share a named stream: one writes numbers, the other adds them up.
  *
  *     cc -o count examples/c/count.c -lstreamline && ./count
  */
@@ -15,13 +15,13 @@ static void failed(const char *what)
     exit(1);
 }
 
-/* Opens the stream that the other process creates, and adds up what comes. */
+/* Opens the stream of the other process and adds up its numbers. */
 static int reader(const char *name, int started)
 {
     int numbers = streamline_open(name, STREAMLINE_READ);
     if (numbers < 0)
         failed("open");
-    /* A reader that comes late starts at now: the writer waits for this word. */
+    /* A reader receives only what is written from now on, so the writer waits for this byte. */
     if (write(started, "s", 1) != 1)
         return 1;
     unsigned long sum = 0, number;
@@ -40,15 +40,15 @@ static int reader(const char *name, int started)
 int main(void)
 {
     char name[32];
-    int told[2], started[2];
+    int created[2], started[2];
     char word;
 
-    /* The name is answered by a thread of its creator, so it is created after the fork. */
+    /* A thread of its creator serves the name, so it is created after the fork. */
     snprintf(name, sizeof name, "count-%d", (int)getpid());
-    if (pipe(told) || pipe(started))
+    if (pipe(created) || pipe(started))
         return 1;
     if (fork() == 0) {
-        if (read(told[0], &word, 1) != 1)
+        if (read(created[0], &word, 1) != 1)
             _exit(1);
         int status = reader(name, started[1]);
         fflush(stdout);
@@ -58,7 +58,7 @@ int main(void)
     int numbers = streamline_create(name, &config);
     if (numbers < 0)
         failed("create");
-    if (write(told[1], "t", 1) != 1 || read(started[0], &word, 1) != 1)
+    if (write(created[1], "t", 1) != 1 || read(started[0], &word, 1) != 1)
         return 1;
     for (unsigned long number = 1; number <= 100000; number++)
         if (streamline_write(numbers, &number, sizeof number) != sizeof number)

@@ -1,11 +1,11 @@
-//! Every capture to whoever is free: as many threads as there are processors.
+//! Distribution of captures over threads, one thread per processor.
 
 use std::path::Path;
 use std::sync::Mutex;
 use testkit::Captures;
 
-/// Calls `examine` with each of these captures; answers what it said, by the capture's name below
-/// their folder, in the order of the names. `CASES=` names a part of the captures to look at.
+/// Calls `examine` for each capture; returns the results ordered by the captures' names, relative
+/// to their directory. `CASES=` selects captures whose name contains the given text.
 pub(crate) fn each<T: Send>(
     captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,
@@ -14,13 +14,13 @@ pub(crate) fn each<T: Send>(
     let name = |path: &Path| captures.name(path);
     let wanted = captures.paths.iter().filter(|path| name(path).contains(&part));
     let next = Mutex::new(wanted);
-    let told = Mutex::new(Vec::new());
+    let outcomes = Mutex::new(Vec::new());
     let share = || {
         loop {
             let path = next.lock().expect("no thread panics here").next();
             let Some(path) = path else { break };
             if let Some(outcome) = examine(path) {
-                told.lock().expect("no thread panics here").push((name(path), outcome));
+                outcomes.lock().expect("no thread panics here").push((name(path), outcome));
             }
         }
     };
@@ -31,7 +31,7 @@ pub(crate) fn each<T: Send>(
             worker.join().expect("told above");
         }
     });
-    let mut told = told.into_inner().expect("no thread panics here");
-    told.sort_by(|(one, _), (other, _)| one.cmp(other));
-    told
+    let mut outcomes = outcomes.into_inner().expect("no thread panics here");
+    outcomes.sort_by(|(one, _), (other, _)| one.cmp(other));
+    outcomes
 }

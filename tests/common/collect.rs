@@ -1,16 +1,16 @@
-//! Collects the output of a line block by block, at the place of the filter `collect`.
+//! The test filter `collect`: stores the blocks that reach its position in a request.
 //!
-//! Lines run in the thread of the test ([`crate::line::Line::alone`]), so the blocks are stored per
-//! thread and taken when the line has ended.
+//! Requests run in the test's thread ([`crate::request::PlannedRequest::run_sequential`]), so
+//! blocks are stored per thread and taken once the request has ended.
 
-use crate::line::Line;
+use crate::request::PlannedRequest;
 use engine::run::Outcome;
 use filter::prelude::*;
 use std::cell::RefCell;
 use wire::LinkType;
 use wire::flow::Flow;
 
-/// Filters that a line may use besides the catalog's.
+/// The test filters that these requests use in addition to the catalog's.
 pub(crate) const COLLECTING: &[&Description] = &[&COLLECT];
 
 const COLLECT: Description = Description {
@@ -22,29 +22,29 @@ const COLLECT: Description = Description {
 };
 
 thread_local! {
-    static SEEN: RefCell<Vec<Seen>> = const { RefCell::new(Vec::new()) };
+    static OBSERVED: RefCell<Vec<CollectedBlock>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One block that came by.
+/// A collected block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct CollectedBlock {
     pub(crate) class: u32,
     pub(crate) session: u32,
     pub(crate) flags: Flags,
     pub(crate) time: u64,
-    /// The number of bytes in view, seen or not.
+    /// Length of the view in bytes, whether or not they were captured.
     pub(crate) length: u32,
-    /// Bytes that exist and were never seen.
+    /// True if the block is a hole: its bytes were never captured.
     pub(crate) hole: bool,
     pub(crate) bytes: Vec<u8>,
-    /// The record of a description.
+    /// The record that the block carries if it is a description, else `None`.
     pub(crate) record: Option<Vec<u8>>,
-    /// The addresses and ports of the frame around it.
+    /// Addresses and ports of the frame; `None` if the block has no frame or no flow.
     pub(crate) flow: Option<Flow>,
 }
 
-impl Seen {
-    pub(crate) fn of(block: &Block<'_>) -> Self {
+impl CollectedBlock {
+    pub(crate) fn from_block(block: &Block<'_>) -> Self {
         let Block { pointer, frame, marks, context } = *block;
         let framed = marks.is_frame() && !frame.is_empty();
         let flow = framed.then(|| {
@@ -64,7 +64,7 @@ impl Seen {
         }
     }
 
-    /// Returns true if it goes from server to client.
+    /// Returns true if the block flows from server to client.
     pub(crate) fn backward(&self) -> bool {
         self.flags.has(Flags::BACKWARD)
     }
@@ -74,17 +74,17 @@ struct Collect;
 
 impl Lanes for Collect {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        SEEN.with_borrow_mut(|seen| {
-            seen.extend(batch.blocks().map(|(_, block)| Seen::of(&block)));
+        OBSERVED.with_borrow_mut(|observed| {
+            observed.extend(batch.blocks().map(|(_, block)| CollectedBlock::from_block(&block)));
         });
     }
 }
 
-/// Runs a line that collects, with a ledger that balances; answers what was collected, and how it
-/// ended. Nothing: the source could not be opened, and why.
-pub(crate) fn collected(line: &Line) -> Result<(Vec<Seen>, Outcome), String> {
-    SEEN.take();
-    let outcome = line.alone().map_err(|error| error.to_string())?;
+/// Runs a request with `collect`; returns the blocks and the outcome, or the error of opening the
+/// source. Panics if the ledger does not balance.
+pub(crate) fn collected(line: &PlannedRequest) -> Result<(Vec<CollectedBlock>, Outcome), String> {
+    OBSERVED.take();
+    let outcome = line.run_sequential().map_err(|error| error.to_string())?;
     assert_eq!(outcome.ledger.imbalances(), [], "{}", line.text);
-    Ok((SEEN.take(), outcome))
+    Ok((OBSERVED.take(), outcome))
 }

@@ -1,15 +1,14 @@
-//! A folder of a test's own, in memory where the machine has a place for that: captures are written
-//! thousands of times. It goes away with what is in it, unless the test fails: then it stays, as
-//! what to look at.
+//! A temporary directory for a test, in memory if possible, because captures are written thousands
+//! of times. It is removed with its contents unless the test fails.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder.
+/// Temporary directory of a test, removed on drop unless the test fails.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new, empty one.
+    /// Creates an empty directory.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -21,7 +20,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Returns the path of `name` in it.
+    /// Returns the path of `name` in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

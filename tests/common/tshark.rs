@@ -1,10 +1,10 @@
-//! tshark as a judge: what it makes of the streams and of the HTTP bodies of a capture.
+//! Expected results from tshark: the TCP streams and HTTP bodies of a capture.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Reassembly in tshark as thorough as it goes. Bodies: chunks joined, codings undone.
+/// tshark options for complete reassembly: HTTP chunks are joined and content codings decoded.
 const THOROUGH: [&str; 7] = [
     "tcp.desegment_tcp_streams:TRUE",
     "ip.defragment:TRUE",
@@ -15,16 +15,16 @@ const THOROUGH: [&str; 7] = [
     "http.decompress_body:TRUE",
 ];
 
-/// Some bytes of one side of a connection, or how many there are that nobody saw.
+/// Bytes of one direction of a connection, or the length of a gap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     Bytes(Vec<u8>),
     Missing(u64),
 }
 
-/// The data of both sides of a connection: addresses and ports as text, and the parts.
+/// A connection as tshark prints it: its endpoints as text, and the data of both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Followed {
+pub(crate) struct FollowedConnection {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<Part>; 2],
 }
@@ -38,8 +38,9 @@ fn command(capture: &Path) -> Command {
     command
 }
 
-/// The streams of a capture in the order in which they begin, at least `expected` of them.
-pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<Followed> {
+/// Returns the streams of a capture in the order of their start. Panics if there are fewer than
+/// `expected`.
+pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<FollowedConnection> {
     let mut streams = Vec::new();
     let mut to = expected + 8;
     loop {
@@ -55,18 +56,18 @@ pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<Followed> {
         if streams.len() < to {
             return streams;
         }
-        // Connections without data may be many.
+        // There may be many connections without data.
         to += 1_000;
     }
 }
 
-/// Reads what `-z follow,tcp,raw` prints.
-fn followed(text: &str) -> BTreeMap<usize, Followed> {
+/// Parses the output of `-z follow,tcp,raw`.
+fn followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
     let mut found = BTreeMap::new();
-    let (mut number, mut stream) = (None, Followed::default());
+    let (mut number, mut stream) = (None, FollowedConnection::default());
     for line in text.lines() {
-        if let Some(told) = line.strip_prefix("Filter: tcp.stream eq ") {
-            (number, stream) = (told.trim().parse().ok(), Followed::default());
+        if let Some(rest) = line.strip_prefix("Filter: tcp.stream eq ") {
+            (number, stream) = (rest.trim().parse().ok(), FollowedConnection::default());
         } else if let Some(end) = line.strip_prefix("Node 0: ") {
             stream.ends[0] = end.to_owned();
         } else if let Some(end) = line.strip_prefix("Node 1: ") {
@@ -83,7 +84,7 @@ fn followed(text: &str) -> BTreeMap<usize, Followed> {
     found
 }
 
-/// tshark writes a sentence where bytes are missing.
+/// Parses one part; tshark prints a sentence in place of missing bytes.
 fn part(bytes: &[u8]) -> Part {
     let text = std::str::from_utf8(bytes).ok();
     let number = text
@@ -93,7 +94,7 @@ fn part(bytes: &[u8]) -> Part {
     number.map_or_else(|| Part::Bytes(bytes.to_vec()), Part::Missing)
 }
 
-/// Adds a part; neighbours of one kind become one.
+/// Adds a part; adjacent parts of one kind are merged.
 pub(crate) fn add(parts: &mut Vec<Part>, part: Part) {
     match (parts.last_mut(), part) {
         (Some(Part::Bytes(bytes)), Part::Bytes(more)) => bytes.extend(more),
@@ -109,9 +110,9 @@ fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks(2).map_while(pair).collect()
 }
 
-/// The bodies of the HTTP messages of a capture; `folder` is where they may lie in between. A body
-/// without bytes is none. `waits`: segments are put in order before anything looks at them, and
-/// what lies behind a gap is not looked at.
+/// Returns the non-empty bodies of the HTTP messages of a capture, using `folder` for temporary
+/// files. With `waits`, tshark reorders segments before dissection and dissects nothing after a
+/// gap.
 pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>> {
     std::fs::create_dir_all(folder).expect("a folder");
     let objects = format!("http,{}", folder.display());
@@ -119,7 +120,7 @@ pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>>
     let mut command = command(capture);
     command.args(["-o", &waits, "--export-objects", &objects]).stdout(Stdio::null());
     let status = command.status();
-    // It ends with an error where a capture is cut off; what it told until then counts.
+    // It fails on a truncated capture; its output until then is valid.
     status.expect("tshark");
     let files = std::fs::read_dir(folder).expect("the folder").flatten();
     let mut bodies: Vec<Vec<u8>> =
@@ -130,8 +131,8 @@ pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>>
     bodies
 }
 
-/// Returns tshark's line about a frame.
-pub(crate) fn line(capture: &Path, frame: u32) -> String {
+/// Returns tshark's one-line summary of a frame.
+pub(crate) fn frame_summary(capture: &Path, frame: u32) -> String {
     let wanted = format!("frame.number == {frame}");
     let mut command = Command::new("tshark");
     command.args(["-n", "-Y", &wanted, "-r"]).arg(capture).stdin(Stdio::null());

@@ -1,10 +1,10 @@
-//! Every capture of the outside cases through whole lines: untouched through all lines, broken
-//! through the wide ones.
+//! Every external capture through whole requests: unchanged captures through all requests, mutated
+//! ones through the requests with many filters.
 
-use crate::catalogue;
+use crate::catalog;
 use crate::exam::{Expected, examine, report};
-use crate::line::Line;
-use crate::mutate::{Dose, Mutation, mutations};
+use crate::mutate::{Mutation, MutationCounts, mutations};
+use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,101 +14,106 @@ use std::time::Duration;
 use testkit::{Captures, Random};
 use wire::LinkType;
 
-/// Processor time that a megabyte may cost a line, in ns.
+/// Limit of processor time per megabyte, in ns.
 const PER_MEGABYTE: u64 = 100_000_000;
-/// The fixed budget of a run, in ns, for the memory and files with which it begins and ends.
+/// Fixed allowance of processor time per run in ns, for setup and teardown of memory and files.
 const PER_RUN: u64 = 10_000_000;
-/// The factor for a debug build: zlib without optimization is slowest.
+/// Factor by which the limits grow in a debug build; unoptimized zlib is slowest.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
-/// A run that takes longer than this hangs, however busy the machine is.
-const HANGS: Duration = Duration::from_secs(600);
+/// Duration after which a run counts as hung, even on a busy machine.
+const HUNG_AFTER: Duration = Duration::from_secs(600);
 
-/// The file that every capture is written to in turn.
-const CAPTURE: &str = "capture";
-/// The folder that sinks write into, fresh for every run.
-const OUT: &str = "out";
+/// File name under which each capture is written.
+const CAPTURE_FILE: &str = "capture";
+/// Directory that sinks write into; it is emptied before each run.
+const OUTPUT_DIRECTORY: &str = "out";
 
-/// Lines, and the captures on which they are tried.
+/// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
-    /// Lines over the capture in this file, which may write into this folder. Every capture goes
-    /// through the first `always` of them, and through `turns` of the others.
+    /// Returns the requests for a capture file and an output directory. Every capture passes the
+    /// first `always` requests, and `rounds` of the remaining ones.
     lines: fn(&Path, &Path) -> Vec<String>,
     always: usize,
-    turns: usize,
-    /// The mutations of each capture.
-    dose: Dose,
-    /// True if the time is the lines' own, not that of the kernel making files.
+    rounds: usize,
+    /// The number of mutations per capture.
+    dose: MutationCounts,
+    /// True if the processor time is judged; false where the kernel's creation of files dominates.
     timed: bool,
 }
 
-/// A few lines and mutations, so that a debug build is done in seconds.
-const FEW: Sweep = Sweep {
+/// A small set of requests and mutations, so that a debug build takes seconds.
+const SMALL_SWEEP: Sweep = Sweep {
     lines: |_, _| Vec::new(),
     always: 0,
-    turns: 2,
-    dose: Dose { cuts: 1, flips: 1 },
+    rounds: 2,
+    dose: MutationCounts { cuts: 1, flips: 1 },
     timed: true,
 };
 
 #[test]
 fn every_capture_passes_every_filter() {
-    pass_every_filter(testkit::made());
+    assert_captures_pass_every_filter(testkit::made());
 }
 
 #[test]
 fn corpus_every_capture_passes_every_filter() {
-    testkit::corpus().into_iter().for_each(pass_every_filter);
+    testkit::corpus().into_iter().for_each(assert_captures_pass_every_filter);
 }
 
-fn pass_every_filter(captures: Captures) {
+fn assert_captures_pass_every_filter(captures: Captures) {
     let lines = |capture: &Path, _: &Path| {
-        let wide = catalogue::wide_lines(capture).into_iter();
-        wide.chain(catalogue::single_lines(capture)).collect()
+        let wide = catalog::wide_requests(capture).into_iter();
+        wide.chain(catalog::single_filter_requests(capture)).collect()
     };
-    let dose = match soaks() {
-        true => Dose { cuts: usize::MAX, flips: 1000 },
-        false => Dose { cuts: 4, flips: 4 },
+    let dose = match is_soak() {
+        true => MutationCounts { cuts: usize::MAX, flips: 1000 },
+        false => MutationCounts { cuts: 4, flips: 4 },
     };
-    sweep(captures, &Sweep { lines, always: catalogue::WIDE, dose, ..FEW });
+    sweep(captures, &Sweep { lines, always: catalog::WIDE, dose, ..SMALL_SWEEP });
 }
 
 #[test]
 fn every_capture_passes_a_file_sink() {
-    pass_a_file_sink(testkit::made());
+    assert_captures_pass_a_file_sink(testkit::made());
 }
 
 #[test]
 fn corpus_every_capture_passes_a_file_sink() {
-    testkit::corpus().into_iter().for_each(pass_a_file_sink);
+    testkit::corpus().into_iter().for_each(assert_captures_pass_a_file_sink);
 }
 
-fn pass_a_file_sink(captures: Captures) {
-    sweep(captures, &Sweep { lines: catalogue::file_sink_lines, timed: false, ..FEW });
+fn assert_captures_pass_a_file_sink(captures: Captures) {
+    sweep(captures, &Sweep { lines: catalog::file_sink_requests, timed: false, ..SMALL_SWEEP });
 }
 
-/// Sinks that write to standard output would spoil the report of the tests: they run in a process
-/// of their own whose standard output goes nowhere.
+/// Runs sinks that write to standard output in a child process whose standard output is /dev/null,
+/// so that the test report stays intact.
 #[test]
-fn every_capture_passes_a_standard_sink() {
-    pass_a_standard_sink("captures::every_capture_passes_a_standard_sink", testkit::made());
+fn every_capture_passes_a_stdout_sink() {
+    assert_captures_pass_a_stdout_sink(
+        "captures::every_capture_passes_a_stdout_sink",
+        testkit::made(),
+    );
 }
 
 #[test]
-fn corpus_every_capture_passes_a_standard_sink() {
-    let test = "captures::corpus_every_capture_passes_a_standard_sink";
-    testkit::corpus().into_iter().for_each(|corpus| pass_a_standard_sink(test, corpus));
+fn corpus_every_capture_passes_a_stdout_sink() {
+    let test = "captures::corpus_every_capture_passes_a_stdout_sink";
+    testkit::corpus()
+        .into_iter()
+        .for_each(|corpus| assert_captures_pass_a_stdout_sink(test, corpus));
 }
 
-fn pass_a_standard_sink(test: &str, captures: Captures) {
+fn assert_captures_pass_a_stdout_sink(test: &str, captures: Captures) {
     const CHILD: &str = "STREAMLINE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
         let lines = |capture: &Path, _: &Path| {
-            let mut lines = catalogue::standard_sink_lines(capture);
+            let mut lines = catalog::stdout_sink_requests(capture);
             let replay = format!("replay '{}'", capture.display());
             lines.push(format!("{replay} | (eth | vlan) + (ip | ipproto) | json"));
             lines
         };
-        return sweep(captures, &Sweep { lines, ..FEW });
+        return sweep(captures, &Sweep { lines, ..SMALL_SWEEP });
     }
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "--nocapture", test]);
@@ -117,16 +122,16 @@ fn pass_a_standard_sink(test: &str, captures: Captures) {
 }
 
 #[test]
-fn every_capture_passes_lines_of_people() {
-    pass_lines_of_people(testkit::made());
+fn every_capture_passes_typical_requests() {
+    assert_captures_pass_typical_requests(testkit::made());
 }
 
 #[test]
-fn corpus_every_capture_passes_lines_of_people() {
-    testkit::corpus().into_iter().for_each(pass_lines_of_people);
+fn corpus_every_capture_passes_typical_requests() {
+    testkit::corpus().into_iter().for_each(assert_captures_pass_typical_requests);
 }
 
-fn pass_lines_of_people(captures: Captures) {
+fn assert_captures_pass_typical_requests(captures: Captures) {
     let lines = |capture: &Path, _: &Path| {
         let behind = [
             "eth | ip | udp | discard",
@@ -140,14 +145,14 @@ fn pass_lines_of_people(captures: Captures) {
         lines.push(format!("{replay} ++ {replay} | eth |all discard"));
         lines
     };
-    sweep(captures, &Sweep { lines, ..FEW });
+    sweep(captures, &Sweep { lines, ..SMALL_SWEEP });
 }
 
-fn soaks() -> bool {
+fn is_soak() -> bool {
     std::env::var_os("STREAMLINE_SOAK").is_some_and(|value| value == "1")
 }
 
-/// Runs every capture. As many threads as there are processors share them.
+/// Runs every capture through the requests, with a thread per processor.
 fn sweep(captures: Captures, sweep: &Sweep) {
     let paths = captures.paths;
     let seed = Random::replayable().next();
@@ -157,8 +162,8 @@ fn sweep(captures: Captures, sweep: &Sweep) {
     let work = &work;
     let spent = std::thread::scope(|scope| {
         let (ended, watched) = mpsc::channel::<()>();
-        scope.spawn(|| watch(&now, &work.runs, watched));
-        let worker = |now| scope.spawn(move || Worker::new(work, now).share());
+        scope.spawn(|| abort_on_hang(&now, &work.runs, watched));
+        let worker = |now| scope.spawn(move || Worker::new(work, now).process_captures());
         let workers: Vec<_> = now.iter().map(worker).collect();
         let shares: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         drop(ended);
@@ -177,42 +182,42 @@ struct Work<'s> {
 }
 
 impl Work<'_> {
-    fn take(&self) -> Option<(usize, &Path)> {
+    fn next_capture(&self) -> Option<(usize, &Path)> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         Some((index, self.paths.get(index)?))
     }
 }
 
-/// One thread, with a file that the captures are written to.
+/// One thread with its own capture file.
 struct Worker<'w> {
     work: &'w Work<'w>,
     now: &'w Mutex<String>,
     file: PathBuf,
-    lines: Vec<Line>,
-    spent: Vec<Spent>,
+    lines: Vec<PlannedRequest>,
+    spent: Vec<RequestCost>,
     scratch: Scratch,
 }
 
-/// The time of a line over all captures.
-struct Spent {
+/// Processor time of a request, summed over all captures.
+struct RequestCost {
     line: String,
     ns: u64,
-    /// The cost of the bytes: beyond the cost of a run without any.
+    /// Processor time of the packets in ns: the total less the cost of empty runs.
     own_ns: u64,
     bytes: u64,
     runs: u64,
-    /// The cost of a capture without packets: making and ending spaces.
+    /// Processor time of a run over a capture without packets in ns: starting and ending spaces.
     empty_ns: u64,
 }
 
-impl Spent {
-    fn new(line: &Line, scratch: &Scratch, work: &Work<'_>, now: &Mutex<String>) -> Self {
+impl RequestCost {
+    fn new(line: &PlannedRequest, scratch: &Scratch, work: &Work<'_>, now: &Mutex<String>) -> Self {
         let header = wire::capture::write::header(LinkType::ETHERNET);
-        let nothing = Expected::of(&header);
-        std::fs::write(scratch.path(CAPTURE), header).expect("a file");
+        let nothing = Expected::read(&header);
+        std::fs::write(scratch.path(CAPTURE_FILE), header).expect("a file");
         *now.lock().unwrap_or_else(PoisonError::into_inner) = format!("it hangs: {}", line.text);
         let cost = |_| {
-            let out = scratch.path(OUT);
+            let out = scratch.path(OUTPUT_DIRECTORY);
             std::fs::create_dir(&out).expect("a folder for sinks");
             let cost = examine(line, &nothing);
             std::fs::remove_dir_all(out).expect("what sinks left");
@@ -232,8 +237,8 @@ impl Spent {
     }
 }
 
-/// Adds up the times of two threads, line by line.
-fn sum(mut one: Vec<Spent>, other: Vec<Spent>) -> Vec<Spent> {
+/// Adds the times of two threads, request by request.
+fn sum(mut one: Vec<RequestCost>, other: Vec<RequestCost>) -> Vec<RequestCost> {
     for (one, other) in one.iter_mut().zip(other) {
         one.ns += other.ns;
         one.own_ns += other.own_ns;
@@ -246,23 +251,23 @@ fn sum(mut one: Vec<Spent>, other: Vec<Spent>) -> Vec<Spent> {
 impl<'w> Worker<'w> {
     fn new(work: &'w Work<'w>, now: &'w Mutex<String>) -> Self {
         let scratch = Scratch::new();
-        let file = scratch.path(CAPTURE);
-        let texts = (work.sweep.lines)(&file, &scratch.path(OUT));
-        let lines: Vec<Line> = texts.into_iter().map(Line::new).collect();
-        let spent = lines.iter().map(|line| Spent::new(line, &scratch, work, now)).collect();
+        let file = scratch.path(CAPTURE_FILE);
+        let texts = (work.sweep.lines)(&file, &scratch.path(OUTPUT_DIRECTORY));
+        let lines: Vec<PlannedRequest> = texts.into_iter().map(PlannedRequest::new).collect();
+        let spent = lines.iter().map(|line| RequestCost::new(line, &scratch, work, now)).collect();
         Self { work, now, file, lines, spent, scratch }
     }
 
-    /// Takes captures until there are none left.
-    fn share(mut self) -> Vec<Spent> {
-        let &Sweep { always, turns, dose, .. } = self.work.sweep;
+    /// Processes captures until none is left.
+    fn process_captures(mut self) -> Vec<RequestCost> {
+        let &Sweep { always, rounds, dose, .. } = self.work.sweep;
         let others = self.lines.len() - always;
-        let turns = if soaks() { others } else { turns.min(others) };
-        while let Some((index, path)) = self.work.take() {
+        let rounds = if is_soak() { others } else { rounds.min(others) };
+        while let Some((index, path)) = self.work.next_capture() {
             let bytes = std::fs::read(path).expect("a capture that can be read");
-            let in_turn = (0..turns).map(|turn| always + (index * turns + turn) % others);
-            for which in (0..always).chain(in_turn) {
-                self.run(path, &bytes, Mutation::Untouched, which);
+            let interleaved = (0..rounds).map(|round| always + (index * rounds + round) % others);
+            for which in (0..always).chain(interleaved) {
+                self.run(path, &bytes, Mutation::Unchanged, which);
             }
             let mut random = Random::new(self.work.seed.wrapping_add(index as u64));
             let from = if always > 0 { always } else { others };
@@ -274,20 +279,20 @@ impl<'w> Worker<'w> {
     }
 
     fn run(&mut self, path: &Path, bytes: &[u8], mutation: Mutation, which: usize) {
-        let out = self.scratch.path(OUT);
+        let out = self.scratch.path(OUTPUT_DIRECTORY);
         std::fs::create_dir(&out).expect("a folder for sinks");
         let capture = mutation.apply(bytes);
         std::fs::write(&self.file, &capture).expect("a file");
         let line = &self.lines[which];
         let report = |why: &str| report(why, line, path, mutation);
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = report("it hangs");
-        let expected = Expected::of(&capture);
+        let expected = Expected::read(&capture);
         let cost = || examine(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
         let length = capture.len() as u64;
         let slow = |cost: &u64| *cost > SLOWNESS * PER_RUN + allowed(length);
         let mut spent = cost();
         if self.work.sweep.timed && slow(&spent) {
-            // A busy machine may be slow once; what is slow of itself is so again.
+            // Repeats a slow run, since the machine may be busy.
             spent = (0..3).map(|_| cost()).min().unwrap_or(spent);
             assert!(!slow(&spent), "{}", report(&format!("it took {spent} ns for {length} bytes")));
         }
@@ -297,15 +302,15 @@ impl<'w> Worker<'w> {
     }
 }
 
-/// The processor time that so many bytes may take, in ns.
+/// Returns the processor time allowed for `bytes` bytes, in ns.
 fn allowed(bytes: u64) -> u64 {
     bytes * PER_MEGABYTE / 1_000_000 * SLOWNESS
 }
 
-/// Ends the process where a run does not end: a hang would look like a slow test for ever.
-fn watch(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
+/// Ends the process if a run exceeds [`HUNG_AFTER`]; a hang would otherwise look like a slow test.
+fn abort_on_hang(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
     let mut before = 0;
-    while ended.recv_timeout(HANGS) == Err(mpsc::RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(HUNG_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
         let done = runs.load(Ordering::Relaxed);
         if done == before {
             for now in now {
@@ -317,13 +322,14 @@ fn watch(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
     }
 }
 
-/// Prints what every line cost. A megabyte costs at most what it may, beside what a run costs that
-/// has no packet: most captures are small. Lines that saw less than a megabyte are not judged.
+/// Prints the cost of each request; panics if one exceeds the limit per megabyte. The cost of a run
+/// without packets is not counted, since most captures are small, and requests that processed less
+/// than a megabyte are not judged.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn judge(spent: &[Spent], timed: bool) {
+fn judge(spent: &[RequestCost], timed: bool) {
     let mut slow = Vec::new();
     println!("ms/MB; with the costs of a run; runs; MB; line");
-    for &Spent { ref line, ns, own_ns, bytes, runs, .. } in spent {
+    for &RequestCost { ref line, ns, own_ns, bytes, runs, .. } in spent {
         let rate = |ns: u64| ns as f64 / bytes as f64;
         let (own, all, megabytes) = (rate(own_ns), rate(ns), bytes as f64 / 1e6);
         println!("{own:8.1} {all:8.1} {runs:7} {megabytes:8.1}  {line}");

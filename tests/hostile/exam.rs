@@ -1,27 +1,27 @@
-//! The exam of one run: a broken capture in, an outcome out, and what must hold between them.
+//! Runs a request over a possibly mutated capture, and checks the invariants of its outcome.
 
-use crate::line::Line;
 use crate::mutate::Mutation;
-use endpoint::Seen;
+use crate::request::PlannedRequest;
+use endpoint::SourceCounters;
 use engine::build::BuildError;
 use engine::run::Outcome;
 use runtime::failure::{Cause, PathFailure};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The packets of a capture, as the reader of captures alone finds them.
+/// The packets that a capture contains according to the capture reader.
 pub(crate) struct Expected {
-    /// Packets that can be read.
+    /// Number of readable packets.
     packets: u64,
-    /// The mistake behind them.
+    /// The reader's error after the readable packets; `None` if the whole file is readable.
     fault: Option<String>,
-    /// More link types than one, which one file of `pcap` cannot hold.
+    /// True if the capture has several link types, which one pcap file cannot hold.
     mixed: bool,
 }
 
 impl Expected {
-    /// Reads a capture that is whole in memory.
-    pub(crate) fn of(capture: &[u8]) -> Self {
+    /// Reads a capture from memory.
+    pub(crate) fn read(capture: &[u8]) -> Self {
         let mut expected = Self { packets: 0, fault: None, mixed: false };
         let mut links = BTreeSet::new();
         for packet in wire::capture::packets(capture) {
@@ -41,31 +41,32 @@ impl Expected {
     }
 }
 
-/// Runs a line over the capture that lies in its file; answers the processor time in ns.
-pub(crate) fn examine(line: &Line, expected: &Expected) -> Result<u64, String> {
+/// Runs a request over the capture file; returns the processor time in ns, or the violated
+/// invariant.
+pub(crate) fn examine(line: &PlannedRequest, expected: &Expected) -> Result<u64, String> {
     let begin = sys::clock::thread();
-    let outcome = line.alone();
+    let outcome = line.run_sequential();
     let spent = sys::clock::thread().saturating_sub(begin);
     let replays = line.text.starts_with("replay");
     match outcome {
         Err(BuildError::Outside { failure, .. }) if replays => {
-            refused(&failure.to_string(), expected)
+            check_refusal(&failure.to_string(), expected)
         }
         Err(error) => Err(error.to_string()),
-        Ok(outcome) => ran(&outcome, replays, expected),
+        Ok(outcome) => check_outcome(&outcome, replays, expected),
     }?;
     Ok(spent)
 }
 
-/// A capture whose very beginning is broken is refused before anything runs.
-fn refused(why: &str, expected: &Expected) -> Result<(), String> {
+/// Checks that a request was refused only because the capture's header is broken.
+fn check_refusal(why: &str, expected: &Expected) -> Result<(), String> {
     match &expected.fault {
         Some(fault) if expected.packets == 0 && why.contains(fault) => Ok(()),
         fault => Err(format!("refused: {why}; a reader says {fault:?} after {}", expected.packets)),
     }
 }
 
-fn ran(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), String> {
+fn check_outcome(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), String> {
     if let Some(imbalance) = outcome.ledger.imbalances().first() {
         return Err(format!("the ledger: {imbalance}"));
     }
@@ -84,25 +85,27 @@ fn ran(outcome: &Outcome, replays: bool, expected: &Expected) -> Result<(), Stri
     if !replays || outcome.failures.iter().any(|failure| failure.node == "pcap") {
         return Ok(());
     }
-    let given = |(_, seen): &(String, Seen)| seen.given.blocks;
+    let given = |(_, seen): &(String, SourceCounters)| seen.given.blocks;
     let (sources, given) = (&outcome.ledger.sources, outcome.ledger.sources.iter().map(given));
     let wanted = expected.packets * sources.len() as u64;
     let given: u64 = given.sum();
     if given != wanted {
         return Err(format!("{given} packets came and {wanted} can be read"));
     }
-    let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+    let failures: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
     match &expected.fault {
-        Some(fault) if told.is_empty() => Err(format!("{fault}: and nobody was told")),
-        // A record may state a length that no buffer of ours holds, wherever the capture ends.
-        Some(fault) if !told.iter().all(|t| t.contains(fault) || t.contains("larger buffers")) => {
-            Err(format!("{fault}: and {told:?} was told"))
+        Some(fault) if failures.is_empty() => Err(format!("{fault}: and nobody was told")),
+        // A record may state a length that no buffer holds, wherever the capture ends.
+        Some(fault)
+            if !failures.iter().all(|t| t.contains(fault) || t.contains("larger buffers")) =>
+        {
+            Err(format!("{fault}: and {failures:?} was told"))
         }
         _ => Ok(()),
     }
 }
 
-/// Formats a failure with all that is needed to repeat it.
-pub(crate) fn report(why: &str, line: &Line, path: &Path, mutation: Mutation) -> String {
+/// Formats a failure with everything needed to reproduce it.
+pub(crate) fn report(why: &str, line: &PlannedRequest, path: &Path, mutation: Mutation) -> String {
     format!("{}\n  of {}, {mutation}:\n  {why}", line.text, path.display())
 }

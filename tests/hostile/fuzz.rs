@@ -1,9 +1,8 @@
-//! Fuzz bodies: plain functions of bytes that panic when a promise breaks, in one list. The smoke
-//! run calls each of them with its corpus and with random and mutated bytes; a fuzzer may call the
+//! Fuzz bodies: plain functions of bytes that panic if an invariant is violated. The smoke test
+//! calls each with its corpus and with random and mutated bytes; an external fuzzer may call the
 //! same functions.
 //!
-//! Whatever comes in: no panic that is not an assertion of a body, and no input takes longer than
-//! 100 ms.
+//! For any input, only a body's own assertions may panic, and no input may take longer than 100 ms.
 
 use bodies::Body;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,14 +15,14 @@ mod messages;
 mod programs;
 mod records;
 
-/// Processor time that one input may take in a release build, in ns.
+/// Limit of processor time per input in a release build, in ns.
 const PER_INPUT: u64 = 100_000_000;
-/// The factor for a debug build.
+/// Factor by which the limit grows in a debug build.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
-/// Random inputs are at most so long.
+/// Maximum length of random inputs in bytes.
 const LENGTH_MAX: usize = 2048;
 
-/// Every fuzz body there is.
+/// All fuzz bodies.
 const BODIES: &[Body] = &[
     bodies::LANGUAGE,
     bodies::REQUEST,
@@ -41,7 +40,8 @@ const BODIES: &[Body] = &[
     records::RECORD,
 ];
 
-/// Fails for a byte that every eighth random input begins with: what a smoke run must find.
+/// A body with a planted bug: it panics on the byte with which every eighth random input begins, so
+/// a smoke run must find it.
 const CANARY: Body = Body {
     name: "canary",
     corpus: Vec::new,
@@ -49,7 +49,7 @@ const CANARY: Body = Body {
     run: |bytes| assert!(bytes.first().is_none_or(|first| first % 8 != 3), "the canary sang"),
 };
 
-/// Like the canary, for an input of its corpus.
+/// A body with a planted bug that an input of its corpus triggers.
 const CORPUS_CANARY: Body = Body {
     name: "corpus canary",
     corpus: || vec![b"harmless".to_vec(), b"not this".to_vec()],
@@ -57,8 +57,8 @@ const CORPUS_CANARY: Body = Body {
     run: |bytes| assert!(bytes != b"not this", "the canary sang"),
 };
 
-/// Does not end in time.
-const SLUG: Body = Body {
+/// A body that exceeds the time limit.
+const SLOW_BODY: Body = Body {
     name: "slug",
     corpus: || vec![vec![0]],
     rounds: 0,
@@ -80,20 +80,20 @@ fn fuzz_bodies_pass_a_smoke_run() {
 }
 
 #[test]
-fn fuzz_smoke_finds_what_is_planted() {
+fn fuzz_smoke_finds_a_planted_bug() {
     let mut random = Random::replayable();
-    for (body, told) in [
+    for (body, message) in [
         (&CANARY, "the canary sang"),
         (&CORPUS_CANARY, "6e 6f 74 20 74 68 69 73"),
-        (&SLUG, "ms for one input"),
+        (&SLOW_BODY, "ms for one input"),
     ] {
         let why = smoke(body, &mut random).expect_err(body.name);
-        assert!(why.contains(told) && why.contains(body.name), "{why}");
+        assert!(why.contains(message) && why.contains(body.name), "{why}");
     }
 }
 
-/// Calls a body with its corpus, then with random bytes and with the corpus mutated. `ROUNDS=`
-/// takes so many times as many random inputs.
+/// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs.
+/// `ROUNDS=` multiplies the number of random inputs.
 fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -117,7 +117,7 @@ fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
 fn call(body: &Body, input: &[u8]) -> Result<(), String> {
     let hex = || input.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     let mut spent = 0;
-    // A busy machine may be slow once; what is slow of itself is so again.
+    // Repeats a slow run, since the machine may be busy.
     for _ in 0..2 {
         let begin = sys::clock::thread();
         let called = catch_unwind(AssertUnwindSafe(|| (body.run)(input)));
@@ -134,7 +134,8 @@ fn call(body: &Body, input: &[u8]) -> Result<(), String> {
     Err(format!("{}: {} ms for one input, {}", body.name, spent / 1_000_000, hex()))
 }
 
-/// Words of two inputs of the corpus, or the two spliced; then cut, repeated or with bytes changed.
+/// Returns an input derived from two corpus inputs: mixed word by word or spliced, then truncated,
+/// repeated, or with changed bytes.
 fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = random.pick(corpus).clone();
     let other = random.pick(corpus);
@@ -163,7 +164,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Some words of `other` put in place of one word.
+/// Replaces a word by some words of `other`.
 fn with_words(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut words: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
     let others: Vec<&[u8]> = other.split(|byte| *byte == b' ').collect();

@@ -1,23 +1,22 @@
-//! Hostile input: captures that others made, cut short and with bits flipped, through whole lines
-//! of every filter and sink of the catalogue; and fuzz bodies over random bytes.
+//! Hostile input: external captures, truncated and with flipped bits, through requests with every
+//! filter and sink of the catalog; and fuzz bodies over random bytes.
 //!
-//! What must hold for any input at all: nothing panics, nothing hangs, the only failure is the
-//! source's own (the capture is broken, in the words of the reader of captures), every packet
-//! before the break is given, the ledger balances, and a megabyte costs at most 100 ms of processor
-//! time.
+//! For any input: no panic and no hang; the only permitted failure is the source's (a broken
+//! capture, in the words of the capture reader); every packet before the fault is emitted, the
+//! ledger balances, and a megabyte costs at most 100 ms of processor time.
 //!
-//! `SEED=` repeats a run. `STREAMLINE_SOAK=1` takes every cut and 1,000 flips of every capture
-//! instead of a few; with `--release` that is a matter of minutes.
+//! `SEED=` repeats a run. `STREAMLINE_SOAK=1` applies every truncation and 1,000 bit flips to every
+//! capture, which takes minutes with `--release`.
 #![forbid(unsafe_code)]
 
-#[path = "../common/line.rs"]
+#[path = "../common/request.rs"]
 #[expect(dead_code, reason = "the tests of the ledger use the rest")]
-mod line;
+mod request;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
 mod captures;
-mod catalogue;
+mod catalog;
 mod exam;
 mod fuzz;
 mod mutate;

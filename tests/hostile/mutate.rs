@@ -1,24 +1,24 @@
-//! Mutations of a capture before it is replayed.
+//! Mutations of a capture before its replay.
 
 use std::fmt;
 use testkit::Random;
 use wire::capture::{Reader, Step};
 
-/// One way to break a capture.
+/// A mutation of a capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mutation {
-    /// Nothing: as it is.
-    Untouched,
-    /// Only so many bytes of it.
+    /// No change.
+    Unchanged,
+    /// Truncation to this many bytes.
     Cut(usize),
-    /// Bits flipped, by the numbers of this seed.
+    /// Bit flips at positions derived from this seed.
     Flip(u64),
 }
 
 impl fmt::Display for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Untouched => f.write_str("untouched"),
+            Self::Unchanged => f.write_str("untouched"),
             Self::Cut(length) => write!(f, "cut to {length} bytes"),
             Self::Flip(seed) => write!(f, "bits flipped by seed {seed}"),
         }
@@ -26,15 +26,15 @@ impl fmt::Display for Mutation {
 }
 
 impl Mutation {
-    /// The capture as it is replayed.
+    /// Returns the mutated capture.
     pub(crate) fn apply(self, capture: &[u8]) -> Vec<u8> {
         let mut bytes = capture.to_vec();
         match self {
-            Self::Untouched => {}
+            Self::Unchanged => {}
             Self::Cut(length) => bytes.truncate(length),
             Self::Flip(seed) => {
                 let mut random = Random::new(seed);
-                // One bit, or a handful; in half of the cases where the headers of the file are.
+                // One bit or a few; in half of the cases within the file's headers.
                 let flips = 1 + random.below(16) as usize;
                 let end = if random.one_in(2) { bytes.len().min(256) } else { bytes.len() };
                 random.flip_bits(&mut bytes[..end], flips);
@@ -44,17 +44,21 @@ impl Mutation {
     }
 }
 
-/// Mutations of each kind per capture.
+/// Number of mutations of each kind per capture.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dose {
-    /// Cuts at most; `usize::MAX`: at and within every record.
+pub(crate) struct MutationCounts {
+    /// Maximum number of truncations; `usize::MAX` truncates at and within every record.
     pub(crate) cuts: usize,
-    /// Captures with flipped bits.
+    /// Number of copies with flipped bits.
     pub(crate) flips: usize,
 }
 
-/// The mutations of a capture: cuts at and within its records, and flipped bits.
-pub(crate) fn mutations(capture: &[u8], dose: Dose, random: &mut Random) -> Vec<Mutation> {
+/// Returns the mutations of a capture: truncations at and within its records, and flipped bits.
+pub(crate) fn mutations(
+    capture: &[u8],
+    dose: MutationCounts,
+    random: &mut Random,
+) -> Vec<Mutation> {
     let mut cuts = cuts(capture);
     if cuts.len() > dose.cuts {
         random.shuffle(&mut cuts);
@@ -65,7 +69,7 @@ pub(crate) fn mutations(capture: &[u8], dose: Dose, random: &mut Random) -> Vec<
     cuts.chain(flips).collect()
 }
 
-/// Returns the beginning of each record, and a place within each.
+/// Returns the offset of each record, and an offset within each.
 fn cuts(capture: &[u8]) -> Vec<usize> {
     let mut reader = Reader::new();
     let mut at = 0;

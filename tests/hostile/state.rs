@@ -1,29 +1,32 @@
-//! State that nobody vouches for: what a filter in a process of its own says that it knows is
-//! taught to one at home, and nothing but its form was looked at (decision 0041).
+//! Forged state: session state that another process claims to have saved is loaded into a filter,
+//! which checks only its format (decision 0041).
 //!
-//! So whatever the bytes of a session say, and whatever blocks it is said to hold: no filter
-//! panics, takes longer than it may, holds more than it may or makes blocks without end, and its
-//! ledger holds. What it answers means nothing, and nobody promised that it would.
+//! For any session bytes and held blocks, a filter must not panic, must stay within its limits of
+//! time, held blocks and emitted blocks, and its ledger must balance. Its results may be
+//! meaningless.
 
 use abi::{Flags, RichPointer};
 use filter::catalog::FILTERS;
 use filter::testing::{Arena, Frame, Node, Space, amount, example_words};
 use filter::{
-    Amount, Batch, Counts, Description, Form, Gateway as _, Keeps, LANES, Moved, PRIVATE, Time,
+    Amount, Batch, Counts, Description, Form, Gateway as _, LANES, MovedSession, PRIVATE,
+    StateScope, Time,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::{Random, Segment};
 
-/// Forged states per filter and set of arguments; `ROUNDS=` multiplies it.
+/// Number of forged states per filter and argument list; `ROUNDS=` multiplies it.
 const ROUNDS: usize = 20;
-/// Processor time that a turn may take, in ns: a process of its own is ended after as much.
-const TURN: u64 = 2_000_000_000;
-/// Blocks that may come of one: those around a gap, and what is said about them.
-const EACH: u64 = 16;
-/// And of a connection: as many holes of 1 MB as sequence numbers are missing on its two sides.
-const HOLES: u64 = 2 << 11;
-/// Numbers near which something may go wrong.
-const EDGES: [u64; 9] = [
+/// Limit of processor time per pass in ns, after which a sandboxed process would be killed.
+const PASS_NS: u64 = 2_000_000_000;
+/// Maximum number of blocks emitted per input block: the blocks around a gap, and their
+/// descriptions.
+const EMITTED_PER_BLOCK_MAX: u64 = 16;
+/// Maximum number of additional blocks per connection: holes of 1 MB for all sequence numbers that
+/// can be missing in both directions.
+const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
+/// Boundary values written into forged state.
+const BOUNDARY_VALUES: [u64; 9] = [
     0,
     1,
     0x7f,
@@ -35,7 +38,7 @@ const EDGES: [u64; 9] = [
     u64::MAX,
 ];
 
-/// The sets of arguments that a filter is tried with.
+/// Returns the argument lists with which a filter is tested.
 fn arguments(d: &'static Description) -> Vec<Vec<String>> {
     let mut sets = vec![example_words(d)];
     if !sets[0].is_empty() && Node::new(d, &[]).is_ok() {
@@ -44,7 +47,7 @@ fn arguments(d: &'static Description) -> Vec<Vec<String>> {
     sets
 }
 
-/// Frames of connections that speak, with holes and disorder, between frames of every shape.
+/// Returns frames of connections with gaps and reordering, mixed with frames of every shape.
 fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
     let texts: [&[u8]; 6] = [
         b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -92,27 +95,27 @@ fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
     all
 }
 
-/// A filter, behind what gives it what it takes.
-struct Line {
+/// A filter under test, after the filter that it requires before it, if any.
+struct FilterUnderTest {
     before: Option<Node>,
     node: Node,
     taken: u64,
     passed: u64,
-    /// Blocks that it was taught to hold.
-    taught: u64,
+    /// Number of held blocks in the loaded state.
+    loaded: u64,
 }
 
-impl Line {
+impl FilterUnderTest {
     fn new(d: &'static Description, words: &[String]) -> Self {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let tcp = filter::catalog::find("tcp").expect("it is in the catalogue");
         let before = (!d.takes.has(Form::Frame)).then(|| Node::new(tcp, &[]).expect("it is plain"));
         let node = Node::new(d, &words).unwrap_or_else(|mistake| panic!("{}: {mistake}", d.name));
-        Self { before, node, taken: 0, passed: 0, taught: 0 }
+        Self { before, node, taken: 0, passed: 0, loaded: 0 }
     }
 
-    /// Frames go through it, some with sessions as if somebody before told them apart.
-    fn turn<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
+    /// Sends frames through the filters, with random sessions.
+    fn round<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
         let now = frames.last().map_or(0, |frame| frame.time);
         let mut batch = space.batch(frames);
         for l in filter::lanes(batch.live()) {
@@ -122,16 +125,16 @@ impl Line {
         }
         let batches = match &mut self.before {
             None => vec![batch],
-            Some(before) => before.turn(batch, space, now),
+            Some(before) => before.pass(batch, space, now),
         };
         for batch in batches {
             let came = u64::from(batch.live().count_ones());
             self.taken += came;
-            self.step(came, |node, space| node.turn(batch, space, now), space);
+            self.step(came, |node, space| node.pass(batch, space, now), space);
         }
     }
 
-    /// Calls the filter, and looks at what it did.
+    /// Calls the filter, and checks that it stays within its limits.
     fn step<'a>(
         &mut self,
         came: u64,
@@ -143,46 +146,47 @@ impl Line {
         let (held, begin) = (self.node.counts.held.blocks, sys::clock::thread());
         let left = amount(&call(&mut self.node, space)).blocks;
         let spent = sys::clock::thread() - begin;
-        assert!(spent < TURN, "a turn took {} ms", spent / 1_000_000);
-        let most = EACH * (came + held + 1) + HOLES * sessions;
+        assert!(spent < PASS_NS, "a turn took {} ms", spent / 1_000_000);
+        let most =
+            EMITTED_PER_BLOCK_MAX * (came + held + 1) + EMITTED_PER_CONNECTION_MAX * sessions;
         assert!(left <= most, "{left} blocks came of {came}, {held} held, {sessions} sessions");
         let counts = &self.node.counts;
         let may = u64::from(self.node.description.state.held_max).max(held);
         assert!(counts.held.blocks <= may, "{} blocks are held", counts.held.blocks);
         self.passed += left;
-        let came = self.taken + counts.made.blocks + self.taught;
-        assert_eq!(came, self.passed + ended(counts), "its ledger: {counts:?}");
+        let came = self.taken + counts.made.blocks + self.loaded;
+        assert_eq!(came, self.passed + consumed_or_held(counts), "its ledger: {counts:?}");
     }
 
-    /// The time has come, and all is shown.
+    /// Advances the time, and flushes the filter.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
         self.step(0, |node, space| node.tick(space, now), space);
-        if let Some((whose, _)) = self.node.description.shown() {
+        if let Some((whose, _)) = self.node.description.published() {
             let state = self.node.filter.state().expect("what shows keeps");
-            state.show(whose, true, &mut |_, _| ());
+            state.publish(whose, true, &mut |_, _| ());
         }
         assert!(self.node.report().rows.len() <= 100, "what it reports");
     }
 }
 
-/// Blocks that ended in a filter, or are still there, as it counted them.
-fn ended(counts: &Counts) -> u64 {
+/// Returns the number of blocks that a filter consumed, dropped or still holds, by its counters.
+fn consumed_or_held(counts: &Counts) -> u64 {
     let all = [counts.consumed, counts.held, counts.evicted, counts.no_room];
     all.iter().chain(&counts.dropped).map(|amount: &Amount| amount.blocks).sum()
 }
 
-/// A lie about what a session is.
-fn lie(moved: &mut Moved, space: &mut Space<'_>, random: &mut Random) {
+/// Overwrites a session with forged state.
+fn forge(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut Random) {
     let length = moved.bytes.len();
     match random.within(0..8) {
         0 => random.flip_bits(&mut moved.bytes, 1),
         1 => moved.bytes = random.bytes(length),
         2 => moved.bytes.fill(*random.pick(&[0, 1, 0x7f, 0xff])),
-        // Numbers of any width that are too large, or just not.
+        // Numbers of any width that are too large, or barely valid.
         _ => {
             for _ in 0..random.within(1..6) {
                 let width = *random.pick(&[1, 2, 4, 8]);
-                let edge = random.pick(&EDGES).wrapping_sub(random.below(3));
+                let edge = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
                 if let Some(places) = length.checked_sub(width) {
                     let at = random.within(0..places / width + 1) * width;
                     moved.bytes[at..at + width].copy_from_slice(&edge.to_le_bytes()[..width]);
@@ -191,7 +195,7 @@ fn lie(moved: &mut Moved, space: &mut Space<'_>, random: &mut Random) {
         }
     }
     for list in &mut moved.held {
-        // Anything may stand where a filter only ever put its own.
+        // Arbitrary data in place of the filter's own.
         match random.within(0..6) {
             0 => list.clear(),
             1 => {
@@ -203,7 +207,7 @@ fn lie(moved: &mut Moved, space: &mut Space<'_>, random: &mut Random) {
         }
         for (key, entry, _) in list {
             if random.one_in(3) && !entry.pointer.is_hole() {
-                // The same frame, with other bytes in it.
+                // The same frame with other bytes.
                 let mut bytes = space.frame(entry).to_vec();
                 let flips = random.within(1..9);
                 random.flip_bits(&mut bytes, flips);
@@ -218,60 +222,63 @@ fn lie(moved: &mut Moved, space: &mut Space<'_>, random: &mut Random) {
                 }
             }
             if random.one_in(2) {
-                *key = (*random.pick(&EDGES)).wrapping_sub(random.below(3)) as u32;
+                *key = (*random.pick(&BOUNDARY_VALUES)).wrapping_sub(random.below(3)) as u32;
             }
             if random.one_in(2) {
                 let flags = [Flags::FIRST, Flags::LAST, Flags::BACKWARD, Flags::END, Flags(0)];
                 entry.context.flags = random.pick(&flags).with(*random.pick(&flags));
-                entry.context.time = random.pick(&EDGES).wrapping_sub(random.below(3));
+                entry.context.time = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
                 entry.context.session = random.below(5) as u32;
             }
         }
     }
 }
 
-/// One filter is lied to once.
+/// Tests one filter with one forged state.
 fn round(d: &'static Description, words: &[String], random: &mut Random) {
     let arena = Arena::new(4000);
     let mut space = Space::new(&arena);
     let frames = frames(random, 60);
     let (early, late) = frames.split_at(random.within(1..frames.len()));
-    let mut leaves = Line::new(d, words);
+    let mut leaves = FilterUnderTest::new(d, words);
     for frames in early.chunks(LANES) {
-        leaves.turn(frames, &mut space, random);
+        leaves.round(frames, &mut space, random);
     }
     let mut saved = leaves.node.save();
     for moved in &mut saved {
         if !random.one_in(4) {
-            lie(moved, &mut space, random);
+            forge(moved, &mut space, random);
         }
         if moved.key != PRIVATE && random.one_in(8) {
-            moved.key = random.pick(&EDGES).wrapping_sub(random.below(3));
+            moved.key = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
         }
     }
-    // What does not fit the form is refused, and then nothing of it is used.
+    // State of an invalid format is rejected as a whole.
     if random.one_in(8)
         && let Some(moved) = saved.first()
     {
-        let mut wrong = Moved { held: Vec::new(), ..moved.clone() };
+        let mut wrong = MovedSession { held: Vec::new(), ..moved.clone() };
         wrong.bytes.resize(random.within(0..3 * moved.bytes.len() + 2), 0xff);
         let fits = wrong.bytes.len() == moved.bytes.len();
-        assert_eq!(Line::new(d, words).node.restore(vec![wrong]).is_ok(), fits);
+        assert_eq!(FilterUnderTest::new(d, words).node.restore(vec![wrong]).is_ok(), fits);
         let held = vec![Vec::new(); moved.held.len() + 1];
-        let wrong = Moved { held, ..moved.clone() };
-        assert!(Line::new(d, words).node.restore(vec![wrong]).is_err(), "a list too many");
+        let wrong = MovedSession { held, ..moved.clone() };
+        assert!(
+            FilterUnderTest::new(d, words).node.restore(vec![wrong]).is_err(),
+            "a list too many"
+        );
     }
-    let mut comes = Line::new(d, words);
+    let mut comes = FilterUnderTest::new(d, words);
     comes.node.restore(saved).expect("the form is that of the filter");
-    comes.taught = comes.node.counts.held.blocks;
+    comes.loaded = comes.node.counts.held.blocks;
     for frames in late.chunks(random.within(1..LANES)) {
-        comes.turn(frames, &mut space, random);
+        comes.round(frames, &mut space, random);
         let now = frames.last().map_or(0, |frame| frame.time);
         if random.one_in(4) {
             comes.tick(now, &mut space);
         }
     }
-    // Its time may have come long ago, or may never have.
+    // Its deadline may be long past, or never come.
     let now = *random.pick(&[0, late.last().map_or(0, |frame| frame.time), 1 << 50]);
     comes.tick(now, &mut space);
     comes.step(0, |node, space| node.finish(space, now), &mut space);
@@ -281,10 +288,11 @@ fn round(d: &'static Description, words: &[String], random: &mut Random) {
 #[test]
 fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
     let mut random = Random::replayable();
-    let keeps =
-        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps = |d: &&&'static Description| {
+        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+    };
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let (mut found, mut told) = (Vec::new(), 0);
+    let (mut found, mut stateful) = (Vec::new(), 0);
     for d in FILTERS.iter().filter(keeps) {
         for words in arguments(d) {
             for number in 0..ROUNDS * factor {
@@ -296,8 +304,8 @@ fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
                 }
             }
         }
-        told += 1;
+        stateful += 1;
     }
-    assert!(told > 12, "{told} filters keep something that can move");
+    assert!(stateful > 12, "{stateful} filters keep something that can move");
     assert_eq!(found, [""; 0], "filters that believed too much");
 }

@@ -1,8 +1,8 @@
-//! pcap-filter(7) in the kernel: expressions and programs as eBPF, loaded, answer as the classic
-//! interpreter does. What libpcap's test set has, what its expressions become here, what the house
-//! asks, and programs of dice; on captured frames and on frames bent to what each program asks.
-//! Frames in pieces and with a tag beside are examined in `ebpf`. `SEED=` repeats a run, `ROUNDS=`
-//! makes it longer.
+//! pcap-filter(7) in the kernel: expressions and programs that were translated to eBPF and loaded
+//! return the same as the classic interpreter. Programs are libpcap's test set, our compilation of
+//! its expressions, the catalog's expressions, and random ones; frames are captured, or derived
+//! from each program. Fragmented frames and tags in metadata are tested in `ebpf`. `SEED=` repeats
+//! a run, `ROUNDS=` extends it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -29,14 +29,14 @@ mod programs;
 #[path = "../../crates/ebpf/tests/classic/translated.rs"]
 mod translated;
 
-/// A test run takes frames that fit into a page with what the kernel keeps beside them.
+/// Maximum frame length of BPF_PROG_TEST_RUN in bytes: a page less the kernel's overhead.
 const TEST_RUN_MAX: usize = 2000;
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// One program at one target, judged by three.
+/// Compares the classic interpreter, the eBPF interpreter and the kernel on one program and target.
 fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>]) -> Tally {
     let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
     let (mut classic, mut interpreter) = (Classic(program, target.hook), Interpreter::new(&made));
@@ -48,13 +48,17 @@ fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>
     })
 }
 
-/// All programs, each at the next target; frames are made for each.
+/// Compares all programs, each for one of the targets in rotation, on frames generated for each
+/// program.
 fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], frames: usize) {
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (
+        number_from_environment("SEED", 20_261_121),
+        number_from_environment("ROUNDS", 1) as usize,
+    );
     let mut sum = Tally::default();
     let mut loaded = 0;
     for (index, (name, program)) in all.iter().enumerate() {
-        if program.loops() || asks_a_socket(program) {
+        if program.loops() || reads_socket_metadata(program) {
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
@@ -73,15 +77,15 @@ fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], f
     assert_eq!(sum.unsure, 0);
 }
 
-/// Loads of what only a socket knows about a frame.
-fn asks_a_socket(program: &ClassicProgram) -> bool {
+/// Returns true if the program loads metadata of the socket buffer.
+fn reads_socket_metadata(program: &ClassicProgram) -> bool {
     let mut loads = program.instructions().iter();
     loads.any(|i| i.code & 0xe7 == code::LD | code::ABS && i.k >= ANCILLARY)
 }
 
 #[test]
-fn corpus_libpcaps_programs_answer_alike_in_the_kernel() {
-    let test = "corpus_libpcaps_programs_answer_alike_in_the_kernel";
+fn corpus_libpcap_programs_match_the_kernel() {
+    let test = "corpus_libpcap_programs_match_the_kernel";
     let Some(()) = need::bpf() else { return };
     let Some(folder) = folder(test) else { return };
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
@@ -90,7 +94,7 @@ fn corpus_libpcaps_programs_answer_alike_in_the_kernel() {
 }
 
 #[test]
-fn the_houses_expressions_answer_alike_in_the_kernel() {
+fn catalog_expressions_match_the_kernel() {
     let Some(()) = need::bpf() else { return };
     let options = [true, false].map(|optimize| Options { optimize, ..Options::default() });
     let of = |expression: &&str, options| {
@@ -101,13 +105,13 @@ fn the_houses_expressions_answer_alike_in_the_kernel() {
         .iter()
         .flat_map(|_| options.iter().flat_map(|o| EXPRESSIONS.iter().map(move |e| of(e, o))))
         .collect();
-    judge_all("the_houses_expressions_answer_alike_in_the_kernel", &all, &[], 100);
+    judge_all("catalog_expressions_match_the_kernel", &all, &[], 100);
 }
 
 #[test]
-fn programs_of_dice_answer_alike_in_the_kernel() {
+fn random_programs_match_the_kernel() {
     let Some(()) = need::bpf() else { return };
-    let mut random = Random(number("SEED", 20_261_121));
+    let mut random = Random(number_from_environment("SEED", 20_261_121));
     let all: Vec<_> = (0..500).map(|_| ("dice".to_owned(), dice(&mut random))).collect();
-    judge_all("programs_of_dice_answer_alike_in_the_kernel", &all, &[], 20);
+    judge_all("random_programs_match_the_kernel", &all, &[], 20);
 }

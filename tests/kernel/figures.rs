@@ -1,5 +1,5 @@
-//! Measures each twin: instructions, instructions processed by the verifier, nanoseconds per packet
-//! beside an empty program. Run with `--ignored --nocapture`.
+//! Measures each twin: instructions, instructions processed by the verifier, and nanoseconds per
+//! packet compared with an empty program. Run with `--ignored --nocapture`.
 
 use super::judge::{Kernel, kind};
 use ebpf::Hook;
@@ -11,7 +11,7 @@ use testkit::need;
 
 #[test]
 #[ignore = "a measurement"]
-fn nanoseconds_per_packet_of_each_twin() {
+fn prints_nanoseconds_per_packet_of_each_twin() {
     let Some(()) = need::bpf() else { return };
     let frame = Frame::udp(4000, 53, b"0123456789abcdefgh").bytes;
     let empty = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);

@@ -1,24 +1,23 @@
-//! Loads our programs on an older kernel. `cargo xtask kernels` runs it in a guest; it can be run
-//! on any machine. Each line of its report begins with `told: `.
+//! Loads our programs on an older kernel: `cargo xtask kernels` runs this test in a virtual
+//! machine, but it runs on any machine. Each line of its report begins with `told: `.
 
 use super::judge::Kernel;
 use super::{at_every_target, need};
 use filter::testing::twins::{chains, fitting, request};
 use std::collections::BTreeMap;
 
-/// Each chain of one and two filters, and of those of three one in so many.
-const STEP: usize = 199;
+/// Step through the chains of three filters; all chains of one and two filters are tried.
+const TRIPLES_STEP: usize = 199;
 
-/// Every generated program for every target: it loads, or the reason is told. A refusal is no
-/// failure by itself, since what the kernel refuses runs in user space; but what loads on a newer
-/// kernel and not here should be known.
+/// Loads every generated program for every target and prints refusals. A refusal is no failure,
+/// because the filters then run in user space; the list shows which programs need a newer kernel.
 #[test]
 #[ignore = "for old kernels: `cargo xtask kernels`"]
 fn every_generated_program_loads() {
     let Some(()) = need::bpf() else { return };
     let tried = at_every_target(|target| {
         let all = chains(3).into_iter().enumerate();
-        let all = all.filter(|(number, chain)| chain.len() < 3 || number % STEP == 0);
+        let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
         for (_, chain) in all {
             let Some(program) = fitting(&chain, target) else { continue };

@@ -1,5 +1,5 @@
-//! Generated programs and the loader: what loads with which capabilities, what is said where it
-//! does not, and that nothing is left behind.
+//! Generated programs and the loader: the capabilities that loading needs, error messages, and
+//! cleanup.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use super::judge::{kind, with};
@@ -16,7 +16,7 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
 const USER: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
 const TRUSTED: CapabilitySet = USER.union(CapabilitySet::PERFMON);
 
-/// A program with its maps, not loaded yet.
+/// A program and its maps before loading.
 struct Prepared {
     program: Program,
     maps: Vec<Map>,
@@ -24,7 +24,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// None: the chain changes frames and does not fit there.
+    /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
+    /// does not allow.
     fn new(chain: &Chain, target: Target) -> Option<Self> {
         let program = fitting(chain, target)?;
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
@@ -40,7 +41,7 @@ impl Prepared {
 }
 
 #[test]
-fn o9_programs_load_without_perfmon_and_refusals_name_the_right() {
+fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
     let Some(()) = need::bpf() else { return };
     let mut minded = 0;
     for chain in chains(1) {
@@ -63,7 +64,7 @@ fn o9_programs_load_without_perfmon_and_refusals_name_the_right() {
                 (CapabilitySet::NET_ADMIN, "(without CAP_BPF)"),
                 (CapabilitySet::BPF, "(without CAP_NET_ADMIN)"),
             ] {
-                // A socket filter is nobody's device.
+                // A socket filter has no device.
                 if place == Hook::Socket && rights == CapabilitySet::BPF {
                     continue;
                 }
@@ -75,10 +76,10 @@ fn o9_programs_load_without_perfmon_and_refusals_name_the_right() {
     assert!(minded > 0, "no trusted program needs what it is trusted with");
 }
 
-/// A thousand generated programs with their maps, a part of them attached: all are gone, and no
-/// program of their name is left.
+/// Loads a thousand generated programs with their maps and attaches some; none may be left
+/// afterwards.
 #[test]
-fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
+fn o9_thousand_program_loads_leak_nothing() {
     const LOADS: usize = 1_000;
     let Some(()) = need::bpf() else { return };
     let cable = Cable { addresses: false, ..Cable::default() };
@@ -95,15 +96,15 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
     let mut made = Vec::new();
     pair.server.enter(|| {
         let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
-        for turn in 0..LOADS {
-            let (chain, target) = &all[turn % all.len()];
+        for round in 0..LOADS {
+            let (chain, target) = &all[round % all.len()];
             let prepared = Prepared::new(chain, *target).unwrap();
             let loaded = prepared.load(&name).unwrap();
             made.push((ObjectKind::Programs, loaded.info().unwrap().id));
             let maps = prepared.maps.iter().map(|map| (ObjectKind::Maps, map.info().unwrap().id));
             made.extend(maps);
             // Attaching takes 10 ms.
-            let link = (turn % 20 == 0).then(|| match target.hook {
+            let link = (round % 20 == 0).then(|| match target.hook {
                 Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
                 _ => Link::tcx(&loaded, index, Side::Egress, Anchor::Head, None).unwrap(),
             });
@@ -113,7 +114,7 @@ fn o9_a_thousand_loads_of_generated_programs_leave_nothing_behind() {
         assert_eq!(RouteSocket::open().unwrap().indexed(index).unwrap().xdp, None);
     });
     assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
-    // The kernel lets go of them behind a grace period.
+    // The kernel frees them after a grace period.
     until("nothing is left", || {
         let left = |of| ids(of).unwrap();
         let there =

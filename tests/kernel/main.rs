@@ -1,15 +1,15 @@
-//! The twin exam with the real kernel as the third judge: for every filter of the catalog that has
-//! a twin, every chain of them that the forms allow, and every target, three say the same of every
-//! packet, in class and in counted reasons: the user implementations, the interpreter, and the
-//! program that the verifier took, run by the kernel. One loop over the catalog, no code for any
-//! filter.
+//! The twin test with the real kernel as the third judge: for every filter with a twin, every chain
+//! that the forms permit, and every target, the user implementations, the interpreter, and the
+//! verified program in the kernel agree on every packet, in class and counted reasons. One loop
+//! over the catalog, without code for single filters.
 //!
-//! Programs for users are loaded as they will be: without CAP_PERFMON. What a test run cannot make
-//! (frames in pieces, tags beside) is examined by the two other judges, in `filter`.
+//! Programs for users are loaded as in production, without CAP_PERFMON. Packets that
+//! BPF_PROG_TEST_RUN cannot produce (fragments, tags in metadata) are tested with the two other
+//! judges, in `filter`.
 //!
-//! A twin may be unsure instead of answering, but not of plain traffic.
+//! A twin may return unsure instead of a class, but not for plain traffic.
 //!
-//! What `bpf` asks ahead has an exam of its own: `socket_filter`.
+//! The socket filters derived from `bpf` have their own test: `socket_filter`.
 #![forbid(unsafe_code)]
 
 #[path = "../../crates/filter/tests/corpus/mod.rs"]
@@ -38,20 +38,21 @@ use filter::testing::twins::{
 use judge::{Kernel, is_refused, without_perfmon};
 use testkit::{Random, need};
 
-const PLACES: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
+const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
-/// Does it for every target, in a thread that has the capabilities with which programs are loaded
-/// there.
+/// Runs `work` for every target, in a thread with the capabilities with which programs for that
+/// target are loaded.
 fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
-    let mut done: Vec<T> = PLACES.map(|place| work(place.into())).into();
-    done.extend(without_perfmon(|| PLACES.map(|place| work(Target::hardened(place)))));
-    // Programs there are never trusted.
+    let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
+    done.extend(without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));
+    // Programs at this hook are never trusted.
     done.push(without_perfmon(|| work(Target::hardened(Hook::Cgroup))));
     done
 }
 
-/// Asks the three judges about every packet; a chain that changes frames does not fit everywhere.
-fn sit<'a>(
+/// Compares the three judges on every packet; returns `None` if the chain edits frames and the
+/// target does not allow it.
+fn compare_judges<'a>(
     chain: &[Examined],
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
@@ -59,7 +60,7 @@ fn sit<'a>(
     let program = fitting(chain, target)?;
     let (mut user, mut interpreter) = (User::new(chain, &program), Interpreter::new(&program));
     let mut kernel = Kernel::load(&program, "chain");
-    // Filters that keep something must all see the same packets.
+    // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
     let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, target.hook));
     let packets = packets.filter(|p| !keeps || !is_refused(target.hook, p.bytes));
@@ -67,21 +68,20 @@ fn sit<'a>(
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }
 
-/// Every chain at every target, of those of three one of twenty, at one of them each. Those of one
-/// filter are given one frame of `steps[0]`, those of two one of `steps[1]`, and so on: the longer
-/// the chain, the more of it others have shown. Each gets other frames.
-fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
+/// Compares every chain for every target; of chains of three filters, one in twenty for one target
+/// each. A chain of `n` filters gets one frame in `steps[n - 1]`, and each chain different ones.
+fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
-        let place = PLACES.iter().position(|place| *place == target.hook);
-        let place = place.unwrap_or(PLACES.len());
-        let target_number = place + if target.hardened { PLACES.len() } else { 0 };
+        let place = HOOKS.iter().position(|place| *place == target.hook);
+        let place = place.unwrap_or(HOOKS.len());
+        let target_number = place + if target.hardened { HOOKS.len() } else { 0 };
         let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
-            chain.len() < 3 || number % (40 * PLACES.len()) == target_number
+            chain.len() < 3 || number % (40 * HOOKS.len()) == target_number
         });
         let tallies = chains.filter_map(|(number, chain)| {
             let step = steps[chain.len() - 1];
             let sample = frames.iter().skip(number % step).step_by(step);
-            let tally = sit(&chain, target, sample.map(|frame| Packet::new(frame)))?;
+            let tally = compare_judges(&chain, target, sample.map(|frame| Packet::new(frame)))?;
             Some((chain, tally))
         });
         tallies.collect::<Vec<_>>()
@@ -89,7 +89,7 @@ fn sit_all(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     sat.into_iter().flatten().collect()
 }
 
-fn sum(tallies: &[(Chain, Tally)]) -> Tally {
+fn sum_tallies(tallies: &[(Chain, Tally)]) -> Tally {
     let add = |sum: Tally, (_, tally): &(Chain, Tally)| Tally {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
@@ -100,51 +100,51 @@ fn sum(tallies: &[(Chain, Tally)]) -> Tally {
 }
 
 #[test]
-fn v4_every_chain_answers_as_its_filters_do() {
+fn v4_every_chain_matches_its_filters() {
     let Some(()) = need::bpf() else { return };
-    let total = sum(&sit_all(&borders(), &[1, 7, 37]));
+    let total = sum_tallies(&compare_all_chains(&borders(), &[1, 7, 37]));
     println!("{} chains: {total:?}", chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
 }
 
 #[test]
-fn every_twin_answers_frames_cut_at_every_length() {
+fn every_twin_handles_frames_cut_at_every_length() {
     let Some(()) = need::bpf() else { return };
     let (borders, chains) = (borders(), chains(1));
     let tallies = at_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
             let cuts = frames.flat_map(|frame| exam::cuts(frame)).map(Packet::new);
-            Some((chain.clone(), sit(chain, target, cuts)?))
+            Some((chain.clone(), compare_judges(chain, target, cuts)?))
         });
         each.collect::<Vec<_>>()
     });
-    let total = sum(&tallies.concat());
+    let total = sum_tallies(&tallies.concat());
     println!("{total:?}");
     assert!(total.answered > 10_000, "{total:?}");
 }
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    are_sure(corpus::plain);
+    assert_twins_are_sure(corpus::plain);
 }
 
 #[test]
-fn corpus_twins_are_sure_of_what_others_captured() {
+fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus().is_some() {
-        are_sure(corpus::outside);
+        assert_twins_are_sure(corpus::outside);
     }
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn are_sure(captured: corpus::Captured) {
+fn assert_twins_are_sure(captured: corpus::Captured) {
     let Some(()) = need::bpf() else { return };
     let mut captured = ethernet(captured(2));
     captured.retain(|frame| frame.len() < 2000);
-    let tallies = sit_all(&captured, &[2, 7]);
-    println!("{} frames: {:?}", captured.len(), sum(&tallies));
+    let tallies = compare_all_chains(&captured, &[2, 7]);
+    println!("{} frames: {:?}", captured.len(), sum_tallies(&tallies));
     for (chain, tally) in &tallies {
-        // Among others' captures are some of senders whose card filled checksums in.
+        // Some external captures contain frames whose checksums the sender's card filled in.
         let most = if changes(chain) { 5 } else { 10 };
         let sure = tally.unsure * most <= tally.packets;
         assert!(sure, "`{}` is unsure: {tally:?}", request(chain));
@@ -152,21 +152,21 @@ fn are_sure(captured: corpus::Captured) {
 }
 
 #[test]
-fn every_twin_answers_what_is_made_here_and_noise() {
+fn every_twin_handles_generated_frames_and_noise() {
     let Some(()) = need::bpf() else { return };
     let mut random = Random::replayable();
     let traffic = testkit::traffic(random.next(), 20).frames;
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
-    // Of a right checksum that looks empty XDP must be unsure.
+    // At XDP a valid checksum may look unfilled, so the twin must be unsure.
     let made: Vec<Vec<u8>> = made.filter(|frame| !looks_unfilled(frame)).collect();
-    let tallies = sit_all(&made, &[2, 13]);
-    let plain = sum(&tallies);
+    let tallies = compare_all_chains(&made, &[2, 13]);
+    let plain = sum_tallies(&tallies);
     let unsure = tallies.iter().filter(|(_, tally)| tally.unsure > 0);
     let unsure: Vec<_> = unsure.map(|(chain, tally)| (request(chain), tally)).collect();
     let mut noise = ethernet(corpus::noise(&corpus::shapes(), 2_000));
     noise.extend(ethernet(corpus::noise(&frames, 1_000)));
-    let noisy = sum(&sit_all(&noise, &[2, 13]));
+    let noisy = sum_tallies(&compare_all_chains(&noise, &[2, 13]));
     println!("{} frames made: {plain:?}; {} of noise: {noisy:?}", made.len(), noise.len());
     assert!(plain.answered > 1_000 && unsure.is_empty(), "{plain:?}: {unsure:?}");
     assert!(noisy.answered > 1_000 && noisy.unsure < noisy.packets, "{noisy:?}");
@@ -176,19 +176,20 @@ fn ethernet_frame(bytes: &[u8]) -> Frame {
     Frame::of(filter::testing::ETHERNET, bytes)
 }
 
-/// Lines of more than forty filters: several programs, of which one calls the next.
+/// Chains of more than forty filters are compiled to several programs connected by tail calls.
 #[test]
-fn i6_long_lines_answer_as_their_filters_do() {
+fn i6_long_chains_match_their_filters() {
     let Some(()) = need::bpf() else { return };
     let borders = borders();
     let mut total = 0;
-    for place in PLACES {
+    for place in HOOKS {
         for chain in long_chains() {
             let Some(program) = fitting(&chain, place) else { continue };
             let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");
             let packets = borders.iter().map(|frame| Packet::new(frame));
-            total += sit(&chain, place.into(), packets).map_or(0, |tally| tally.answered);
+            total +=
+                compare_judges(&chain, place.into(), packets).map_or(0, |tally| tally.answered);
         }
     }
     assert!(total > 1_000, "{total} answered");

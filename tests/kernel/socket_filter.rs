@@ -1,10 +1,10 @@
-//! PacketSocket filters with the real kernel as judge: what `bpf` asks ahead lets as many frames
-//! into a packet socket as `bpf` accepts behind it.
+//! Packet socket filters with the real kernel as judge: the socket filter derived from `bpf` passes
+//! exactly the frames that `bpf` accepts.
 //!
-//! One socket for each expression and end of a cable, all of them there while the same frames pass
-//! once. At the end that sends, tags are in the frames; at the end that receives, the kernel has
-//! taken the outermost out. A socket that asks nothing counts too. It was there first, so the
-//! kernel serves it last: what it has counted, all others have been asked about.
+//! One socket per expression is open at each end of a veth pair while the same frames pass once. At
+//! the sending end VLAN tags are inline; at the receiving end the kernel has removed the outermost.
+//! A socket without a filter shows when all frames have been counted: it was opened first, so the
+//! kernel serves it last.
 
 use crate::corpus::borders::{borders, ethernet};
 use crate::corpus::captured;
@@ -54,29 +54,30 @@ const EXPRESSIONS: &[&str] = &[
     "ether multicast",
 ];
 
-/// A list with jumps that are too far for one instruction.
-fn long() -> String {
+/// Returns a filter expression whose jump offsets exceed the 8-bit fields of classic BPF.
+fn expression_with_long_jumps() -> String {
     let hosts: Vec<String> = (0..60).map(|n| format!("host 192.0.2.{n}")).collect();
     format!("{} or tcp port 80", hosts.join(" or "))
 }
 
-/// A socket that nobody reads: it counts what it was given, whether it had room or not.
-const SMALL: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+/// A ring of minimum size for sockets that are not read: the kernel counts frames whether or not
+/// they fit.
+const SMALL_RING: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 
 fn index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
     space.run("cat", &file).trim().parse().expect("a number")
 }
 
-/// A socket on this device, behind this filter.
-fn behind(filter: &ClassicProgram, space: &Namespace, device: &str) -> PacketRing {
+/// Opens a packet socket with the given filter on a device.
+fn open_with_filter(filter: &ClassicProgram, space: &Namespace, device: &str) -> PacketRing {
     let instructions: Vec<Instruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
     let socket = space.enter(PacketSocket::open).expect("a packet socket");
     if let Err(error) = socket.attach(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
-    let ring = socket.ring(SMALL).expect("a small ring");
+    let ring = socket.ring(SMALL_RING).expect("a small ring");
     ring.bind(index(space, device)).expect("the device is there");
     ring
 }
@@ -93,21 +94,21 @@ fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     }
 }
 
-/// The frame with tags in front of its type, as a network would put them there.
+/// Returns the frame with the given VLAN tags inline.
 fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let bytes =
         |(protocol, control): &(u16, u16)| [protocol.to_be_bytes(), control.to_be_bytes()].concat();
     [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
 }
 
-/// Frames that a cable takes: captured ones, made ones, ones at the borders of headers, and each
-/// with tags.
+/// Returns frames that a veth pair carries: captured and generated ones, some truncated at headers,
+/// each also with VLAN tags.
 fn frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet(captured(1));
     plain.extend(testkit::traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame));
     plain.extend(borders());
-    // The kernel drops a tagged frame of which it cannot find the type.
+    // The kernel drops a tagged frame without a type.
     plain.retain(|frame| (24..1400).contains(&frame.len()));
     random.shuffle(&mut plain);
     plain.truncate(500);
@@ -126,20 +127,25 @@ fn frames() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn h9_the_kernel_lets_in_what_bpf_accepts() {
+fn h9_socket_filter_passes_what_bpf_accepts() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let ends = [
         (&pair.client, CLIENT_DEVICE, Direction::Sent, Direction::Received),
         (&pair.server, SERVER_DEVICE, Direction::Received, Direction::Sent),
     ];
     let filter = |way, asked| bpf::socket_filter(way, asked).0;
-    let all = ends.map(|(space, device, way, _)| behind(&filter(way, None), space, device));
-    let none = ends.map(|(space, device, _, other)| behind(&filter(other, None), space, device));
-    let texts: Vec<String> = EXPRESSIONS.iter().map(ToString::to_string).chain([long()]).collect();
+    let all =
+        ends.map(|(space, device, way, _)| open_with_filter(&filter(way, None), space, device));
+    let none =
+        ends.map(|(space, device, _, other)| open_with_filter(&filter(other, None), space, device));
+    let texts: Vec<String> =
+        EXPRESSIONS.iter().map(ToString::to_string).chain([expression_with_long_jumps()]).collect();
     let asked: Vec<Arguments> =
         texts.iter().map(|text| arguments(&BPF, &[text]).expect("an expression")).collect();
     let sockets = |asked| {
-        ends.map(|(space, device, way, _)| behind(&filter(way, Some(asked)), space, device))
+        ends.map(|(space, device, way, _)| {
+            open_with_filter(&filter(way, Some(asked)), space, device)
+        })
     };
     let sockets: Vec<[PacketRing; 2]> = asked.iter().map(sockets).collect();
     let frames = frames();
@@ -148,7 +154,7 @@ fn h9_the_kernel_lets_in_what_bpf_accepts() {
         until("all frames have passed", || count(ring) == frames.len() as u64);
     }
     assert_eq!(none.each_ref().map(count), [0, 0], "the other way round");
-    let mut told = String::new();
+    let mut report = String::new();
     let (mut some, mut wrong) = (0, 0);
     for ((text, asked), rings) in texts.iter().zip(&asked).zip(&sockets) {
         let program = bpf::program(asked, wire::LinkType::ETHERNET.0).expect("a program");
@@ -158,19 +164,20 @@ fn h9_the_kernel_lets_in_what_bpf_accepts() {
         let found = rings.each_ref().map(count);
         some += u32::from(wanted > 0 && wanted < frames.len() as u64);
         wrong += u32::from(found != [wanted, wanted]);
-        let _ = writeln!(told, "{text:?}: {wanted} of {}, the kernel {found:?}", frames.len());
+        let _ = writeln!(report, "{text:?}: {wanted} of {}, the kernel {found:?}", frames.len());
     }
-    print!("{told}");
-    assert_eq!(wrong, 0, "sent and received:\n{told}");
-    assert!(some * 10 > 8 * texts.len() as u32, "most accept some and refuse others:\n{told}");
+    print!("{report}");
+    assert_eq!(wrong, 0, "sent and received:\n{report}");
+    assert!(some * 10 > 8 * texts.len() as u32, "most accept some and refuse others:\n{report}");
 }
 
 #[test]
-fn loopback_shows_each_frame_once() {
+fn loopback_frames_are_observed_once() {
     let Some(space) = Namespace::new() else { return };
     let udp = arguments(&BPF, &["udp"]).expect("an expression");
     let rings = [Direction::Received, Direction::Sent, Direction::Both].map(|way| {
-        [None, Some(&udp)].map(|asked| behind(&bpf::socket_filter(way, asked).0, &space, "lo"))
+        [None, Some(&udp)]
+            .map(|asked| open_with_filter(&bpf::socket_filter(way, asked).0, &space, "lo"))
     });
     let udp = Frame::ethernet().ipv4("127.0.0.1", "127.0.0.1").udp(1, 2, b"to myself");
     let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
@@ -182,9 +189,9 @@ fn loopback_shows_each_frame_once() {
     until("and once again", || found() == [[80, 40]; 3]);
 }
 
-/// A device without Ethernet headers, and who makes its packets: each line in hex is one that it
-/// receives. It goes away with whoever holds it.
-const TUNNEL: &str = "
+/// A script that holds a device without Ethernet headers and sends packets from it, one per line of
+/// hex. The device disappears with the process.
+const TUNNEL_SCRIPT: &str = "
 import fcntl, os, struct, sys
 tunnel = os.open('/dev/net/tun', os.O_RDWR)
 fcntl.ioctl(tunnel, 0x400454ca, struct.pack('16sH22x', b'over0', 0x1001))
@@ -194,23 +201,23 @@ for line in sys.stdin:
 ";
 
 #[test]
-fn devices_without_ethernet_header_have_their_own_program() {
+fn raw_ip_devices_have_their_own_program() {
     let Some(space) = Namespace::new() else { return };
     let Some(python) = need::command("python3") else { return };
     let Some(_) = need::file("/dev/net/tun") else { return };
     let mut command = space.command(python);
-    let command = command.args(["-c", TUNNEL]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let command = command.args(["-c", TUNNEL_SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut holder = command.spawn().expect("python runs");
     let mut there = String::new();
-    let told = holder.stdout.take().expect("it is ours");
-    BufReader::new(told).read_line(&mut there).expect("it says something");
+    let stdout = holder.stdout.take().expect("it is ours");
+    BufReader::new(stdout).read_line(&mut there).expect("it says something");
     assert_eq!(there, "there\n");
     space.ip("link set dev over0 up addrgenmode none");
     let asked = |text| arguments(&BPF, &[text]).expect("an expression");
     let [udp, ethernet] = [asked("udp port 53"), asked("ether host 1:2:3:4:5:6")];
     let rings = [Direction::Sent, Direction::Received].map(|way| {
         [None, Some(&udp), Some(&ethernet)]
-            .map(|asked| behind(&bpf::socket_filter(way, asked).0, &space, "over0"))
+            .map(|asked| open_with_filter(&bpf::socket_filter(way, asked).0, &space, "over0"))
     });
     let packet = |port| Frame::raw().ipv4("10.1.0.1", "10.1.0.2").udp(9, port, b"");
     let packets: Vec<Vec<u8>> = [53, 54, 55, 53].map(packet).into();

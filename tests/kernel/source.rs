@@ -1,5 +1,5 @@
-//! The verifier's own log speaks of the request: a program with one slip is refused, and its log
-//! names the filter in whose code the slip stands.
+//! The verifier's log refers to the request: a program with one mutation is rejected, and its log
+//! names the filter that contains the mutation.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,16 +7,14 @@ use super::judge::kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, program};
-use sys::bpf::{
-    BtfBuilder, FunctionInfo, LineInfo, Linkage, Load, Map, Program as Loaded, SourceInfo,
-};
+use sys::bpf::{BtfBuilder, FunctionInfo, LineInfo, Load, Map, Program as Loaded, SourceInfo};
 use testkit::need;
 
-/// Loads a program with its lines; answers the verifier's log if it refuses.
+/// Loads a program with its source lines; returns the verifier's log if the program is rejected.
 fn load(program: &Program) -> Result<Loaded, String> {
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
-    let main = types.function("request", int, &[("ctx", int)], Linkage::Global);
+    let main = types.function("request", int, &[("ctx", int)]);
     let file = types.text("request");
     let lines: Vec<LineInfo> = program
         .lines()
@@ -37,13 +35,13 @@ fn load(program: &Program) -> Result<Loaded, String> {
 }
 
 #[test]
-fn the_verifier_names_the_filter_whose_code_it_refuses() {
+fn verifier_log_names_the_refused_filter() {
     let Some(()) = need::bpf() else { return };
     let chains = chains(2).into_iter();
     let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
-        // Not every word may stand behind every other.
+        // Not every filter may follow every other.
         let Ok(program) = program(&chain, Hook::Xdp) else { continue };
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
@@ -51,9 +49,9 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
         let code = program.relocate(&descriptors).unwrap();
         let mut program = Program { code, ..program };
         load(&program).unwrap_or_else(|log| panic!("{log}"));
-        let at = first_of(&program, 1);
+        let at = first_instruction(&program, 1);
         let text = format!("; {} @", program.filter_at(at).unwrap().filter);
-        // Some begin with an instruction of two slots.
+        // Some begin with a two-slot instruction.
         let slots = 1 + usize::from(program.code[at].is_load64());
         program.code[at..at + slots].fill(Insn::mov(R0, R9));
         let log = load(&program).expect_err("r9 holds nothing");
@@ -63,8 +61,8 @@ fn the_verifier_names_the_filter_whose_code_it_refuses() {
     assert!(tried >= 3, "only {tried} chains were tried");
 }
 
-/// The first slot of this word's code.
-fn first_of(program: &Program, word: usize) -> usize {
+/// Returns the index of the first instruction of a filter's code.
+fn first_instruction(program: &Program, word: usize) -> usize {
     let line = program.source.iter().find(|line| line.filter == Some(word));
     line.expect("each word has code").from
 }

@@ -1,5 +1,5 @@
-//! Filters that know the numbers of what they see, let go and lose, and say so in their report; and
-//! what a test asks an outcome.
+//! Test filters that read the numbers of their blocks, pass or drop them, and report them; and
+//! queries on an outcome.
 
 use engine::run::Outcome;
 use filter::prelude::*;
@@ -7,16 +7,16 @@ use runtime::ledger::DropReason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// All of them.
+/// All test filters.
 pub(crate) const PROBES: &[&Description] = &[&WATCH, &THIRD, &EVEN, &FEW, &HOARD, &BREAKS];
 
-/// The number of a generated frame.
+/// Returns the number of a generated frame.
 fn number(block: &Block<'_>) -> u64 {
     let bytes = block.frame.get(42..50).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// The count of each number.
+/// The numbers that a filter saw, each with its count.
 #[derive(Default)]
 struct Numbers(BTreeMap<u64, u64>);
 
@@ -26,14 +26,14 @@ impl Numbers {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(self.0.iter().map(|(n, times)| (n.to_string(), *times)).collect())
+        Report::of_rows(self.0.iter().map(|(n, times)| (n.to_string(), *times)))
     }
 }
 
-/// The common part of every probe.
+/// The common fields of every probe's description.
 const PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
-/// Lets everything go; reports what it saw.
+/// Passes all blocks, and reports their numbers.
 const WATCH: Description =
     Description { name: "watch", user: Some(|_| Ok(Filter::lanes(Watch::default()))), ..PROBE };
 
@@ -50,10 +50,10 @@ impl Lanes for Watch {
     }
 }
 
-/// Drops every third block; reports which.
+/// Drops every third block, and reports its number.
 const THIRD: Description = Description {
     name: "third",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     reasons: &["third"],
     user: Some(|_| Ok(Filter::lanes(Third::default()))),
     ..PROBE
@@ -79,10 +79,10 @@ impl Lanes for Third {
     }
 }
 
-/// Answers even numbers; reports the odd ones, which a plain pipe leaves behind.
+/// Classifies even numbers, and reports the odd ones, which a plain pipe does not select.
 const EVEN: Description = Description {
     name: "even",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     classes: Classes::YesNo,
     reasons: &["odd"],
     user: Some(|_| Ok(Filter::classify(Even::default()))),
@@ -94,7 +94,7 @@ const ODD: Reason = EVEN.reason("odd");
 struct Even(Numbers);
 
 impl Classify for Even {
-    fn classify(&mut self, block: &mut Block<'_>, cx: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let number = number(block);
         if number.is_multiple_of(2) {
             return Class::YES;
@@ -108,7 +108,7 @@ impl Classify for Even {
     }
 }
 
-/// Holds all that it may hold, which is little, until the end; reports what was evicted.
+/// Holds blocks, up to a small limit, until the end; reports the evicted ones.
 const FEW: Description = Description {
     name: "few",
     state: HOARD.state.held(100),
@@ -116,10 +116,10 @@ const FEW: Description = Description {
     ..HOARD
 };
 
-/// Holds everything until the end.
+/// Holds all blocks until the end.
 const HOARD: Description = Description {
     name: "hoard",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     state: StateFacts::pinned("a list of its own").held(100_000),
     user: Some(|_| Ok(Filter::stream(Held::default()))),
     ..PROBE
@@ -149,13 +149,13 @@ impl Stream for Held {
     }
 }
 
-/// The number at which [`BREAKS`] breaks.
-pub(crate) const BREAKS_AT: u64 = 5000;
+/// The number at which the probe `breaks` panics.
+pub(crate) const PANICS_AT: u64 = 5000;
 
-/// Has a bug.
+/// Panics at block [`PANICS_AT`].
 const BREAKS: Description = Description {
     name: "breaks",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     user: Some(|_| Ok(Filter::classify(Breaks))),
     ..Description::EMPTY
 };
@@ -163,14 +163,14 @@ const BREAKS: Description = Description {
 struct Breaks;
 
 impl Classify for Breaks {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
-        assert!(number(block) != BREAKS_AT, "a bug on purpose");
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
+        assert!(number(block) != PANICS_AT, "a bug on purpose");
         Class::YES
     }
 }
 
-/// Returns the report of a probe: each number, and its count; empty if there is none.
-pub(crate) fn told(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
+/// Returns the report of a probe as counts by number; empty without such a report.
+pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut told = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
         for (number, times) in &reported.report.rows {
@@ -180,7 +180,7 @@ pub(crate) fn told(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     told
 }
 
-/// The numbers in a capture, in order.
+/// Returns the numbers of the frames in a capture, in order.
 pub(crate) fn arrived(capture: &Path) -> Vec<u64> {
     let bytes = std::fs::read(capture).expect("what the sink wrote");
     let frames = wire::capture::packets(&bytes).map_while(Result::ok);
@@ -188,14 +188,14 @@ pub(crate) fn arrived(capture: &Path) -> Vec<u64> {
     frames.map(|(_, frame)| number(frame)).collect()
 }
 
-/// Returns the blocks of all sources.
-pub(crate) fn given(outcome: &Outcome) -> u64 {
+/// Returns the number of blocks from all sources.
+pub(crate) fn blocks_sent(outcome: &Outcome) -> u64 {
     outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
 }
 
-/// Returns the missing blocks of the ledger, if no block was copied: lost on edges and in filters,
-/// selected by no arc, or beyond the number asked for.
-pub(crate) fn missing(outcome: &Outcome) -> u64 {
+/// Returns the number of blocks that the ledger of a request without branches reports missing: lost
+/// on edges and in filters, selected by no arc, or beyond the block limit.
+pub(crate) fn blocks_missing(outcome: &Outcome) -> u64 {
     let nodes = &outcome.ledger.filters;
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
     let beyond = nodes.iter().flat_map(|node| &node.dropped);
@@ -203,13 +203,13 @@ pub(crate) fn missing(outcome: &Outcome) -> u64 {
     outcome.ledger.lost() + unselected + beyond.map(|(_, amount)| amount.blocks).sum::<u64>()
 }
 
-/// Returns the blocks that edges dropped for this reason.
-pub(crate) fn edges_dropped(outcome: &Outcome, reason: &str) -> u64 {
+/// Returns the number of blocks that edges dropped for this reason.
+pub(crate) fn dropped_on_edges(outcome: &Outcome, reason: &str) -> u64 {
     let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
     dropped.filter(|(why, _)| why.text() == reason).map(|(_, amount)| amount.blocks).sum()
 }
 
-/// Asserts that these numbers are different ones, and answers them as a set.
+/// Asserts that the numbers are distinct, and returns them as a set.
 pub(crate) fn distinct(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let numbers: Vec<u64> = numbers.into_iter().collect();
     let set: BTreeSet<u64> = numbers.iter().copied().collect();

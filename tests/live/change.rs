@@ -1,14 +1,14 @@
-//! A path whose beginning runs in the kernel is changed behind it: the programs stay, and every
-//! frame that they hand over reaches exactly one of the old graph and the new one, in order.
+//! Changes of a path whose beginning runs in the kernel: the programs stay, and every delivered
+//! frame passes through exactly one of the old and the new graph, in order.
 
-use crate::numbers::{SHORT, number, numbered};
+use crate::numbers::{FRAME_LENGTH, kernel_objects, number};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
-use crate::shared::{chain, silent};
+use crate::shared_program::{chain, silent};
 use engine::build::{Settings, build};
-use engine::catalogue::House;
-use engine::change::{Switched, change};
+use engine::change::{SwitchReport, change};
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
@@ -16,36 +16,36 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE};
 
-/// Frames sent between two changes.
+/// Number of frames sent between two changes.
 const FRAMES: u64 = 200;
-/// Longer than any machine takes to do what it is asked.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Timeout of one operation, longer than any machine needs.
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn set(live: &Live, words: &str) -> Switched {
+pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
-    let switched = change(live, &edit, &engine::machine::look(), LONG);
+    let switched = change(live, &edit, &engine::machine::look(), OPERATION_TIMEOUT);
     let switched = switched.unwrap_or_else(|why| panic!("{words:?}: {why}"));
-    let Switched { lost, duplicated, reordered, .. } = switched;
+    let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words:?}: {switched}");
     switched
 }
 
 #[test]
-fn v3_filters_behind_the_kernel_change_while_frames_come() {
+fn v3_filters_after_the_kernel_change_under_traffic() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@thread0 | pcap '{}'", file.display());
-    let (graph, mistakes) = pipeline::read(&text, &House);
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
-        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
-    live.says(&text);
+    live.set_text(&text);
     let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
     let programs = chain(&pair);
     let edits = [
@@ -59,11 +59,11 @@ fn v3_filters_behind_the_kernel_change_while_frames_come() {
     ];
     let mut sent = 0;
     for words in edits {
-        send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+        send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
         sent += FRAMES;
         set(&live, words);
     }
-    send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+    send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
     sent += FRAMES;
     assert_eq!(chain(&pair), programs, "the program is the same");
     live.stop();
@@ -75,14 +75,15 @@ fn v3_filters_behind_the_kernel_change_while_frames_come() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// A change of the kernel's part swaps programs, and every frame meets exactly one of both.
+/// A change of the filters in the kernel replaces programs; every frame runs through exactly one of
+/// them.
 #[test]
 fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | udp | dport |9 pcap '{}'", file.display());
-    let line = Line::start(&pair, &text);
+    let line = LiveRequest::start(&pair, &text);
     let edits = [
         ("move dport process", 1),
         ("move udp process", 0),
@@ -96,14 +97,14 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     ];
     let mut sent = 0;
     for (words, inside) in edits {
-        send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+        send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
         sent += FRAMES;
         let switched = set(&line.live, words);
         eprintln!("{words}: {switched}");
-        assert_eq!(line.in_kernel().len(), inside, "{words}: {:?}", line.in_kernel());
+        assert_eq!(line.kernel_filters().len(), inside, "{words}: {:?}", line.kernel_filters());
         assert_eq!(chain(&pair).len(), 1, "{words}");
     }
-    send_all(&pair, &numbered(sent..sent + FRAMES, SHORT));
+    send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
     sent += FRAMES;
     let outcome = line.stop();
     assert!(chain(&pair).is_empty(), "nothing stays");
@@ -112,38 +113,64 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// A line that runs.
-pub(crate) struct Line {
+/// The twin gets another value by a successor, which continues its count.
+#[test]
+fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
+    let Some(pair) = silent() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("all.pcap");
+    let text = format!("rx@kernel {SERVER_DEVICE} | sample@kernel 3 | pcap '{}'", file.display());
+    let line = LiveRequest::start(&pair, &text);
+    let mut wanted = Vec::new();
+    for (round, every) in [3, 7, 2].into_iter().enumerate() {
+        if round > 0 {
+            let switched = set(&line.live, &format!("arg sample every={every}"));
+            assert!(switched.text.contains(&format!("| sample@kernel {every} |")));
+        }
+        assert_eq!(line.kernel_filters(), ["sample"]);
+        let from = round as u64 * FRAMES;
+        send_all(&pair, &kernel_objects(from..from + FRAMES, FRAME_LENGTH));
+        wanted.extend((from..from + FRAMES).filter(|number| number.is_multiple_of(every)));
+    }
+    line.stop();
+    assert!(chain(&pair).is_empty(), "nothing stays");
+    let frames = frames_of(&std::fs::read(file).expect("a capture"));
+    assert!(frames.iter().map(|frame| number(frame)).eq(wanted));
+}
+
+/// A running request.
+pub(crate) struct LiveRequest {
     pub(crate) live: Live,
     thread: JoinHandle<Outcome>,
 }
 
-impl Line {
+impl LiveRequest {
     pub(crate) fn start(pair: &Pair, text: &str) -> Self {
-        let (graph, mistakes) = pipeline::read(text, &House);
+        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let paths = pair.server.enter(|| {
-            let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+            let plan =
+                plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
             assert!(!plan.programs.is_empty(), "it begins in the kernel");
             build(&plan, Settings::default()).expect("spaces")
         });
         let live = paths[0].live();
-        live.says(text);
+        live.set_text(text);
         let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
         Self { live, thread }
     }
 
-    /// The filters that run in the kernel.
-    pub(crate) fn in_kernel(&self) -> Vec<String> {
+    /// Returns the filters that run in the kernel.
+    pub(crate) fn kernel_filters(&self) -> Vec<String> {
         let plan = self.live.plan().expect("a plan");
         let steps = plan.programs.iter().flat_map(|program| &program.steps);
         let nodes = steps.flat_map(|step| &step.nodes);
         nodes.map(|id| plan.graph.node(*id).name().to_owned()).collect()
     }
 
-    /// Returns the blocks that the threads have received so far.
-    pub(crate) fn given(&self) -> u64 {
-        let ledger = self.live.counters(LONG).ledger;
+    /// Returns the number of blocks that the threads have received so far.
+    pub(crate) fn blocks_received(&self) -> u64 {
+        let ledger = self.live.counters(OPERATION_TIMEOUT).ledger;
         ledger.filters.iter().map(|node| node.taken.blocks).sum()
     }
 

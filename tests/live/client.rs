@@ -1,9 +1,9 @@
-//! A client of a web server: so many requests, each with a path of its own, half of them on
-//! persistent connections and half on a connection each.
+//! A client of a web server: many requests, each for its own path, half of them on one persistent
+//! connection and half on a connection each.
 //!
-//! A server that logs whole seconds reads the clock when it wakes up, and an observer when a packet
-//! passes: at a change of second they differ, and nobody else can know. So nothing is under way at
-//! one. What was under way all the same, because the machine was busy, is told.
+//! nginx logs the time of its last wake-up in whole seconds; an observer logs the time at which a
+//! packet passes. Around a change of second the two may differ, so no exchange is started near one,
+//! and exchanges that cross one on a busy machine are reported.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,29 +14,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::Random;
 use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, until};
 
-/// Connections open at one time.
+/// Number of concurrent connections.
 const CONNECTIONS: usize = 8;
-/// The most requests begun per second: an observer built without optimization has to keep up.
-const RATE: u32 = 4_000;
-/// The part of a second in which requests begin, in ms.
-const QUIET: Range<u32> = 30..950;
+/// Maximum requests per second, low enough for an unoptimized observer.
+const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
+/// The range within each second in which requests start, in ms.
+const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// A request and its response.
+/// The paths that the client requested.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    /// The paths whose exchange was under way when the second changed.
+pub(crate) struct SentRequests {
+    /// Paths of the exchanges that crossed a change of second.
     pub(crate) at_a_change: Vec<String>,
 }
 
-/// Asks for `count` things.
-pub(crate) fn ask(space: &Namespace, count: usize) -> Asked {
+/// Sends `count` requests, distributed over the connections.
+pub(crate) fn ask(space: &Namespace, count: usize) -> SentRequests {
     let begin = Instant::now();
     let next = AtomicUsize::new(0);
-    let asked = Mutex::new(Asked::default());
+    let asked = Mutex::new(SentRequests::default());
     let work = &|seed| {
-        let mut client = Client { random: Random::new(seed), asked: Asked::default(), begin };
+        let mut client =
+            Client { random: Random::new(seed), asked: SentRequests::default(), begin };
         loop {
-            // A persistent connection, and then as many that carry one request each.
+            // A persistent connection, and then as many requests on their own connections.
             let many = 2 * (1 + client.random.within(0..20));
             let first = next.fetch_add(many, Ordering::Relaxed);
             let numbers = first..(first + many).min(count);
@@ -59,12 +60,12 @@ pub(crate) fn ask(space: &Namespace, count: usize) -> Asked {
 
 struct Client {
     random: Random,
-    asked: Asked,
+    asked: SentRequests,
     begin: Instant,
 }
 
 impl Client {
-    /// The first half of these on one connection, the other half on a connection each.
+    /// Sends the first half of the requests on one connection, the others on a connection each.
     fn ask(&mut self, numbers: Range<usize>) {
         let middle = numbers.start + numbers.len() / 2;
         let server = *self.random.pick(&[SERVER, SERVER6]);
@@ -72,7 +73,7 @@ impl Client {
         for number in numbers {
             let close = number >= middle;
             let request = Request::new(&mut self.random, number, close);
-            let begin = self.turn(number);
+            let begin = self.wait_for_turn(number);
             let mut connection = match persistent.take() {
                 Some(connection) if !close => connection,
                 _ => connect(server),
@@ -81,20 +82,20 @@ impl Client {
             if !close {
                 persistent = Some(connection);
             }
-            if clock().as_secs() != begin.as_secs() {
+            if wall_clock().as_secs() != begin.as_secs() {
                 self.asked.at_a_change.push(request.path);
             }
         }
     }
 
-    /// Waits until it is this request's turn and the clock is not near a change of second; answers
-    /// what the clock says.
-    fn turn(&self, number: usize) -> Duration {
-        let due = Duration::from_secs(number as u64) / RATE;
-        let mut now = clock();
+    /// Waits until the request is due and the clock is not near a change of second; returns the
+    /// wall-clock time.
+    fn wait_for_turn(&self, number: usize) -> Duration {
+        let due = Duration::from_secs(number as u64) / REQUESTS_PER_SECOND_MAX;
+        let mut now = wall_clock();
         until("the turn has come", || {
-            now = clock();
-            self.begin.elapsed() >= due && QUIET.contains(&now.subsec_millis())
+            now = wall_clock();
+            self.begin.elapsed() >= due && START_WINDOW_MS.contains(&now.subsec_millis())
         });
         now
     }
@@ -107,11 +108,11 @@ fn connect(server: &str) -> TcpStream {
     connection
 }
 
-fn clock() -> Duration {
+fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970")
 }
 
-/// A request.
+/// An HTTP request.
 struct Request {
     path: String,
     bytes: Vec<u8>,
@@ -119,8 +120,8 @@ struct Request {
     close: bool,
 }
 
-/// User agents that a log must escape, among others.
-const AGENTS: &[&[u8]] = &[
+/// User agents, some of which a log must escape.
+const USER_AGENTS: &[&[u8]] = &[
     b"curl/8.5.0",
     b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
     b"says \"hello\" and \\",
@@ -137,7 +138,7 @@ impl Request {
         let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: server\r\n").into_bytes();
         if !random.one_in(5) {
             bytes.extend(b"User-Agent: ");
-            bytes.extend(*random.pick(AGENTS));
+            bytes.extend(*random.pick(USER_AGENTS));
             bytes.extend(b"\r\n");
         }
         if random.one_in(2) {
@@ -150,7 +151,7 @@ impl Request {
         Self { path, bytes, method, close }
     }
 
-    /// Sends it, and reads the response to its end.
+    /// Sends the request, and reads the whole response.
     fn exchange(&self, connection: &mut TcpStream) {
         connection.write_all(&self.bytes).expect("the server reads");
         let mut told = Vec::new();
@@ -167,7 +168,8 @@ impl Request {
         assert_eq!(missing, 0, "{}: {}", self.path, String::from_utf8_lossy(&told));
     }
 
-    /// Returns the length of the response with this beginning, once its head is complete.
+    /// Returns the length of the response that begins with `told`, or `None` until its head is
+    /// complete.
     fn length(&self, told: &[u8]) -> Option<usize> {
         let head = told.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
         let text = String::from_utf8_lossy(&told[..head]);

@@ -1,6 +1,6 @@
 //! Changes of devices and namespaces under an observer.
 
-use crate::numbers::{SHORT, numbered, numbers};
+use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
 use crate::observer::{Observer, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
@@ -11,24 +11,25 @@ use testkit::net::{
 };
 use testkit::{Frame, need};
 
-fn short(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
-    numbered(range, SHORT)
+fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    kernel_objects(range, FRAME_LENGTH)
 }
 
-/// A cable over which nobody but the test sends.
+/// Returns a veth pair that carries only the test's traffic, or `None` without the required
+/// privileges.
 fn silent() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
 #[test]
-fn a_device_that_vanishes_ends_the_run_with_what_was_captured() {
+fn vanished_device_ends_the_run_with_captured_frames() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    let frames = short(0..1000);
+    let frames = short_frames(0..1000);
     send(&pair.client, CLIENT_DEVICE, &frames);
     observer.until_written("seen.pcap", capture_length(&frames));
-    send(&pair.client, CLIENT_DEVICE, &short(1000..1010));
+    send(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -38,8 +39,8 @@ fn a_device_that_vanishes_ends_the_run_with_what_was_captured() {
 }
 
 #[test]
-fn a_vanished_device_is_reported_with_all_its_frames() {
-    // The same frames, where the program in the kernel counts them all, and where a socket's
+fn vanished_device_is_reported_with_all_its_frames() {
+    // The same frames, both where the program in the kernel counts all of them and where a socket's
     // filter does not.
     let came = "the interface was removed after 10 frames;";
     let passed = "the interface was removed after 1 frame that passed the kernel's filter;";
@@ -66,26 +67,26 @@ fn a_vanished_device_is_reported_with_all_its_frames() {
 }
 
 #[test]
-fn a_device_that_is_renamed_goes_on_under_its_new_name() {
+fn renamed_device_continues_under_its_new_name() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    send(&pair.client, CLIENT_DEVICE, &short(0..10));
+    send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
-    send(&pair.client, CLIENT_DEVICE, &short(10..20));
-    observer.until_written("seen.pcap", capture_length(&short(0..20)));
+    send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
+    observer.until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
     assert!(format!("{}{}", ran.err, ran.ledger).contains("other0"), "{}{}", ran.err, ran.ledger);
 }
 
 #[test]
-fn a_device_that_goes_down_and_comes_back_goes_on() {
+fn device_that_goes_down_and_up_continues() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
-    send(&pair.client, CLIENT_DEVICE, &short(0..10));
+    send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     until("it sees nothing", || packet_sockets(&pair.server).is_empty());
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
@@ -93,30 +94,31 @@ fn a_device_that_goes_down_and_comes_back_goes_on() {
     pair.server.until_up(SERVER_DEVICE);
     until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_runs();
-    send(&pair.client, CLIENT_DEVICE, &short(10..20));
-    observer.until_written("seen.pcap", capture_length(&short(0..20)));
+    send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
+    observer.until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
 #[test]
-fn a_namespace_is_found_by_name_path_and_process() {
+fn namespace_is_found_by_name_path_and_process() {
     let Some(pair) = silent() else { return };
     let mut inside = pair.server.command("sleep").arg("1000").spawn().expect("sleep");
     let process = inside.id().to_string();
-    // It is there when `ip` has become `sleep`.
+    // The namespace exists once `ip` has become `sleep`.
     until("it sleeps there", || {
         std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name == "sleep\n")
     });
     let path = pair.server.path().display().to_string();
     for named in [pair.server.name(), &path, &process] {
         let line = format!("rx {SERVER_DEVICE} netns={named} | pcap seen.pcap");
-        let mut observer = Observer::attached(&pair.server, |program| Command::new(program), &line);
-        send(&pair.client, CLIENT_DEVICE, &short(0..10));
-        observer.until_written("seen.pcap", capture_length(&short(0..10)));
+        let mut observer =
+            Observer::start_by_command(&pair.server, |program| Command::new(program), &line);
+        send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
+        observer.until_written("seen.pcap", capture_length(&short_frames(0..10)));
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
     }
     inside.kill().expect("our child");
@@ -124,15 +126,15 @@ fn a_namespace_is_found_by_name_path_and_process() {
 }
 
 #[test]
-fn loopback_gives_each_packet_once() {
+fn loopback_packets_arrive_once() {
     let Some(space) = Namespace::new() else { return };
-    // The source that gives them stands first: it is attached when one is.
+    // The emitting source comes first: it is attached when one is.
     let unions = ["rx ++ tx", "rx lo ++ tx lo", "rx lo ++ rx lo", "rx ++ tx lo"];
     let alone = ["rx lo", "tx lo", "rx lo both=yes", "rx", "rx both=yes"];
     for source in alone.into_iter().chain(unions) {
         let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
         let mut observer = Observer::start(&space, &line);
-        let frames = short(0..100);
+        let frames = short_frames(0..100);
         space.enter(|| {
             let to = UdpSocket::bind("127.0.0.1:9").expect("a socket");
             let from = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -142,16 +144,16 @@ fn loopback_gives_each_packet_once() {
         });
         observer.until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
     }
 }
 
 #[test]
-fn a10_a_union_gives_each_frame_once_whatever_names_it_twice() {
+fn a10_union_delivers_a_doubly_named_frame_once() {
     let Some(pair) = silent() else { return };
     let rx = format!("rx {SERVER_DEVICE}");
-    let frames = short(0..1000);
+    let frames = short_frames(0..1000);
     for union in [
         format!("{rx} ++ {rx}"),
         format!("({rx} | bpf \"udp\") ++ ({rx} | udp |9 count) ++ tx {SERVER_DEVICE}"),
@@ -161,12 +163,12 @@ fn a10_a_union_gives_each_frame_once_whatever_names_it_twice() {
         send(&pair.client, CLIENT_DEVICE, &frames);
         observer.until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
     }
 }
 
-/// Datagrams with even numbers from client to server, with odd ones back.
+/// Sends datagrams with even numbers from client to server, and with odd numbers back.
 fn talk(pair: &Pair, count: u64) {
     let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
@@ -175,7 +177,7 @@ fn talk(pair: &Pair, count: u64) {
     }
     let mut bytes = [0; 64];
     for number in 0..count {
-        let frame = &short(number..number + 1)[0];
+        let frame = &short_frames(number..number + 1)[0];
         let (from, to, at) =
             if number.is_multiple_of(2) { (&near, &far, SERVER) } else { (&far, &near, CLIENT) };
         from.send_to(&frame[42..], (at, 9)).expect("it goes");
@@ -184,11 +186,11 @@ fn talk(pair: &Pair, count: u64) {
 }
 
 #[test]
-fn h2_directions_are_those_of_the_host() {
+fn h2_directions_match_the_host() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    // Makes the neighbours known, so that nothing waits for them.
+    // Resolves the neighbors, so that no frame waits for that.
     talk(&pair, 2);
-    // Even numbers come, odd ones go.
+    // Even numbers are received, odd ones sent.
     let (came, went, all) = (|n: &u64| n.is_multiple_of(2), |n: &u64| n % 2 == 1, |_: &u64| true);
     type Wanted = fn(&u64) -> bool;
     let lines: [(&str, Wanted); 5] = [
@@ -206,9 +208,10 @@ fn h2_directions_are_those_of_the_host() {
     talk(&pair, 100);
     for ((source, mut observer), (_, wanted)) in observers.into_iter().zip(lines) {
         let expected: Vec<u64> = (0..100).filter(wanted).collect();
-        observer.until_written("seen.pcap", capture_length(&short(0..expected.len() as u64)));
+        observer
+            .until_written("seen.pcap", capture_length(&short_frames(0..expected.len() as u64)));
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), expected, "{source}");
     }
 }
@@ -221,15 +224,15 @@ fn h2_frames_sent_by_the_last_filter_arrive() {
     let sender = pair.client.command(program());
     let line = format!("generate count=5000 seq=yes | tx {CLIENT_DEVICE}");
     let sent = Observer::spawn(sender, &line).wait();
-    sent.assert_whole();
-    observer.until_written("seen.pcap", capture_length(&short(0..5000)));
+    sent.assert_lossless();
+    observer.until_written("seen.pcap", capture_length(&short_frames(0..5000)));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named_with_those_that_are() {
+fn missing_device_error_lists_existing_devices() {
     let Some(pair) = silent() else { return };
     let observer = pair.server.command(program());
     let ran = Observer::spawn(observer, "rx server1 | count").wait();
@@ -238,7 +241,7 @@ fn a_device_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn promiscuous_mode_lasts_as_long_as_its_observers() {
+fn promiscuous_mode_ends_with_the_last_observer() {
     let Some(pair) = silent() else { return };
     let promiscuous = || {
         let told = pair.server.ip(&format!("-d link show dev {SERVER_DEVICE}"));
@@ -249,18 +252,18 @@ fn promiscuous_mode_lasts_as_long_as_its_observers() {
         let line = format!("rx {SERVER_DEVICE} promisc={asked} | count");
         let observer = Observer::start(&pair.server, &line);
         found.push(promiscuous());
-        observer.stop().assert_whole();
+        observer.stop().assert_lossless();
         found.push(promiscuous());
     }
     assert_eq!(found, [false, false, true, false]);
 }
 
 #[test]
-fn frames_have_the_time_at_which_they_passed() {
+fn frames_have_their_receive_time() {
     let Some(pair) = silent() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    let frames = short(0..1000);
+    let frames = short_frames(0..1000);
     let begin = sys::clock::real();
     send(&pair.client, CLIENT_DEVICE, &frames);
     let end = sys::clock::real();

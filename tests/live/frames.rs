@@ -1,8 +1,8 @@
-//! Frames that are not as on a wire: joined by the kernel, without checksum, with their tag beside
-//! them; and large ones. A frame is what the host's stack sees, with its tag in its place
-//! (CONTRACT 3).
+//! Frames that differ from the wire: merged by GRO, without a checksum, with the VLAN tag in
+//! metadata, and jumbo frames. An observed frame is what the host's stack receives, with its tag
+//! inline (CONTRACT 3).
 
-use crate::observer::{Observer, Ran};
+use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,12 +10,12 @@ use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::checksum;
 use testkit::{Frame, Random, Segment};
 
-/// Ethernet and IPv4 without options.
-const TCP: usize = 14 + 20;
-/// Bytes that are sent over a connection.
+/// Offset of the TCP header: Ethernet and IPv4 without options.
+const TCP_OFFSET: usize = 14 + 20;
+/// Number of bytes sent over a connection.
 const LENGTH: usize = 3 << 20;
 
-/// Sends bytes to the server; answers what it took.
+/// Sends bytes to the server; returns what it received.
 fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
@@ -30,34 +30,34 @@ fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
             pair.client.enter(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
         connection.write_all(bytes).expect("it takes");
         connection.shutdown(Shutdown::Write).expect("it is open");
-        // The other side closes when it has everything.
+        // The other side closes once it has received everything.
         let _ = connection.read(&mut [0]);
         taken.join().expect("no panic")
     })
 }
 
-/// The frames from client to server that carry data.
-fn with_data(frames: &[Vec<u8>]) -> Vec<&[u8]> {
-    let header = |frame: &[u8]| TCP + usize::from(frame[TCP + 12] >> 4) * 4;
+/// Returns the frames from client to server that carry data.
+fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
+    let header = |frame: &[u8]| TCP_OFFSET + usize::from(frame[TCP_OFFSET + 12] >> 4) * 4;
     frames.iter().map(Vec::as_slice).filter(|frame| frame.len() > header(frame)).collect()
 }
 
-/// Lets bytes go over the cable while a capture is written and streams are put together; answers
-/// the frames that carried them.
+/// Transfers bytes while a capture is written and streams are reassembled; returns the frames that
+/// carried the bytes.
 fn observe(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
     let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
     assert!(transfer(pair, bytes) == bytes, "TCP carries");
     let (streams, frames) = (streams.stop(), frames.stop());
-    streams.assert_whole();
-    frames.assert_whole();
+    streams.assert_lossless();
+    frames.assert_lossless();
     assert!(stream(&streams) == bytes, "the stream is what was sent: {}", streams.ledger);
     frames.frames("seen.pcap")
 }
 
-/// Returns the one stream with data that a line wrote.
-fn stream(ran: &Ran) -> Vec<u8> {
+/// Returns the only stream with data that a request wrote.
+fn stream(ran: &ObserverResult) -> Vec<u8> {
     let folder = std::fs::read_dir(ran.path("streams")).expect("a folder").flatten();
     let files = folder.map(|entry| entry.path());
     let mut files: Vec<_> =
@@ -66,7 +66,7 @@ fn stream(ran: &Ran) -> Vec<u8> {
     std::fs::read(files.remove(0)).expect("a file")
 }
 
-/// Every frame is as long as its IP header says.
+/// Asserts that every frame is as long as its IP header states.
 fn assert_frames_are_whole(frames: &[Vec<u8>]) {
     for frame in frames {
         let length = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
@@ -74,22 +74,22 @@ fn assert_frames_are_whole(frames: &[Vec<u8>]) {
     }
 }
 
-/// Returns true if the checksum of a segment is right.
-fn sums(frame: &[u8]) -> bool {
-    let length = ((frame.len() - TCP) as u32).to_be_bytes();
-    checksum(&[&frame[26..34], &length, &[0, 6], &frame[TCP..]]) == 0
+/// Returns true if a segment's checksum is valid.
+fn has_valid_checksum(frame: &[u8]) -> bool {
+    let length = ((frame.len() - TCP_OFFSET) as u32).to_be_bytes();
+    checksum(&[&frame[26..34], &length, &[0, 6], &frame[TCP_OFFSET..]]) == 0
 }
 
 #[test]
-fn joined_frames_without_checksum_are_whole() {
+fn merged_frames_without_checksum_are_whole() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let bytes = Random::replayable().bytes(LENGTH);
     let frames = observe(&pair, &bytes);
     assert_frames_are_whole(&frames);
-    let data = with_data(&frames);
+    let data = data_frames(&frames);
     let longest = data.iter().map(|frame| frame.len()).max();
     assert!(longest > Some(1514), "frames are joined: {longest:?}");
-    assert!(data.iter().any(|frame| !sums(frame)), "checksums are left to a device");
+    assert!(data.iter().any(|frame| !has_valid_checksum(frame)), "checksums are left to a device");
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn jumbo_frames_are_whole() {
     let bytes = Random::replayable().bytes(LENGTH);
     let frames = observe(&pair, &bytes);
     assert_frames_are_whole(&frames);
-    let data = with_data(&frames);
+    let data = data_frames(&frames);
     assert_eq!(data.iter().map(|frame| frame.len()).max(), Some(9014));
-    assert!(data.iter().all(|frame| sums(frame)), "nothing is left to a device");
+    assert!(data.iter().all(|frame| has_valid_checksum(frame)), "nothing is left to a device");
 }
 
-/// Tagged and untagged frames of many kinds, each a little different.
+/// Returns tagged and untagged frames of many kinds, all different.
 pub(crate) fn tagged() -> Vec<Vec<u8>> {
     type Start = fn() -> Frame;
     let starts: [(&str, Start); 8] = [
@@ -131,7 +131,7 @@ pub(crate) fn tagged() -> Vec<Vec<u8>> {
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, payload));
         frames.push(start().arp(true, "10.0.0.1", "10.0.0.2"));
         frames.push(start().ethertype(0x88b5, payload));
-        // As short as a device gives them, and as long as they may be.
+        // As short as a device delivers them, and as long as allowed.
         frames.push(start().padded_to(60).ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b""));
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, &[7; 1400]));
     }
@@ -139,11 +139,11 @@ pub(crate) fn tagged() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn tags_removed_by_device_or_driver_are_back_in_place() {
+fn tags_removed_by_device_or_driver_are_restored() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let frames = tagged();
     let observers = [
-        // Where frames come in, the kernel takes the outer tag out; where they go, it is inline.
+        // On receive the kernel has removed the outer tag; on transmit it is inline.
         (&pair.server, format!("rx {SERVER_DEVICE}")),
         (&pair.client, format!("tx {CLIENT_DEVICE}")),
         (&pair.server, "rx".to_owned()),
@@ -158,7 +158,7 @@ fn tags_removed_by_device_or_driver_are_back_in_place() {
     }
     for (observer, (_, source)) in started.into_iter().zip(&observers) {
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         let seen = ran.frames("seen.pcap");
         assert_eq!(seen.len(), frames.len(), "{source}");
         for (number, (seen, sent)) in seen.iter().zip(&frames).enumerate() {

@@ -1,7 +1,7 @@
-//! Replays hostile captures at full speed: fragments, overlaps, malformed and truncated frames. No
-//! panic, bounded memory, a ledger that balances.
+//! Replays hostile captures at full rate: fragments, overlaps, malformed and truncated frames. The
+//! request must not panic, its memory stays bounded, and its ledger balances.
 //!
-//! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` for a minute.
+//! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` extends it to a minute.
 
 use crate::observer::Observer;
 use crate::scratch::Scratch;
@@ -9,15 +9,15 @@ use crate::send::{capture, frames_of};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
 use testkit::{Captures, Random, need};
 
-/// Most bytes of a frame that the cable carries.
+/// Maximum frame length that the veth pair carries, in bytes.
 const FRAME_MAX: usize = 9000 + 14;
-/// Most bytes of all frames.
+/// Maximum total of all frames in bytes.
 const BYTES_MAX: usize = 60 << 20;
-/// The most resident memory of the line, in bytes.
+/// Limit of the request's resident memory in bytes.
 const RESIDENT_MAX: u64 = 400 << 20;
 
-/// The cases in which these captures lie.
-const CASES: &[&str] = &[
+/// The directories of the hostile captures.
+const CAPTURE_DIRECTORIES: &[&str] = &[
     "suricata/ip-fragment",
     "suricata/ipv4",
     "suricata/ipv6",
@@ -31,14 +31,14 @@ const CASES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Frames of these captures, whole and cut off anywhere.
+/// Returns the frames of the captures, whole and truncated at any length.
 fn frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();
     let mut length = 0;
     for path in &captures.paths {
         let name = captures.name(path);
-        if captures.outside && !CASES.iter().any(|part| name.contains(part)) {
+        if captures.outside && !CAPTURE_DIRECTORIES.iter().any(|part| name.contains(part)) {
             continue;
         }
         let bytes = std::fs::read(path).expect("a case");
@@ -56,24 +56,24 @@ fn frames(captures: &Captures) -> Vec<Vec<u8>> {
             frames.push(frame);
         }
     }
-    frames.retain(|frame| comes_through(frame));
+    frames.retain(|frame| is_delivered(frame));
     frames
 }
 
-/// Returns true if the cable carries the frame and the kernel shows it to observers: it drops what
-/// ends in a tag before.
-fn comes_through(frame: &[u8]) -> bool {
+/// Returns true if the veth pair carries the frame and the kernel delivers it to observers; the
+/// kernel first drops frames that end within a VLAN tag.
+fn is_delivered(frame: &[u8]) -> bool {
     let tagged = frame.get(12..14).is_some_and(|kind| matches!(kind, [0x81, 0] | [0x88, 0xa8]));
     (if tagged { 20 } else { 14 }..=FRAME_MAX).contains(&frame.len())
 }
 
 #[test]
-fn hostile_traffic_at_full_speed() {
+fn hostile_traffic_at_full_rate_is_accounted_for() {
     send_at_full_speed(&testkit::made());
 }
 
 #[test]
-fn corpus_hostile_traffic_at_full_speed() {
+fn corpus_hostile_traffic_at_full_rate_is_accounted_for() {
     testkit::corpus().iter().for_each(send_at_full_speed);
 }
 
@@ -89,7 +89,7 @@ fn send_at_full_speed(captures: &Captures) {
 
     let line = format!("rx {SERVER_DEVICE} | ip | tcp | http | count");
     let mut observer = Observer::start(&pair.server, &line);
-    // All of them once, however long that takes, and then again and again.
+    // All of them once, however long that takes, and then repeatedly.
     for how_long in ["--loop=1".to_owned(), format!("--loop=0 --duration={seconds}")] {
         let mut command = pair.client.command(&tcpreplay);
         command.args(["--topspeed", "--preload-pcap", "--quiet"]).args(how_long.split(' '));
@@ -102,7 +102,7 @@ fn send_at_full_speed(captures: &Captures) {
     let sent = counters(&pair.server, SERVER_DEVICE).expect("the device").received;
     let ran = observer.stop();
     println!("{} frames, {sent} sent, {} MB, {:?}", frames.len(), resident >> 20, ran.source());
-    ran.assert_well();
+    ran.assert_balanced();
     assert_eq!(ran.source().seen, Some(sent), "{:?}", ran.source());
     assert!(sent as usize > frames.len(), "all of them were sent: {sent}");
     assert!(resident < RESIDENT_MAX, "{resident} bytes");

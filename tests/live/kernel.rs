@@ -1,17 +1,17 @@
-//! Lines that begin in the kernel: the same comes out of them as where everything runs in threads,
-//! whatever the kernel refuses; the ledger holds across the border; nobody who is there is thrown
-//! out, and nothing stays.
+//! Requests that begin in the kernel: their output equals that of threads even if the kernel
+//! refuses some filters, the ledger balances across the boundary, existing programs stay attached,
+//! and nothing is left behind.
 //!
-//! Every line is given `rx` as the plan places it and `rx@thread0` beside it, on the same frames.
+//! Every request runs on the same frames with `rx` as the plan places it and with `rx@thread0`.
 
 use crate::frames::tagged;
-use crate::numbers::{SHORT, assert_told, number, numbered, numbers};
-use crate::observer::{Observer, Ran};
+use crate::numbers::{FRAME_LENGTH, assert_reported, kernel_objects, number, numbers};
+use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
 use crate::send::{capture, capture_length, frames_of, send_all};
-use crate::shared::chain as programs;
+use crate::shared_program::chain as programs;
 use engine::build::{Settings, build};
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use pipeline::plan::{PlannedEdge, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -24,13 +24,14 @@ use sys::net::RouteSocket;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
-/// A cable over which nobody but the test sends, where programs can be loaded.
+/// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
+/// loaded.
 fn silent() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-/// Frames of many kinds.
+/// Returns frames of many kinds.
 fn frames() -> Vec<Vec<u8>> {
     let datagram = |port: u16, length: usize| {
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
@@ -42,29 +43,29 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Runs a line over frames with `rx` wherever it is placed, and in a thread.
-fn both(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [Ran; 2] {
+/// Runs a request over frames twice: with `rx` where the plan places it, and in a thread.
+fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} {behind}"));
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     send_all(pair, frames);
     let ran = observers.map(Observer::stop);
-    ran.iter().for_each(Ran::assert_whole);
+    ran.iter().for_each(ObserverResult::assert_lossless);
     assert_eq!(space(&ran[0], "rx"), "kernel", "{behind}: {}", ran[0].err);
     assert_eq!(space(&ran[1], "rx"), "thread0", "{behind}");
     ran
 }
 
-fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn space<'r>(ran: &'r Ran, name: &str) -> &'r str {
+fn space<'r>(ran: &'r ObserverResult, name: &str) -> &'r str {
     filter(ran, name)["space"].as_str().expect("a space")
 }
 
-/// Returns the report of a filter.
-fn report(ran: &Ran, name: &str) -> BTreeMap<String, u64> {
+/// Returns the counters in the report of a filter.
+fn report(ran: &ObserverResult, name: &str) -> BTreeMap<String, u64> {
     let rows = filter(ran, name)["report"].as_array().cloned().unwrap_or_default();
     let row = |row: &Value| {
         (row["what"].as_str().expect("a name").to_owned(), row["value"].as_u64().expect("a number"))
@@ -72,8 +73,8 @@ fn report(ran: &Ran, name: &str) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns the blocks that filters took, passed and did not answer.
-fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
+/// Returns, for each filter, the blocks that it received, passed and did not select.
+fn flow(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let one = |name: &&str| {
         let filter = filter(ran, name);
         ["taken", "passed", "unselected", "unanswered"].map(|what| filter[what].clone()).to_vec()
@@ -82,7 +83,7 @@ fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn k1_kernel_neighbors_are_one_program_and_count_as_in_a_thread() {
+fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
     let Some(pair) = silent() else { return };
     let lines: [(&str, &[&str]); 6] = [
         ("| count", &["rx", "count"]),
@@ -94,7 +95,7 @@ fn k1_kernel_neighbors_are_one_program_and_count_as_in_a_thread() {
     ];
     let frames = frames();
     for (line, names) in lines {
-        let [inside, outside] = both(&pair, line, &frames);
+        let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
         assert_eq!(flow(&inside, names), flow(&outside, names), "{line}");
         for last in ["count", "hist"].iter().filter(|last| line.contains(**last)) {
             let told = report(&inside, last);
@@ -106,12 +107,13 @@ fn k1_kernel_neighbors_are_one_program_and_count_as_in_a_thread() {
 }
 
 #[test]
-fn j1_a_program_gives_the_frames_that_a_packet_socket_gives() {
+fn j1_program_and_packet_socket_deliver_the_same_frames() {
     let Some(pair) = silent() else { return };
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();
     for line in ["udp port 53", "tcp", "vlan", "len > 100"] {
-        let [inside, outside] = both(&pair, &format!("| bpf \"{line}\" | pcap seen.pcap"), &frames);
+        let [inside, outside] =
+            run_in_kernel_and_thread(&pair, &format!("| bpf \"{line}\" | pcap seen.pcap"), &frames);
         let seen = inside.frames("seen.pcap");
         assert!(seen == outside.frames("seen.pcap"), "{line}");
         let scratch = Scratch::new();
@@ -124,20 +126,21 @@ fn j1_a_program_gives_the_frames_that_a_packet_socket_gives() {
     }
 }
 
-/// More filters than one program has room for: they are several, one called by the other.
+/// A request with more filters than one program holds is compiled to several programs with tail
+/// calls.
 #[test]
-fn k1_a_chain_of_any_length_is_in_the_kernel() {
+fn k1_chain_of_any_length_runs_in_the_kernel() {
     let Some(pair) = silent() else { return };
     let frames = frames();
     let ports = |from: usize| (from..from + 12).map(|port| format!("port {port}"));
     let no = |from| format!("bpf \"not ({})\"", Vec::from_iter(ports(from)).join(" or "));
     let chain: Vec<String> = (0..24).map(|number| no(2000 + 12 * number)).collect();
     let line = format!("| {} | bpf \"udp port 53\" | pcap seen.pcap", chain.join(" | "));
-    // Only programs that call others have a map of programs.
+    // Only programs with tail calls have a map of programs.
     let observer = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} {line}"));
     assert!(observer.has_map(3), "it is several programs");
-    observer.stop().assert_whole();
-    let [inside, outside] = both(&pair, &line, &frames);
+    observer.stop().assert_lossless();
+    let [inside, outside] = run_in_kernel_and_thread(&pair, &line, &frames);
     let seen = inside.frames("seen.pcap");
     assert!(seen.len() >= 100 && seen == outside.frames("seen.pcap"), "{}", seen.len());
     let filters = inside.ledger["filters"].as_array().expect("filters");
@@ -151,7 +154,7 @@ fn j1_several_branches_leave_one_program() {
     let Some(pair) = silent() else { return };
     let frames = frames();
     let line = "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap )";
-    let [inside, outside] = both(&pair, line, &frames);
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
         let seen = inside.frames(name);
         assert!(!seen.is_empty() && seen == outside.frames(name), "{name}");
@@ -159,7 +162,7 @@ fn j1_several_branches_leave_one_program() {
 }
 
 #[test]
-fn v5_a_refused_filter_runs_in_a_thread_with_a_note() {
+fn v5_refused_filter_runs_in_a_thread_with_a_note() {
     let Some(pair) = silent() else { return };
     let frames = frames();
     let mut told = Vec::new();
@@ -172,10 +175,10 @@ fn v5_a_refused_filter_runs_in_a_thread_with_a_note() {
     ] {
         let option = format!("--kernel-refuses={refuses}");
         let line = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count");
-        let observer = Observer::given(&pair.server, &[&option], &line);
+        let observer = Observer::start_with_options(&pair.server, &[&option], &line);
         send_all(&pair, &frames);
         let ran = observer.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(space(&ran, "rx"), first, "{refuses}: {}", ran.err);
         let says = ran.err.contains(&format!("`{node}` runs in thread0"));
         assert_eq!(says, refuses != "nothing", "{refuses}: {}", ran.err);
@@ -188,9 +191,9 @@ fn v5_a_refused_filter_runs_in_a_thread_with_a_note() {
     assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");
 }
 
-/// A frame on which the twin is unsure is decided in the process, and counted once.
+/// A frame for which the twin returns unsure is classified in the process, and counted once.
 #[test]
-fn v5_fragments_are_put_together_behind_the_kernel() {
+fn v5_fragments_are_reassembled_after_the_kernel() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} | ip |udp count"));
@@ -205,26 +208,26 @@ fn v5_fragments_are_put_together_behind_the_kernel() {
     }
     let [inside, outside] = observers.map(Observer::stop);
     for ran in [&inside, &outside] {
-        ran.assert_whole();
+        ran.assert_lossless();
         assert_eq!(report(ran, "count")["blocks"], 4, "{}", ran.ledger);
     }
     assert_eq!(report(&inside, "count"), report(&outside, "count"));
     let edges = inside.ledger["edges"].as_array().expect("edges");
-    let unsure = edges.iter().find(|edge| edge["kind"] == "ring" && edge["to"] == "ip");
+    let unsure_frames = edges.iter().find(|edge| edge["kind"] == "ring" && edge["to"] == "ip");
     // Three and two fragments.
-    assert_eq!(unsure.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
+    assert_eq!(unsure_frames.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
 }
 
-/// A reader that does not keep up: what arrived and what the ledger says was lapped is what was
-/// sent, number by number.
+/// The numbers that reach a slow reader, and those that the ledger reports as lapped, are exactly
+/// those sent.
 #[test]
-fn a_program_that_comes_round_is_accounted_for() {
+fn lapped_ring_is_accounted_for() {
     const FRAMES: u64 = 20_000;
     const SIZE: usize = 400;
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} ring=512KB | pcap -");
-    let (observer, out) = Observer::piped(&pair.server, &line);
-    send_all(&pair, &numbered(0..FRAMES, SIZE));
+    let (observer, out) = Observer::start_piped(&pair.server, &line);
+    send_all(&pair, &kernel_objects(0..FRAMES, SIZE));
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
@@ -233,7 +236,7 @@ fn a_program_that_comes_round_is_accounted_for() {
         seen.push(number(&record[16..]));
     }
     let ran = observer.wait();
-    ran.assert_well();
+    ran.assert_balanced();
     assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = ran.ledger["lost"].as_u64().expect("a number");
     assert!(lost > 0, "{}", ran.ledger);
@@ -243,30 +246,30 @@ fn a_program_that_comes_round_is_accounted_for() {
     assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);
 }
 
-/// While a reader is stopped and as much as fills the ring many times over goes by, frames are only
-/// counted. It comes back to what is sent then, and the ledger knows of all.
+/// While a reader is stopped and the ring is lapped many times, frames are only counted. Afterwards
+/// the reader receives new frames, and the ledger accounts for all.
 #[test]
 fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;
     const SIZE: usize = 1_400;
     let Some(pair) = silent() else { return };
-    // Who sends a frame is who writes it down: one ring fills.
+    // The sender's processor writes the frame: one ring fills.
     let one = sys::process::pin_to(0).is_ok();
     let observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=512KB | pcap seen.pcap"));
     observer.signal("STOP");
     observer.until_stopped();
-    send_all(&pair, &numbered(0..FRAMES, SIZE));
+    send_all(&pair, &kernel_objects(0..FRAMES, SIZE));
     observer.signal("CONT");
     let (path, mut sent) = (observer.path("seen.pcap"), FRAMES);
     until("it has come back", || {
-        send_all(&pair, &numbered(sent..sent + 1, SIZE));
+        send_all(&pair, &kernel_objects(sent..sent + 1, SIZE));
         sent += 1;
         fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + SIZE) as u64)
     });
-    send_all(&pair, &numbered(sent..sent + 100, SIZE));
+    send_all(&pair, &kernel_objects(sent..sent + 100, SIZE));
     let ran = observer.stop();
-    ran.assert_well();
+    ran.assert_balanced();
     let seen = numbers(&ran.frames("seen.pcap"));
     assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
     assert!(seen.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
@@ -274,7 +277,7 @@ fn frames_of_a_stopped_reader_are_counted() {
         let edges = ran.ledger["edges"].as_array().expect("edges").iter();
         let mut missing = edges.map(|edge| &edge["missing"]["lapped"]);
         let missing = missing.find(|missing| !missing.is_null()).expect("positions");
-        assert_eq!(assert_told(&seen, missing, sent + 100).len(), 1, "of one processor");
+        assert_eq!(assert_reported(&seen, missing, sent + 100).len(), 1, "of one processor");
         assert!(seen.iter().all(|number| *number >= FRAMES), "nothing was kept for it: {seen:?}");
     }
     let lost = ran.ledger["lost"].as_u64().expect("a number");
@@ -285,11 +288,11 @@ fn frames_of_a_stopped_reader_are_counted() {
 }
 
 #[test]
-fn a_device_goes_down_and_comes_back_under_a_program() {
+fn program_survives_its_device_going_down_and_up() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
-    let all = numbered(0..20, SHORT);
+    let all = kernel_objects(0..20, FRAME_LENGTH);
     send_all(&pair, &all[..10]);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
@@ -298,7 +301,7 @@ fn a_device_goes_down_and_comes_back_under_a_program() {
     send_all(&pair, &all[10..]);
     observer.until_written("seen.pcap", capture_length(&all));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
@@ -307,15 +310,15 @@ fn chain(pair: &Pair, side: Side) -> Chain {
     pair.server.enter(|| tcx_chain(index(), side).expect("a chain"))
 }
 
-/// The number of the server's device, asked in its name space.
+/// Returns the interface index of the server's device in its namespace.
 fn index() -> u32 {
     RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
 }
 
 #[test]
-fn v17_programs_of_others_stay_and_see_what_they_saw() {
+fn v17_existing_programs_stay_and_receive_the_same() {
     let Some(pair) = silent() else { return };
-    // TCX_PASS: nobody behind it sees anything. XDP_PASS.
+    // TCX_PASS: programs after it do not run. XDP_PASS.
     let program = |kind, answer| {
         let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, answer), ebpf::insn::Insn::exit()];
         Program::load(kind, "foreign", &ebpf::insn::encode(&code)).expect("two instructions")
@@ -330,22 +333,22 @@ fn v17_programs_of_others_stay_and_see_what_they_saw() {
     let during = chain(&pair, Side::Ingress);
     assert_eq!(during.members.len(), 2, "ours stands before theirs");
     assert_eq!(during.members[1..], before.members[..]);
-    send_all(&pair, &numbered(0..100, SHORT));
+    send_all(&pair, &kernel_objects(0..100, FRAME_LENGTH));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(report(&ran, "count")["blocks"], 100);
     assert_eq!(chain(&pair, Side::Ingress).members, before.members);
     drop(links);
 }
 
 #[test]
-fn nothing_stays_of_a_line_that_is_killed() {
+fn killed_request_leaves_nothing_attached() {
     let Some(pair) = silent() else { return };
     for end in ["KILL", "INT"] {
         let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
         let observer = Observer::start(&pair.server, &line);
         assert_eq!(chain(&pair, Side::Ingress).members.len(), 1);
-        send_all(&pair, &numbered(0..10, SHORT));
+        send_all(&pair, &kernel_objects(0..10, FRAME_LENGTH));
         observer.signal(end);
         observer.wait();
         until("nothing is attached", || chain(&pair, Side::Ingress).members.is_empty());
@@ -353,15 +356,16 @@ fn nothing_stays_of_a_line_that_is_killed() {
 }
 
 #[test]
-fn an_exit_without_a_ring_is_refused_not_dropped() {
+fn exit_without_a_ring_is_refused_not_dropped() {
     let Some(pair) = silent() else { return };
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
-    let (graph, mistakes) = pipeline::read(&text, &House);
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     pair.server.enter(|| {
-        let mut plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        let mut plan =
+            plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
         drop(build(&plan, Settings::default()).expect("it can be built"));
-        // As if the planner had thought that both are in one thread.
+        // As if the planner had placed both in one thread.
         let rings = plan.edges.iter_mut().filter_map(|edge| match edge {
             PlannedEdge::Ring(ring) => Some((ring.clone(), edge)),
             _ => None,

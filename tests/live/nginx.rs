@@ -1,5 +1,5 @@
-//! nginx in a name space: one worker, its log in the format `combined`, everything it writes in a
-//! folder of the test.
+//! nginx in a namespace: one worker, a log in the format `combined`, and all files in the test's
+//! directory.
 
 use crate::scratch::Scratch;
 use std::fs;
@@ -7,15 +7,15 @@ use std::process::{Child, Command};
 use testkit::need;
 use testkit::net::{Namespace, SERVER, SERVER6, until};
 
-/// A server that runs.
+/// A running web server.
 pub(crate) struct Nginx {
     child: Child,
     folder: Scratch,
 }
 
 impl Nginx {
-    /// Starts it on port 80 of the server's addresses, and waits until it listens. `None`: it is
-    /// not installed, and the test is skipped.
+    /// Starts the server on port 80, and waits until it listens. Returns `None` and skips the test
+    /// if nginx is not installed.
     pub(crate) fn start(space: &Namespace) -> Option<Self> {
         let program = need::command("nginx")?;
         let folder = Scratch::new();
@@ -33,7 +33,7 @@ impl Nginx {
         Some(Self { child, folder })
     }
 
-    /// Lets it finish what it does, and answers its log.
+    /// Stops the server after its current requests; returns the access log.
     pub(crate) fn stop(mut self) -> String {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args(["-QUIT", &process]).status();
@@ -51,10 +51,11 @@ impl Drop for Nginx {
     }
 }
 
-/// The files served, and their lengths.
+/// The files served, and their lengths in bytes.
 const FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
-/// One process that stays in front. Times in its log are those of its last wake-up.
+/// The configuration: one process in the foreground, with a log that states the time of the last
+/// wake-up.
 const SETTINGS: &str = "
 daemon off;
 master_process off;

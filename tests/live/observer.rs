@@ -1,4 +1,4 @@
-//! `streamline` in a name space: started, attached, ended, and what it said.
+//! A `streamline` process in a namespace: start, attachment, end, and reports.
 
 use crate::scratch::Scratch;
 use serde_json::Value;
@@ -9,30 +9,30 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use testkit::net::{Namespace, until, watches};
 
-/// A process that observes, in a folder of its own.
+/// An observing process, with its own directory.
 pub(crate) struct Observer {
     child: Child,
     folder: Option<Scratch>,
 }
 
-/// The end of an observer.
-pub(crate) struct Ran {
+/// The result of an observer that has ended.
+pub(crate) struct ObserverResult {
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
     pub(crate) status: Option<i32>,
-    /// The object of `--json`.
+    /// The ledger, as printed by `--json`.
     pub(crate) ledger: Value,
     folder: Scratch,
 }
 
 impl Observer {
-    /// Starts the line in this name space, and waits until it sees frames.
+    /// Starts a request in a namespace; returns once it observes frames.
     pub(crate) fn start(space: &Namespace, line: &str) -> Self {
-        Self::attached(space, |program| space.command(program), line)
+        Self::start_by_command(space, |program| space.command(program), line)
     }
 
-    /// Starts the line with these options in this name space, and waits until it sees frames.
-    pub(crate) fn given(space: &Namespace, options: &[&str], line: &str) -> Self {
+    /// Starts a request with options in a namespace; returns once it observes frames.
+    pub(crate) fn start_with_options(space: &Namespace, options: &[&str], line: &str) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
         let command = space.command(program());
@@ -41,9 +41,9 @@ impl Observer {
         observer
     }
 
-    /// Starts the line by the command that `make` makes of the program's path, and waits until it
-    /// sees frames in this name space.
-    pub(crate) fn attached(
+    /// Starts a request with the command that `make` creates from the program's path; returns once
+    /// it observes frames in the namespace.
+    pub(crate) fn start_by_command(
         space: &Namespace,
         make: impl FnOnce(&Path) -> Command,
         line: &str,
@@ -53,8 +53,8 @@ impl Observer {
         observer
     }
 
-    /// As [`Observer::start`], with what it writes to standard output in a pipe.
-    pub(crate) fn piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
+    /// Starts a request like [`Observer::start`], with standard output in a pipe.
+    pub(crate) fn start_piped(space: &Namespace, line: &str) -> (Self, ChildStdout) {
         let folder = Scratch::new();
         let mut observer = Self::begin(space.command(program()), line, Stdio::piped(), folder);
         let out = observer.child.stdout.take().expect("a pipe");
@@ -62,13 +62,13 @@ impl Observer {
         (observer, out)
     }
 
-    /// As [`Observer::start`], for a line that takes the frames of this device.
-    pub(crate) fn taking(space: &Namespace, device: &str, line: &str) -> Self {
-        Self::taking_given(space, device, &[], line)
+    /// Starts a request that redirects the frames of a device; returns once it is attached.
+    pub(crate) fn start_redirecting(space: &Namespace, device: &str, line: &str) -> Self {
+        Self::start_redirecting_with_options(space, device, &[], line)
     }
 
-    /// The same with these options.
-    pub(crate) fn taking_given(
+    /// Starts a redirecting request with options; returns once it is attached.
+    pub(crate) fn start_redirecting_with_options(
         space: &Namespace,
         device: &str,
         options: &[&str],
@@ -80,7 +80,7 @@ impl Observer {
         let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
         until(line, || {
             observer.assert_runs();
-            is_taken(space, device)
+            has_xdp_program(space, device)
         });
         observer
     }
@@ -92,7 +92,7 @@ impl Observer {
         });
     }
 
-    /// Starts the line by this command, and waits for nothing.
+    /// Starts a request with the given command, without waiting.
     pub(crate) fn spawn(command: Command, line: &str) -> Self {
         let folder = Scratch::new();
         let out = File::create(folder.path("out")).expect("a file");
@@ -109,7 +109,7 @@ impl Observer {
         line: &str,
         (out, folder): (Stdio, Scratch),
     ) -> Self {
-        // Who runs it may be nobody.
+        // Any user may run it.
         let everybody = Permissions::from_mode(0o777);
         fs::set_permissions(folder.path(""), everybody).expect("our folder");
         command.args(["run", "--json", "--report=report"]).args(options).arg(line);
@@ -121,12 +121,12 @@ impl Observer {
         Self { child, folder: Some(folder) }
     }
 
-    /// Returns the path of a file that the line names.
+    /// Returns the path of a file named in the request.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.as_ref().expect("until it has ended").path(name)
     }
 
-    /// Waits until a file that the line names is so long.
+    /// Waits until a file named in the request has this length.
     pub(crate) fn until_written(&mut self, name: &str, length: u64) {
         let path = self.path(name);
         until(&format!("{} is of {length} bytes", path.display()), || {
@@ -135,7 +135,7 @@ impl Observer {
         });
     }
 
-    /// Waits until a signal has stopped it.
+    /// Blocks until a signal has stopped the observer.
     pub(crate) fn until_stopped(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         until("it is stopped", || {
@@ -143,7 +143,7 @@ impl Observer {
         });
     }
 
-    /// Returns true if it has not ended.
+    /// Returns true while the process runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
@@ -153,7 +153,7 @@ impl Observer {
         assert!(runs, "it ended: {}", text(&self.path("err")));
     }
 
-    /// The most memory that it had until now, in bytes.
+    /// Returns the peak resident memory of the process in bytes.
     pub(crate) fn resident_max(&self) -> u64 {
         let status = text(Path::new(&format!("/proc/{}/status", self.child.id())));
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -161,46 +161,46 @@ impl Observer {
         kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
     }
 
-    /// Returns true if it has a map of this kind, by the kernel's number.
+    /// Returns true if the process has a map of this kind (the kernel's `BPF_MAP_TYPE_*`).
     pub(crate) fn has_map(&self, kind: u32) -> bool {
         let folder = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id()));
         let wanted = format!("map_type:\t{kind}\n");
         folder.into_iter().flatten().flatten().any(|entry| text(&entry.path()).contains(&wanted))
     }
 
-    /// Its number.
+    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &process]).status();
         assert!(sent.expect("kill").success());
     }
 
-    /// Asks it to end, and waits until it has.
-    pub(crate) fn stop(self) -> Ran {
+    /// Interrupts the process, and waits until it has ended.
+    pub(crate) fn stop(self) -> ObserverResult {
         self.signal("INT");
         self.wait()
     }
 
-    /// Waits until it has ended by itself.
-    pub(crate) fn wait(mut self) -> Ran {
+    /// Waits until the process has ended by itself.
+    pub(crate) fn wait(mut self) -> ObserverResult {
         until("the observer ends", || !self.runs());
         let status = self.child.wait().expect("a child").code();
         let folder = self.folder.take().expect("until it has ended");
         let out = fs::read(folder.path("out")).unwrap_or_default();
         let err = text(&folder.path("err"));
         let ledger = serde_json::from_str(&text(&folder.path("report"))).unwrap_or_default();
-        Ran { out, err, status, ledger, folder }
+        ObserverResult { out, err, status, ledger, folder }
     }
 }
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        // Ended already, if the test went well.
+        // It has ended already if the test succeeded.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(folder) = &self.folder {
@@ -209,22 +209,22 @@ impl Drop for Observer {
     }
 }
 
-impl Ran {
-    /// It ended well, and its ledger balances.
+impl ObserverResult {
+    /// Asserts that the process succeeded and its ledger balances.
     #[track_caller]
-    pub(crate) fn assert_well(&self) {
+    pub(crate) fn assert_balanced(&self) {
         assert_eq!(self.status, Some(0), "{}\n{}", self.err, self.ledger);
         assert_eq!(self.ledger["balanced"], true, "{}\n{}", self.err, self.ledger);
     }
 
-    /// It ended well, its ledger balances, and nothing was lost.
+    /// Asserts that the process succeeded, its ledger balances, and nothing was lost.
     #[track_caller]
-    pub(crate) fn assert_whole(&self) {
-        self.assert_well();
+    pub(crate) fn assert_lossless(&self) {
+        self.assert_balanced();
         assert_eq!(self.ledger["lost"], 0, "{}\n{}", self.err, self.ledger);
     }
 
-    /// Returns the report of its only source.
+    /// Returns the report of the only source.
     pub(crate) fn source(&self) -> Source {
         let sources = self.ledger["sources"].as_array().expect("an object of the ledger");
         assert_eq!(sources.len(), 1, "{}", self.ledger);
@@ -239,54 +239,54 @@ impl Ran {
         }
     }
 
-    /// Returns the path of a file that the line names.
+    /// Returns the path of a file named in the request.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path(name)
     }
 
-    /// A file that the line wrote.
+    /// Returns the contents of a file that the request wrote.
     pub(crate) fn file(&self, name: &str) -> Vec<u8> {
         let path = self.path(name);
         fs::read(&path).unwrap_or_else(|why| panic!("{}: {why}: {}", path.display(), self.err))
     }
 
-    /// The frames in a capture that the line wrote, in their order.
+    /// Returns the frames of a capture that the request wrote, in order.
     pub(crate) fn frames(&self, name: &str) -> Vec<Vec<u8>> {
         crate::send::frames_of(&self.file(name))
     }
 }
 
-/// A source in the ledger, in blocks.
+/// The counters of a source in the ledger, in blocks.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) seen: Option<u64>,
     pub(crate) given: u64,
-    /// Losses by place; `None` for a counter that cannot be read.
+    /// Losses by place; `None` for a counter that could not be read.
     pub(crate) dropped: Vec<(String, Option<u64>)>,
 }
 
 impl Source {
-    /// All that it says was dropped.
+    /// Returns the sum of the reported losses.
     pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().filter_map(|(_, number)| *number).sum()
     }
 
-    /// Returns the losses at a place.
-    pub(crate) fn at(&self, place: &str) -> Option<u64> {
+    /// Returns the losses at a place, `None` if the counter is missing or could not be read.
+    pub(crate) fn lost_at(&self, place: &str) -> Option<u64> {
         self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
     }
 }
 
-/// Returns true if an XDP program is at a device.
-pub(crate) fn is_taken(space: &Namespace, device: &str) -> bool {
+/// Returns true if an XDP program is attached to a device.
+pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
     space.enter(|| {
         let links = sys::net::RouteSocket::open().expect("root may ask");
         links.named(device).is_ok_and(|interface| interface.xdp.is_some())
     })
 }
 
-/// The program of `STREAMLINE_PROGRAM`, or else of the same build as this test: that which lies
-/// beside it, built anew where one of its sources is younger.
+/// Returns the program named by `STREAMLINE_PROGRAM`, else the program of this test's build,
+/// rebuilt if a source is newer.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -315,10 +315,10 @@ fn build(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Returns true if a program is newer than all that it may be built from: the files of the crates,
-/// without tests, and the examples, which it contains. Whoever tests the workspace has it built
-/// before: it is then not built again, with other features, under tests that run it. (What cargo
-/// lists beside it is not there where only tests were built.)
+/// Returns true if a program is newer than all its sources: the crates' files without tests, and
+/// the embedded examples. `cargo test --workspace` builds the program first; it must not be rebuilt
+/// with other features while tests run. (Cargo's dependency list is missing if only tests were
+/// built.)
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };
@@ -338,7 +338,7 @@ fn is_current(program: &Path) -> bool {
     true
 }
 
-/// A file as text; nothing where there is none.
+/// Returns the contents of a text file; empty if the file does not exist.
 fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

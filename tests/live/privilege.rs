@@ -1,5 +1,5 @@
-//! Without any privilege: what is missing is said, with what to do; and in a name space of one's
-//! own it works.
+//! Without privileges, the error names the missing capability and the remedy; in the user's own
+//! namespace, everything works.
 
 use crate::observer::program;
 use crate::scratch::Scratch;
@@ -9,15 +9,15 @@ use std::process::Command;
 use testkit::need;
 use testkit::net::Namespace;
 
-/// The program where everybody may run it.
-pub(crate) fn for_everybody(folder: &Scratch) -> PathBuf {
+/// Copies the program to a path where every user may execute it.
+pub(crate) fn copy_for_every_user(folder: &Scratch) -> PathBuf {
     let copy = folder.path("streamline");
     testkit::copy_program(program(), &copy);
     copy
 }
 
-/// A command as somebody who may do nothing.
-fn as_nobody(mut command: Command, words: &[&str]) -> Command {
+/// Returns a command as an unprivileged user.
+fn as_overflow_user(mut command: Command, words: &[&str]) -> Command {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
     command.args(words);
     command
@@ -28,8 +28,9 @@ fn missing_privilege_is_named_with_a_remedy() {
     let Some(space) = Namespace::new() else { return };
     let Some(setpriv) = need::command("setpriv") else { return };
     let folder = Scratch::new();
-    let program = for_everybody(&folder).display().to_string();
-    let output = as_nobody(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
+    let program = copy_for_every_user(&folder).display().to_string();
+    let output =
+        as_overflow_user(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
     let output = output.expect("setpriv");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -38,8 +39,8 @@ fn missing_privilege_is_named_with_a_remedy() {
     }
 }
 
-/// Looks at what it sends to itself until it has seen three of them.
-const SCRIPT: &str = "
+/// A shell script that observes packets it sends to itself until it has received three.
+const OBSERVE_SELF: &str = "
 ip link set lo up || exit 9
 \"$0\" run --count=3 'rx lo | bpf \"udp port 9\" | pcap -' > seen.pcap &
 observer=$!
@@ -48,22 +49,23 @@ wait $observer
 ";
 
 #[test]
-fn in_a_name_space_of_ones_own_anybody_may_observe() {
+fn any_user_may_observe_in_its_own_namespace() {
     let Some(space) = Namespace::new() else { return };
     let (Some(setpriv), Some(_)) = (need::command("setpriv"), need::command("unshare")) else {
         return;
     };
     let own = ["unshare", "-Urn", "--", "true"];
-    if !as_nobody(space.command(&setpriv), &own).status().expect("setpriv").success() {
+    if !as_overflow_user(space.command(&setpriv), &own).status().expect("setpriv").success() {
         need::skip::<()>("needs name spaces that anybody may make");
         return;
     }
     let folder = Scratch::new();
-    let program = for_everybody(&folder).display().to_string();
+    let program = copy_for_every_user(&folder).display().to_string();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(""), everybody).expect("our folder");
-    let words = ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", SCRIPT, &program];
-    let output = as_nobody(space.command(setpriv), &words).current_dir(folder.path("")).output();
+    let words = ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", OBSERVE_SELF, &program];
+    let output =
+        as_overflow_user(space.command(setpriv), &words).current_dir(folder.path("")).output();
     let output = output.expect("setpriv");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let seen = frames_of(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));

@@ -1,42 +1,42 @@
-//! `redirect`: frames that leave by another interface, out of the program that sees them: as copies
-//! where they are observed, and themselves where they are taken. What comes out at the far end is
-//! what went in, and what cannot be sent in the kernel is sent from a thread.
-//! [SL §5.5, §6.1; CONTRACT 2, 25]
+//! The filter `redirect`: the program sends frames out of another interface, as copies of observed
+//! frames or, with `take`, the frames themselves. The far end receives the same frames, and a
+//! thread sends what cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
 
 use crate::numbers::{number, numbers};
-use crate::observer::{Observer, Ran};
+use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send};
 use serde_json::Value;
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
-/// The near end of a second cable, beside the device of the server, and its far end.
-const OUT: &str = "out0";
-const FAR: &str = "far0";
+/// Device names of the second veth pair: at the server, and at the third host.
+const OUT_DEVICE: &str = "out0";
+const FAR_DEVICE: &str = "far0";
 
-/// Two cables on which nobody but the test sends: client to server, and server to somebody else.
-struct Line {
+/// Two veth pairs that carry only the test's traffic: from client to server, and from server to a
+/// third host.
+struct TwoLinks {
     pair: Pair,
     far: Namespace,
 }
 
-impl Line {
+impl TwoLinks {
     fn new() -> Option<Self> {
         need::bpf()?;
         let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
         let far = Namespace::new()?;
-        let peer = format!("peer name {FAR} netns {}", far.name());
-        pair.server.ip(&format!("link add {OUT} type veth {peer}"));
-        for (space, device) in [(&pair.server, OUT), (&far, FAR)] {
+        let peer = format!("peer name {FAR_DEVICE} netns {}", far.name());
+        pair.server.ip(&format!("link add {OUT_DEVICE} type veth {peer}"));
+        for (space, device) in [(&pair.server, OUT_DEVICE), (&far, FAR_DEVICE)] {
             space.ip(&format!("link set dev {device} addrgenmode none arp off"));
             space.ip(&format!("link set dev {device} up"));
         }
-        pair.server.until_up(OUT);
-        far.until_up(FAR);
+        pair.server.until_up(OUT_DEVICE);
+        far.until_up(FAR_DEVICE);
         Some(Self { pair, far })
     }
 
-    /// Sends frames to the server, in bunches that every queue has room for.
+    /// Sends frames to the server, in groups that fit into every queue.
     fn send_all(&self, frames: &[Vec<u8>]) {
         let came = || {
             let counters = counters(&self.pair.server, SERVER_DEVICE).expect("the device");
@@ -50,7 +50,7 @@ impl Line {
     }
 }
 
-/// Datagrams with a number each, to three ports in turn.
+/// Returns `count` numbered datagrams, to three ports in rotation.
 fn datagrams(count: u64) -> Vec<Vec<u8>> {
     let one = |number: u64| {
         let port = [53, 80, 443][number as usize % 3];
@@ -60,26 +60,31 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
     (0..count).map(one).collect()
 }
 
-fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Runs a line over frames; returns the frames at the far end, and the end of the run.
-fn run(line: &Line, text: &str, takes: bool, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, Ran) {
+/// Runs a request over frames; returns the frames that reach the third host, and the result.
+fn run(
+    line: &TwoLinks,
+    text: &str,
+    takes: bool,
+    frames: &[Vec<u8>],
+) -> (Vec<Vec<u8>>, ObserverResult) {
     let expected: Vec<Vec<u8>> = frames.iter().step_by(3).cloned().collect();
-    let mut far = Observer::start(&line.far, &format!("rx {FAR} | pcap far.pcap"));
+    let mut far = Observer::start(&line.far, &format!("rx {FAR_DEVICE} | pcap far.pcap"));
     let server = &line.pair.server;
     let observer = match takes {
-        true => Observer::taking(server, SERVER_DEVICE, text),
+        true => Observer::start_redirecting(server, SERVER_DEVICE, text),
         false => Observer::start(server, text),
     };
     line.send_all(frames);
     far.until_written("far.pcap", capture_length(&expected));
     let ran = observer.stop();
-    ran.assert_well();
+    ran.assert_balanced();
     let far = far.stop();
-    far.assert_whole();
+    far.assert_lossless();
     let came = far.frames("far.pcap");
     let wanted: Vec<u64> = (0..frames.len() as u64).step_by(3).collect();
     assert_eq!(numbers(&came), wanted, "each once, in order: {text}");
@@ -88,12 +93,12 @@ fn run(line: &Line, text: &str, takes: bool, frames: &[Vec<u8>]) -> (Vec<Vec<u8>
 }
 
 #[test]
-fn redirect_sends_copies_and_the_host_gets_the_frames() {
+fn redirect_sends_copies_and_the_host_receives_the_frames() {
     const FRAMES: u64 = 900;
-    let Some(line) = Line::new() else { return };
+    let Some(line) = TwoLinks::new() else { return };
     let frames = datagrams(FRAMES);
     let host = Observer::start(&line.pair.server, &format!("rx {SERVER_DEVICE} | pcap host.pcap"));
-    let behind = format!("| ip | udp | dport | ( |53 redirect {OUT} + |53 pcap seen.pcap )");
+    let behind = format!("| ip | udp | dport | ( |53 redirect {OUT_DEVICE} + |53 pcap seen.pcap )");
     for (rx, place) in [("rx", "kernel"), ("rx@thread0", "thread0")] {
         let text = format!("{rx} {SERVER_DEVICE} {behind}");
         let (came, ran) = run(&line, &text, false, &frames);
@@ -104,14 +109,14 @@ fn redirect_sends_copies_and_the_host_gets_the_frames() {
         assert_eq!(ran.frames("seen.pcap"), came, "and whoever else wants it");
     }
     let host = host.stop();
-    host.assert_whole();
+    host.assert_lossless();
     assert_eq!(host.frames("host.pcap").len() as u64, 2 * FRAMES, "the host misses nothing");
 }
 
 #[test]
-fn redirect_of_taken_frames_leaves_none_for_the_host() {
+fn redirect_with_take_leaves_no_frame_for_the_host() {
     const FRAMES: u64 = 600;
-    let Some(line) = Line::new() else { return };
+    let Some(line) = TwoLinks::new() else { return };
     let probe = line.pair.server.enter(sys::probe::xdp_socket);
     if let Err(why) = probe {
         need::skip::<()>(&why.to_string());
@@ -121,15 +126,17 @@ fn redirect_of_taken_frames_leaves_none_for_the_host() {
         return;
     }
     let frames = datagrams(FRAMES);
-    let text =
-        format!("rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT} + |80 count )");
-    // The other end takes no frames of XDP: the line says so, and sends them from a thread.
+    let text = format!(
+        "rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT_DEVICE} + |80 count )"
+    );
+    // The far end accepts no redirected frames: the request reports so and sends them from a
+    // thread.
     let (_, ran) = run(&line, &text, true, &frames);
     assert_eq!(filter(&ran, "redirect")["space"], "thread0", "{}", ran.err);
     assert!(ran.err.contains("takes no frames from programs of XDP now"), "{}", ran.err);
     assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
     // With receive offload the far end takes them up.
-    line.far.run("ethtool", &format!("-K {FAR} gro on"));
+    line.far.run("ethtool", &format!("-K {FAR_DEVICE} gro on"));
     let (came, ran) = run(&line, &text, true, &frames);
     let redirect = filter(&ran, "redirect");
     assert_eq!(redirect["space"], "kernel", "{}", ran.err);
@@ -139,7 +146,7 @@ fn redirect_of_taken_frames_leaves_none_for_the_host() {
 
 #[test]
 fn redirect_loops_are_refused_and_explain_names_the_exit() {
-    let Some(line) = Line::new() else { return };
+    let Some(line) = TwoLinks::new() else { return };
     let server = &line.pair.server;
     let program = crate::observer::program();
     let explained = |text: &str| {
@@ -148,14 +155,16 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         told.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let round = format!("tx {OUT} | ip | redirect {OUT}");
+    let round = format!("tx {OUT_DEVICE} | ip | redirect {OUT_DEVICE}");
     let output = server.command(program).args(["run", &round]).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("seen there as sent, for ever"), "{told}");
-    let told = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT}"));
-    assert!(told.contains(&format!("copies leave by {OUT}")), "{told}");
-    let told =
-        explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT} netns={}", line.far.name()));
+    let told = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE}"));
+    assert!(told.contains(&format!("copies leave by {OUT_DEVICE}")), "{told}");
+    let told = explained(&format!(
+        "rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE} netns={}",
+        line.far.name()
+    ));
     assert!(told.contains("kernel: a program sends within the name space"), "{told}");
 }

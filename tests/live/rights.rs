@@ -1,9 +1,10 @@
-//! With some capabilities and not with others: a line runs wherever it may, on the same frames with
-//! the same outcome, and says where, and why nowhere deeper. Nobody here is root but the test.
+//! Requests with a subset of the capabilities run wherever they are allowed to, give the same
+//! result on the same frames, and report why a deeper placement was refused. Only the test itself
+//! is root.
 
-use crate::numbers::{SHORT, numbered};
-use crate::observer::{Observer, Ran};
-use crate::privilege::for_everybody;
+use crate::numbers::{FRAME_LENGTH, kernel_objects};
+use crate::observer::{Observer, ObserverResult};
+use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
 use crate::send::send_all;
 use serde_json::Value;
@@ -12,14 +13,14 @@ use std::process::Command;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// A user with these capabilities and no others, in the namespace of the server.
-struct Somebody<'t> {
+/// A user with the given capabilities and no others, in the server's namespace.
+struct UnprivilegedUser<'t> {
     pair: &'t Pair,
     setpriv: &'t Path,
     rights: &'t str,
 }
 
-impl Somebody<'_> {
+impl UnprivilegedUser<'_> {
     fn command(&self, program: &Path) -> Command {
         let mut command = self.pair.server.command(self.setpriv);
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -30,7 +31,7 @@ impl Somebody<'_> {
         command
     }
 
-    /// Returns `explain --json` of a line.
+    /// Returns the output of `explain --json` for a request.
     fn explained(&self, program: &Path, line: &str) -> Value {
         let output = self.command(program).args(["explain", "--json", line]).output();
         let output = output.expect("it starts");
@@ -38,11 +39,11 @@ impl Somebody<'_> {
         serde_json::from_slice(&output.stdout).expect("an object")
     }
 
-    /// Runs a line over a hundred datagrams.
-    fn runs(&self, program: &Path, line: &str) -> Ran {
+    /// Runs a request over 100 datagrams.
+    fn runs(&self, program: &Path, line: &str) -> ObserverResult {
         let near = &self.pair.server;
-        let observer = Observer::attached(near, |_| self.command(program), line);
-        send_all(self.pair, &numbered(0..100, SHORT));
+        let observer = Observer::start_by_command(near, |_| self.command(program), line);
+        send_all(self.pair, &kernel_objects(0..100, FRAME_LENGTH));
         observer.stop()
     }
 }
@@ -52,15 +53,17 @@ fn filter<'r>(told: &'r Value, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns the refusal of a filter in the kernel, from `explain --json`.
+/// Returns the reason, from `explain --json`, why a filter cannot run in the kernel; `None` if it
+/// can.
 fn refusal(explained: &Value, name: &str) -> Option<String> {
     let candidates = filter(explained, name)["candidates"].as_array().expect("candidates");
     let kernel = candidates.iter().find(|candidate| candidate["space"] == "kernel");
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// Sets of capabilities, with the kernel's verdict: programs taken, and verified hardened or not.
-const SOMEBODIES: [(&str, Option<bool>); 6] = [
+/// Sets of capabilities, each with the expected verdict of the kernel: `None` if programs are
+/// refused, else whether they are loaded hardened.
+const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),
     (",+net_raw,+bpf", None),
@@ -70,16 +73,16 @@ const SOMEBODIES: [(&str, Option<bool>); 6] = [
 ];
 
 #[test]
-fn v5_a_line_runs_with_the_capabilities_that_there_are() {
+fn v5_request_runs_with_available_capabilities() {
     let Some(()) = need::bpf() else { return };
     let Some(setpriv) = need::command("setpriv") else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
-    let program = for_everybody(&folder);
+    let program = copy_for_every_user(&folder);
     let line = format!("rx {SERVER_DEVICE} | ip | udp | dport |all count");
-    for (rights, hardened) in SOMEBODIES {
-        let somebody = Somebody { pair: &pair, setpriv: &setpriv, rights };
-        let explained = somebody.explained(&program, &line);
+    for (rights, hardened) in CAPABILITY_SETS {
+        let user = UnprivilegedUser { pair: &pair, setpriv: &setpriv, rights };
+        let explained = user.explained(&program, &line);
         let kernel = &explained["machine"]["kernel"];
         assert_eq!(kernel["open"].as_bool(), Some(hardened.is_some()), "{rights}: {kernel}");
         assert_eq!(kernel["hardened"].as_bool(), hardened, "{rights}: {kernel}");
@@ -89,8 +92,8 @@ fn v5_a_line_runs_with_the_capabilities_that_there_are() {
             assert!(why.contains("not permitted"), "{rights}: {why}");
             assert_eq!(kernel["why"], why, "{rights}");
         }
-        let ran = somebody.runs(&program, &line);
-        ran.assert_whole();
+        let ran = user.runs(&program, &line);
+        ran.assert_lossless();
         let space = if hardened.is_some() { "kernel" } else { "thread0" };
         for name in ["rx", "ip", "udp", "dport", "count"] {
             let filter = filter(&ran.ledger, name);
@@ -103,7 +106,7 @@ fn v5_a_line_runs_with_the_capabilities_that_there_are() {
             "{rights}: {}",
             ran.ledger
         );
-        // Nothing that was planned there was refused: it was known before.
+        // Nothing planned there was refused: the planner knew the rights.
         assert_eq!(ran.ledger["refused"], Value::Array(Vec::new()), "{rights}");
     }
 }

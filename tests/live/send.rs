@@ -1,4 +1,4 @@
-//! Frames onto a cable, byte by byte as a test made them, and back out of captures.
+//! Sends frames over a veth pair unchanged, and reads frames from captures.
 
 use crate::scratch::Scratch;
 use sys::packet::{PacketSender, Qdisc};
@@ -6,7 +6,7 @@ use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, until_received,
 };
 
-/// Sends frames from a device, in this order, each once.
+/// Sends frames from a device in the given order, each once.
 pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let told = space.ip(&format!("-o link show dev {device}"));
     let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
@@ -21,8 +21,8 @@ pub(crate) fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     });
 }
 
-/// Sends from the client, and waits until all of it has come to the server's device and gone on
-/// from there.
+/// Sends frames from the client, and waits until the server's device has received and delivered all
+/// of them.
 pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     let before = device.received + device.receive_dropped;
@@ -30,12 +30,12 @@ pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     until_received(&pair.server, SERVER_DEVICE, before + frames.len() as u64);
 }
 
-/// The frames of a capture, in their order.
+/// Returns the frames of a capture, in order.
 pub(crate) fn frames_of(capture: &[u8]) -> Vec<Vec<u8>> {
     wire::capture::packets(capture).map_while(Result::ok).map(|(_, frame)| frame.to_vec()).collect()
 }
 
-/// Writes frames as a capture.
+/// Writes frames to a capture file; returns its path.
 pub(crate) fn capture(scratch: &Scratch, name: &str, frames: &[Vec<u8>]) -> std::path::PathBuf {
     use wire::capture::write;
     let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
@@ -49,7 +49,7 @@ pub(crate) fn capture(scratch: &Scratch, name: &str, frames: &[Vec<u8>]) -> std:
     path
 }
 
-/// Returns the length of a capture of these frames.
+/// Returns the length in bytes of a capture of these frames.
 pub(crate) fn capture_length(frames: &[Vec<u8>]) -> u64 {
     let bytes: usize = frames.iter().map(|frame| frame.len() + 16).sum();
     24 + bytes as u64

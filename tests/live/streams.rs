@@ -1,8 +1,8 @@
-//! Compares filters over live frames with the same filters over a capture of them: also where
-//! frames are held while the ring goes round many times, and with several queues.
+//! Compares filters over live frames with the same filters over a capture of the frames, also with
+//! frames held while the ring is lapped many times, and with several queues.
 
-use crate::numbers::{SHORT, numbered, numbers};
-use crate::observer::{Observer, Ran, program};
+use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
+use crate::observer::{Observer, ObserverResult, program};
 use crate::scratch::Scratch;
 use crate::send::{capture, capture_length, send};
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 use testkit::{Random, traffic};
 
-/// Frames that are sent at once: a part of the smallest ring.
-const PART: usize = 200;
-/// Most frames of one of the captures.
+/// Number of frames sent at once, fewer than the smallest ring holds.
+const FRAMES_AT_ONCE: usize = 200;
+/// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 3_000;
-/// Most bytes of a frame.
+/// Maximum frame length in bytes.
 const FRAME_MAX: usize = 1_514;
 
-/// The captures that are sent: those whose path holds one of these, or what `CASES=` says
-/// (`CASES=/` takes all, in half a minute).
-const PARTS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
+/// Path fragments that select the captures to send; `CASES=` replaces them (`CASES=/` selects all
+/// captures, which takes half a minute).
+const CAPTURE_PATHS: &[&str] = &["suricata/tcp-", "pcapplusplus/", "zeek/Traces/tcp"];
 
-/// Returns the files of a line, in the order of their contents.
-fn streams(ran: &Ran) -> Vec<Vec<u8>> {
+/// Returns the contents of the files that a request wrote, sorted.
+fn streams(ran: &ObserverResult) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(ran.path("streams")).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path());
     let files = files.filter(|path| path.extension().is_none_or(|end| end != "jsonl"));
@@ -31,29 +31,30 @@ fn streams(ran: &Ran) -> Vec<Vec<u8>> {
     found
 }
 
-/// Frames live through a ring of the smallest size, and off a capture.
-fn both(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
+/// Runs a request over live frames through a ring of minimum size, and over a capture of them.
+fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
     const LINE: &str = "ip | tcp | files streams";
     let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
-    for (number, part) in frames.chunks(PART).enumerate() {
+    for (number, part) in frames.chunks(FRAMES_AT_ONCE).enumerate() {
         send(&pair.client, CLIENT_DEVICE, part);
-        // Whoever has written them has taken them out of the ring.
-        let sent = &frames[..number * PART + part.len()];
+        // A sink that has written them has read them from the ring.
+        let sent = &frames[..number * FRAMES_AT_ONCE + part.len()];
         observer.until_written("seen.pcap", capture_length(sent));
     }
     let live = observer.stop();
-    live.assert_well();
+    live.assert_balanced();
     let folder = Scratch::new();
     let file = capture(&folder, "sent.pcap", frames);
     let line = format!("replay {} | {LINE}", file.display());
     let replayed = Observer::spawn(Command::new(program()), &line).wait();
-    replayed.assert_well();
+    replayed.assert_balanced();
     assert!(live.frames("seen.pcap") == frames, "all frames, in their order");
     [streams(&live), streams(&replayed)]
 }
 
-/// The frames of a capture of Ethernet that the cable carries, of at least so many bytes.
+/// Returns the frames of an Ethernet capture that are at least `least` bytes long and that the veth
+/// pair carries; `None` if there are none.
 fn frames_of(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).ok()?;
     let mut frames = Vec::new();
@@ -69,38 +70,38 @@ fn frames_of(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
 }
 
 #[test]
-fn disordered_streams_are_put_together_as_off_a_capture() {
+fn disordered_streams_reassemble_as_from_a_capture() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let mut random = Random::replayable();
     let made = traffic(random.next(), 400).frames;
     let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
-    // Neighbours change places, so that much is held.
+    // Neighbors are swapped, so that much is held.
     for at in 1..frames.len() {
         if random.one_in(5) {
             frames.swap(at - 1, at);
         }
     }
-    let [live, replayed] = both(&pair, &frames);
+    let [live, replayed] = run_live_and_from_capture(&pair, &frames);
     assert!(live.len() > 300, "{}", live.len());
     assert!(live == replayed, "{} and {} streams", live.len(), replayed.len());
 }
 
 #[test]
-fn captures_are_put_together_as_off_a_capture() {
+fn live_captures_reassemble_as_from_a_file() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let made = testkit::made().of(&["streams/", "fragments/", "http/"]).paths.into_iter();
     let frames: Vec<Vec<u8>> = made.filter_map(|path| frames_of(&path, 1)).flatten().collect();
-    let [live, replayed] = both(&pair, &frames);
+    let [live, replayed] = run_live_and_from_capture(&pair, &frames);
     assert!(live == replayed, "{} and {}", live.len(), replayed.len());
     assert!(live.len() > 100, "{} streams", live.len());
 }
 
 #[test]
-fn corpus_captures_of_others_are_put_together_as_off_a_capture() {
+fn corpus_live_captures_reassemble_as_from_a_file() {
     let Some(captures) = testkit::captures() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let part = std::env::var("CASES").ok();
-    let parts = part.as_deref().map_or_else(|| PARTS.to_vec(), |part| vec![part]);
+    let parts = part.as_deref().map_or_else(|| CAPTURE_PATHS.to_vec(), |part| vec![part]);
     let wanted = |path: &&PathBuf| {
         let name = path.to_string_lossy();
         parts.iter().any(|part| name.contains(part))
@@ -108,7 +109,7 @@ fn corpus_captures_of_others_are_put_together_as_off_a_capture() {
     let mut seen = 0;
     for path in captures.iter().filter(wanted) {
         let Some(frames) = frames_of(path, 60) else { continue };
-        let [live, replayed] = both(&pair, &frames);
+        let [live, replayed] = run_live_and_from_capture(&pair, &frames);
         assert!(live == replayed, "{}: {} and {}", path.display(), live.len(), replayed.len());
         seen += 1;
     }
@@ -117,17 +118,18 @@ fn corpus_captures_of_others_are_put_together_as_off_a_capture() {
 }
 
 #[test]
-fn frames_of_several_senders_come_each_once() {
+fn frames_of_several_senders_arrive_once() {
     let cable = Cable { addresses: false, queues: 2, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let line = format!("rx {SERVER_DEVICE} ring=64MB | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
-    let parts = [numbered(0..20_000, SHORT), numbered(20_000..40_000, SHORT)];
+    let parts =
+        [kernel_objects(0..20_000, FRAME_LENGTH), kernel_objects(20_000..40_000, FRAME_LENGTH)];
     std::thread::scope(|scope| {
         for (processor, part) in parts.iter().enumerate() {
             let pair = &pair;
             scope.spawn(move || {
-                // Where there is only one, they take turns.
+                // On a machine with one processor they alternate.
                 let _ = sys::process::pin_to(processor);
                 send(&pair.client, CLIENT_DEVICE, part);
             });
@@ -135,7 +137,7 @@ fn frames_of_several_senders_come_each_once() {
     });
     observer.until_written("seen.pcap", capture_length(&parts.concat()));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let (first, second): (Vec<u64>, Vec<u64>) =
         numbers(&ran.frames("seen.pcap")).into_iter().partition(|number| *number < 20_000);
     assert!(first.into_iter().eq(0..20_000), "the first sender's, in their order");

@@ -1,18 +1,16 @@
-//! Several users and one daemon, as the issue of it is lived: alice logs the requests to a web
-//! server, bob taps its DNS, carol what her own sockets exchange, dave is hostile. (CONTRACT 21,
-//! 25; RELIABILITY T1, T10, T12, T17, T18)
+//! Several users and one daemon: Alice logs the requests to a web server, Bob taps its DNS, Carol
+//! observes her own sockets, Dave is hostile. (CONTRACT 21, 25; RELIABILITY T1, T10, T12, T17, T18)
 //!
-//! What watches the interface is one program of the kernel, in as many rings of frames as there are
-//! users. What a user's process has mapped is searched as a whole, through its memory, for what
-//! others' traffic carries.
+//! One program observes the interface, with as many rings as there are users. Each user's mapped
+//! memory is searched for other users' data.
 
-use crate::handout::part_of;
-use crate::house::{ALICE, BOB, CAROL, DAVE, House, POLICY, WATCHERS};
+use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY, WATCHERS_GID};
+use crate::delegated::part_of;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
 use crate::send::frames_of;
-use crate::shared::chain;
-use member::protocol::{Attach, Instead, Stay};
+use crate::shared_program::chain;
+use member::protocol::{Attach, CarriedStep, Replacement};
 use member::varlink::{Call, Reply};
 use rustix::process::{Gid, Uid};
 use serde_json::{Value, json};
@@ -27,7 +25,7 @@ use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::resources::KernelObjects;
 
 /// Returns the kernel rings that a process has mapped.
-fn mapped(process: u32) -> Vec<u8> {
+fn mapped_rings(process: u32) -> Vec<u8> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("its maps");
     let memory = File::open(format!("/proc/{process}/mem")).expect("its memory");
     let mut all = Vec::new();
@@ -35,7 +33,7 @@ fn mapped(process: u32) -> Vec<u8> {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
         let address = |text: &str| u64::from_str_radix(text, 16).expect("an address");
         let (from, to) = range.map(|(from, to)| (address(from), address(to))).expect("a range");
-        // But for one page: how far it has taken the bell, which is its own.
+        // Except for one page: its own drain position of the doorbell.
         assert!(!line.contains("rw") || to - from == 4096, "for reading alone: {line}");
         let mut bytes = vec![0; usize::try_from(to - from).expect("it fits")];
         memory.read_exact_at(&mut bytes, from).expect("all of it can be read");
@@ -48,13 +46,13 @@ fn holds(memory: &[u8], mark: &str) -> bool {
     memory.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
-const LOGS: &str = "| ip @kernel | ipproto @kernel |tcp tcp | http |request json";
-const TAPS: &str = "| ip @kernel | udp @kernel | dport @kernel |53 pcap dns.pcap";
+const ALICES_REQUEST: &str = "| ip @kernel | ipproto @kernel |tcp tcp | http |request json";
+const BOBS_REQUEST: &str = "| ip @kernel | udp @kernel | dport @kernel |53 pcap dns.pcap";
 const REQUESTS: usize = 200;
-/// So many that each ring of frames is written more than once.
+/// Number of datagrams, enough to lap each ring.
 const DATAGRAMS: usize = 3000;
 
-/// Everybody's traffic: each carries a mark.
+/// Sends every user's traffic, each datagram with its user's mark.
 fn send(pair: &Pair) {
     pair.client.enter(|| {
         for number in 0..REQUESTS {
@@ -72,7 +70,7 @@ fn send(pair: &Pair) {
             let dns = number % 3 < 2;
             let mark = if dns { "<bob's>" } else { "<nobody's>" };
             let port = if dns { 53 } else { 9 };
-            // Who is not there answers that it is not, and the next call says so.
+            // A port without a listener causes an error, which the next call reports.
             let _ = socket.send_to(&mark.repeat(1000 / mark.len()).into_bytes(), (SERVER, port));
         }
     });
@@ -80,52 +78,52 @@ fn send(pair: &Pair) {
 
 #[test]
 fn o6_p3_p7_users_share_one_program_and_no_bytes() {
-    let Some(mut house) = House::new(POLICY) else { return };
-    let Some(nginx) = Nginx::start(&house.pair.server) else { return };
+    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(nginx) = Nginx::start(&fixture.pair.server) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let before = house.state();
+    let before = fixture.state();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
-    let alice = house.run(ALICE, &format!("{rx} {LOGS}"));
-    let bob = house.run(BOB, &format!("{rx} {TAPS}"));
-    // Carol may watch no interface, and hears who, what, why and what to do.
-    let refused = Observer::spawn(house.command(CAROL), &format!("{rx} | count")).wait();
+    let alice = fixture.run(ALICE, &format!("{rx} {ALICES_REQUEST}"));
+    let bob = fixture.run(BOB, &format!("{rx} {BOBS_REQUEST}"));
+    // Carol may not observe the interface; the error names who, what, why and the remedy.
+    let refused = Observer::spawn(fixture.command(CAROL), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     let carol = testkit::user::describe(CAROL);
     for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // What her own sockets exchange is hers.
-    let carol = house.run(CAROL, "rx own=yes ring=1MB | pcap own.pcap");
-    // Dave holds what he can get and reads nothing.
-    let held = house.pair.server.enter(|| as_dave(&house));
+    // The traffic of her own sockets is hers.
+    let carol = fixture.run(CAROL, "rx own=yes ring=1MB | pcap own.pcap");
+    // Dave holds everything he can get and reads nothing.
+    let held = fixture.pair.server.enter(|| request_everything_as_dave(&fixture));
 
-    let now = house.shared();
-    assert_eq!((now.lines.len(), chain(&house.pair)), (5, vec![now.program]));
+    let now = fixture.shared_program();
+    assert_eq!((now.lines.len(), chain(&fixture.pair)), (5, vec![now.program]));
     assert_eq!(now.rings.len(), 3, "a ring for each of three users: {:?}", now.rings);
     let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
     assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
-    send(&house.pair);
-    house.request_of(CAROL, "<carol's>");
-    house.request_of(ALICE, "<alice's>");
+    send(&fixture.pair);
+    fixture.send_request_as(CAROL, "<carol's>");
+    fixture.send_request_as(ALICE, "<alice's>");
 
     let sent = (DATAGRAMS * 2 / 3) as u64;
     let given = |uid: u32| {
-        let lines = house.shared().lines;
+        let lines = fixture.shared_program().lines;
         let ours = lines.into_iter().filter(|line| line.uid == uid);
         ours.filter_map(|line| Some(line.given?.blocks + line.lost?)).sum::<u64>()
     };
     until("bob was given all", || given(BOB) >= sent);
     for (user, own) in [(&alice, "<alice's>"), (&bob, "<bob's>"), (&carol, "<carol's>")] {
-        let memory = mapped(user.process());
+        let memory = mapped_rings(user.process());
         assert!(memory.len() > 1 << 20, "{own}: {} bytes are mapped", memory.len());
         for mark in ["<alice's>", "<bob's>", "<carol's>", "<nobody's>"] {
             assert_eq!(holds(&memory, mark), mark == own, "{own}: {mark}");
         }
     }
-    let now = house.shared();
+    let now = fixture.shared_program();
     let bytes: u64 =
         now.lines.iter().filter(|l| l.uid == BOB).map(|l| l.given.unwrap().bytes).sum();
     let ring = now.rings.iter().find(|ring| ring.uid == Some(BOB)).expect("a ring").bytes;
@@ -134,14 +132,14 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
         assert!(line.taken.is_some_and(|taken| taken <= now.frames), "{line:?}: {}", now.frames);
     }
 
-    // What dave holds the daemon holds for him, too.
+    // The daemon holds the same objects as Dave.
     let users = [&alice, &bob, &carol].map(|user| KernelObjects::of(user.process()));
-    let numbered = users.into_iter().fold(house.numbered(), KernelObjects::and);
+    let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::and);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
-    until("dave is gone", || house.lines(DAVE) == 0);
+    until("dave is gone", || fixture.running_requests(DAVE) == 0);
     let ran = alice.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let log = String::from_utf8_lossy(&ran.out).into_owned();
     assert_eq!(log.lines().filter(|line| line.contains("/small?")).count(), REQUESTS, "{log}");
     let ran = bob.stop();
@@ -150,17 +148,17 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let frames = frames_of(&capture);
     assert!(!frames.is_empty() && frames.iter().all(|frame| holds(frame, "<bob's>")));
     let ran = carol.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let capture = fs::read(ran.path("own.pcap")).expect("a capture");
     assert!(holds(&capture, "X-Mark: <carol's>") && holds(&capture, "Server: nginx"));
-    assert_eq!(house.sharing().programs, [], "nothing runs any more");
-    house.is_as_before(&before, &numbered);
+    assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
+    fixture.assert_resources_restored(&before, &numbered);
     drop(nginx.stop());
-    house.end();
+    fixture.end();
 }
 
-/// Returns all that this user gets by asking for everything.
-fn as_dave(house: &House) -> Vec<OwnedFd> {
+/// Returns all descriptors that Dave receives by requesting everything.
+fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
     let machine = engine::machine::look();
@@ -188,11 +186,11 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
     let own = env!("CARGO_PKG_VERSION");
     let mut held = Vec::new();
     for _ in 0..3 {
-        let socket = house.socket();
-        let (reply, descriptors) = ask(&socket, &asks(&line, &part, &ours, own));
+        let socket = fixture.socket();
+        let (reply, descriptors) = exchange(&socket, &asks(&line, &part, &ours, own));
         assert!(reply.continues && descriptors.len() == 3, "{reply:?}");
-        // A second one on the same connection, and the end of a line that another has.
-        let again = ask(&socket, &asks(&line, &part, &ours, own)).0;
+        // A second request on the same connection, and the end of another's request.
+        let again = exchange(&socket, &asks(&line, &part, &ours, own)).0;
         assert_eq!(again.error.as_deref(), Some("io.streamline.Refused"), "{again:?}");
         held.push(socket);
         held.extend(descriptors);
@@ -211,33 +209,34 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
         (asks(&line, &ring, &ours, own), "kernel"),
         (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
     ] {
-        let (refused, _) = ask(&house.socket(), &attach);
+        let (refused, _) = exchange(&fixture.socket(), &attach);
         let told = || format!("{by}: {attach:?}: {refused:?}");
         assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", told());
         assert_eq!(refused.parameters["by"], Value::from(by), "{}", told());
         let why = refused.parameters["why"].as_str().unwrap_or_default();
         assert!(why.len() > 10 && !why.ends_with('.'), "{}", told());
     }
-    // In the place of others' lines, of his own beyond his share, and of none.
+    // On behalf of other users, beyond his own share, and for no request.
     for line_of in 0..64 {
-        let instead = Some(Instead { line: line_of, stays: vec![Stay { was: 0, is: u64::MAX }] });
+        let instead =
+            Some(Replacement { line: line_of, stays: vec![CarriedStep { was: 0, is: u64::MAX }] });
         let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
-        let (refused, _) = ask(&house.socket(), &attach);
+        let (refused, _) = exchange(&fixture.socket(), &attach);
         let by = refused.parameters["by"].as_str();
         assert!(matches!(by, Some("line" | "quota")), "{line_of}: {refused:?}");
     }
     let switch = Call::new("io.streamline.Switch", &json!({})).text();
-    for socket in [&house.socket(), &held_line(&held)] {
+    for socket in [&fixture.socket(), &request_connection(&held)] {
         sys::descriptor::send(socket, &switch, &[]).expect("sent");
-        let refused = hear(socket).0;
+        let refused = receive_message(socket).0;
         assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"), "{refused:?}");
     }
     for part in ["", "x", &"9 ".repeat(30_000)] {
-        let (refused, _) = ask(&house.socket(), &asks(&line, part, &ours, own));
+        let (refused, _) = exchange(&fixture.socket(), &asks(&line, part, &ours, own));
         assert!(refused.error.is_some(), "{refused:?}");
     }
-    // Asks for more than it takes, and hangs up in the middle of an order.
-    let greedy = house.socket();
+    // Requests more than it reads, and disconnects within a message.
+    let greedy = fixture.socket();
     let call = Call::new("io.streamline.Sharing", &json!({})).text();
     let sent = (0..100_000).find(|_| local_socket::send_now(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
@@ -245,31 +244,31 @@ fn as_dave(house: &House) -> Vec<OwnedFd> {
         let attach = asks(&line, &part, &ours, own);
         let call = Call::new("io.streamline.Attach", &attach);
         let call = Call { more: true, ..call }.text();
-        sys::descriptor::send(house.socket(), &call, &[]).expect("sent");
+        sys::descriptor::send(fixture.socket(), &call, &[]).expect("sent");
     }
     held
 }
 
-impl House {
+impl DaemonFixture {
     fn socket(&self) -> OwnedFd {
         let packets = self.place().join(member::place::PACKETS);
         local_socket::connect_to(&packets, Framing::Packets, LIMIT).expect("the daemon is there")
     }
 }
 
-/// The connection of a line among what is held.
-fn held_line(held: &[OwnedFd]) -> OwnedFd {
+/// Returns the connection of a request among the held descriptors.
+fn request_connection(held: &[OwnedFd]) -> OwnedFd {
     held[0].try_clone().expect("a descriptor")
 }
 
-/// Says something, and hears the answer.
-fn ask(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
+/// Sends a message; returns the reply and its descriptors.
+fn exchange(socket: &OwnedFd, attach: &Attach) -> (Reply, Vec<OwnedFd>) {
     let call = Call { more: true, ..Call::new("io.streamline.Attach", attach) };
     sys::descriptor::send(socket, &call.text(), &[]).expect("sent");
-    hear(socket)
+    receive_message(socket)
 }
 
-fn hear(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
+fn receive_message(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     let mut bytes = vec![0; 200_000];
     let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).expect("an answer");
     (Reply::read(&bytes[..length]).expect("a reply"), descriptors)
@@ -282,27 +281,30 @@ fn network() -> String {
 
 #[test]
 fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
-    let Some(mut house) = House::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let line = format!("rx {SERVER_DEVICE} {TAPS}");
-    let alice = house.run(ALICE, &line);
-    let dave = house.run(DAVE, &line);
-    assert_eq!((house.shared().lines.len(), house.shared().rings.len()), (2, 2));
+    let line = format!("rx {SERVER_DEVICE} {BOBS_REQUEST}");
+    let alice = fixture.run(ALICE, &line);
+    let dave = fixture.run(DAVE, &line);
+    assert_eq!(
+        (fixture.shared_program().lines.len(), fixture.shared_program().rings.len()),
+        (2, 2)
+    );
     dave.signal("KILL");
-    until("his line is gone", || house.lines(DAVE) == 0);
-    assert_eq!(house.shared().rings.len(), 1);
+    until("his line is gone", || fixture.running_requests(DAVE) == 0);
+    assert_eq!(fixture.shared_program().rings.len(), 1);
     drop(dave.wait());
-    house.pair.client.enter(|| {
+    fixture.pair.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
         }
     });
-    until("all have come", || house.shared().lines[0].given.unwrap().blocks == 20);
-    house.kill();
-    until("the program is gone with the daemon", || chain(&house.pair).is_empty());
+    until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
+    fixture.kill();
+    until("the program is gone with the daemon", || chain(&fixture.pair).is_empty());
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
@@ -312,34 +314,34 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
 }
 
 #[test]
-fn a_daemon_asked_to_end_reports_its_counts() {
-    let Some(mut house) = House::new(POLICY) else { return };
+fn stopped_daemon_reports_its_counts() {
+    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let alice = house.run(ALICE, &format!("rx {SERVER_DEVICE} {TAPS}"));
-    house.pair.client.enter(|| {
+    let alice = fixture.run(ALICE, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
+    fixture.pair.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
         }
     });
-    until("all have come", || house.shared().lines[0].given.unwrap().blocks == 20);
-    house.end();
+    until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
+    fixture.end();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("was asked to end"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
 }
 
-/// A line that chooses what goes to a port, with an option.
-fn chooses(option: &str, port: u16) -> String {
+/// Returns a request for frames to a port, with an option of `rx`.
+fn request_with_option(option: &str, port: u16) -> String {
     format!("{option}rx {SERVER_DEVICE} ring=1MB | udp | dport |{port} pcap all.pcap")
 }
 
-/// The rings at the interface: of which user or group, and how many lines lead there.
-fn rings(house: &House) -> Vec<(Option<u32>, Option<String>, usize)> {
-    let program = house.shared();
+/// Returns the rings at the interface: user, group, and number of requests.
+fn rings(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<String>, usize)> {
+    let program = fixture.shared_program();
     let mut rings: Vec<_> =
         program.rings.into_iter().map(|ring| (ring.uid, ring.group, ring.lines)).collect();
     rings.sort_unstable();
@@ -348,50 +350,50 @@ fn rings(house: &House) -> Vec<(Option<u32>, Option<String>, usize)> {
 
 #[test]
 fn p8_world_rings_are_read_by_their_members_only() {
-    let Some(house) = House::new(POLICY) else { return };
+    let Some(fixture) = DaemonFixture::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let alice = house.run(ALICE, &chooses("--share=world ", 53));
-    let bob = house.run(BOB, &chooses("--share=world ", 9));
-    let dave = house.run(DAVE, &chooses("", 9));
-    assert_eq!(rings(&house), [(None, None, 2), (Some(DAVE), None, 1)]);
-    // What is nobody's but carol's is shared with nobody.
+    let alice = fixture.run(ALICE, &request_with_option("--share=world ", 53));
+    let bob = fixture.run(BOB, &request_with_option("--share=world ", 9));
+    let dave = fixture.run(DAVE, &request_with_option("", 9));
+    assert_eq!(rings(&fixture), [(None, None, 2), (Some(DAVE), None, 1)]);
+    // Carol's own traffic is shared with no user.
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
-    let refused = Observer::spawn(house.command(CAROL), &own).wait();
+    let refused = Observer::spawn(fixture.command(CAROL), &own).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     assert!(refused.err.contains("for you alone"), "{}", refused.err);
-    two_read_what_both_chose(house, [alice, bob, dave]);
+    assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
 #[test]
 fn p3_group_rings_are_shared_by_members_only() {
-    let Some(house) = House::new(POLICY) else { return };
+    let Some(fixture) = DaemonFixture::new(POLICY) else { return };
     if need::command("setpriv").is_none() {
         return;
     }
-    let option = format!("--share=group:{WATCHERS} ");
-    let line = chooses(&option, 53);
-    let alice = house.run_by(house.command_in(ALICE, WATCHERS), ALICE, &line);
-    let bob = house.run(BOB, &chooses(&option, 9));
-    // Whoever is no member is told so, and runs nothing.
-    let refused = Observer::spawn(house.command(DAVE), &line).wait();
+    let option = format!("--share=group:{WATCHERS_GID} ");
+    let line = request_with_option(&option, 53);
+    let alice = fixture.run_command(fixture.command_with_group(ALICE, WATCHERS_GID), ALICE, &line);
+    let bob = fixture.run(BOB, &request_with_option(&option, 9));
+    // A non-member gets an error, and runs nothing.
+    let refused = Observer::spawn(fixture.command(DAVE), &line).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    assert!(refused.err.contains(&format!("is not in group {WATCHERS}")), "{}", refused.err);
-    let unknown = chooses("--share=group:no-such-group-here ", 53);
-    let refused = Observer::spawn(house.command(DAVE), &unknown).wait();
+    assert!(refused.err.contains(&format!("is not in group {WATCHERS_GID}")), "{}", refused.err);
+    let unknown = request_with_option("--share=group:no-such-group-here ", 53);
+    let refused = Observer::spawn(fixture.command(DAVE), &unknown).wait();
     assert!(refused.err.contains("no group is called"), "{}", refused.err);
-    let dave = house.run(DAVE, &chooses("--share=world ", 9));
-    let group = Some(WATCHERS.to_string());
-    assert_eq!(rings(&house), [(None, None, 1), (None, group, 2)]);
-    two_read_what_both_chose(house, [alice, bob, dave]);
+    let dave = fixture.run(DAVE, &request_with_option("--share=world ", 9));
+    let group = Some(WATCHERS_GID.to_string());
+    assert_eq!(rings(&fixture), [(None, None, 1), (None, group, 2)]);
+    assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
-/// Alice chose what goes to port 53, bob and dave what goes to 9; the frames of the first two lie
-/// in one ring, those of the third in one of its own.
-fn two_read_what_both_chose(mut house: House, [alice, bob, dave]: [Observer; 3]) {
+/// Asserts that users share a ring if both chose so: Alice selects port 53, Bob and Dave port 9;
+/// the frames of the first two are in one ring, Dave's in his own.
+fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const EACH: usize = 30;
-    house.pair.client.enter(|| {
+    fixture.pair.client.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..EACH {
             let _ = socket.send_to(&b"<alice's>".repeat(50), (SERVER, 53));
@@ -399,7 +401,7 @@ fn two_read_what_both_chose(mut house: House, [alice, bob, dave]: [Observer; 3])
         }
     });
     let given = |uid: u32| {
-        let lines = house.shared().lines;
+        let lines = fixture.shared_program().lines;
         let ours = lines.iter().find(|line| line.uid == uid).expect("a line");
         ours.given.expect("root is told").blocks
     };
@@ -407,16 +409,16 @@ fn two_read_what_both_chose(mut house: House, [alice, bob, dave]: [Observer; 3])
         until(&format!("{uid} was given all"), || given(uid) == EACH as u64);
     }
     for (user, marks) in [(&alice, [true, true]), (&bob, [true, true]), (&dave, [false, true])] {
-        let memory = mapped(user.process());
+        let memory = mapped_rings(user.process());
         assert_eq!(["<alice's>", "<bob's>"].map(|mark| holds(&memory, mark)), marks);
     }
-    // What each is given is what it chose, whoever leaves first.
+    // Each receives what it selected, whoever leaves first.
     for (user, mark) in [(alice, "<alice's>"), (bob, "<bob's>"), (dave, "<bob's>")] {
         let ran = user.stop();
-        ran.assert_whole();
+        ran.assert_lossless();
         let frames = frames_of(&fs::read(ran.path("all.pcap")).expect("a capture"));
         assert_eq!(frames.len(), EACH);
         assert!(frames.iter().all(|frame| holds(frame, mark)), "{mark}");
     }
-    house.end();
+    fixture.end();
 }

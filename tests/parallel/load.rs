@@ -1,14 +1,14 @@
-//! Filters that keep nothing: whole batches, by load.
+//! Stateless filters: batches are dispatched whole, by load.
 
-use crate::kept::{Seen, kept, run};
+use crate::collected::{KeptBlock, collect, run};
 use testkit::Random;
 
-/// Removes what depends on the time of the run.
-fn timeless(seen: Vec<Seen>) -> Vec<Seen> {
-    seen.into_iter().map(|seen| Seen { time: 0, ..seen }).collect()
+/// Clears the fields that depend on the time of the run.
+fn without_times(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
+    seen.into_iter().map(|seen| KeptBlock { time: 0, ..seen }).collect()
 }
 
-/// A chain of filters that keep nothing, and the arc that leaves it.
+/// Returns a random chain of stateless filters, and the arc after it.
 fn chain(random: &mut Random) -> String {
     let mut filters = Vec::new();
     for _ in 0..random.within(1..4) {
@@ -32,7 +32,7 @@ fn chain(random: &mut Random) -> String {
 }
 
 #[test]
-fn n1_n9_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
+fn n1_n9_v13_replicas_by_load_keep_output_and_order() {
     let mut random = Random::replayable();
     for _ in 0..8 {
         let before = random.pick(&["", "| sample 2 ", "| hist ", "| dport |all count "]);
@@ -43,9 +43,9 @@ fn n1_n9_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
             random.within(64..300),
             chain(&mut random)
         );
-        let one = timeless(kept(&text, 1));
+        let one = without_times(collect(&text, 1));
         for copies in 2..=4 {
-            let several = timeless(kept(&text, copies));
+            let several = without_times(collect(&text, copies));
             let first = one.iter().zip(&several).position(|(one, other)| one != other);
             let differ = first.map(|at| (at, &one[at], &several[at]));
             assert_eq!(differ, None, "{text}: {copies} copies");
@@ -55,7 +55,7 @@ fn n1_n9_v13_copies_by_load_give_what_one_gives_in_the_same_order() {
 }
 
 #[test]
-fn n1_one_filter_is_one_line_of_the_ledger() {
+fn n1_replicated_filter_is_one_line_of_the_ledger() {
     let text = "generate count=5000 seq=yes flows=3 | match hex=07 | count | KEEP | discard";
     let (_, one) = run(text, 1);
     let (_, several) = run(text, 3);

@@ -1,16 +1,16 @@
-//! Copies of filters that share their work (CONTRACT 16): what comes out is what one copy gives, in
-//! the same order, whatever the batches, the load, the schedule and the number of copies; every
-//! ledger balances; and a copy that dies ends its line at once.
+//! Replicated filters (CONTRACT 16): the output and its order equal those of a single instance,
+//! whatever the batches, load, schedule and number of replicas; every ledger balances; and a
+//! failing replica ends its request at once.
 #![forbid(unsafe_code)]
 
-#[path = "../common/line.rs"]
+#[path = "../common/request.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
-mod line;
+mod request;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
-mod kept;
+mod affinity;
+mod collected;
 mod load;
-mod places;
 mod sessions;
-mod ways_to_end;
+mod shutdown;

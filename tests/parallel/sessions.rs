@@ -1,25 +1,25 @@
-//! Filters with sessions: each session stays with its copy, both ways.
+//! Filters with sessions: a session stays with its replica, in both directions.
 
-use crate::kept::{Seen, kept, run};
+use crate::collected::{KeptBlock, collect, run};
 use crate::scratch::Scratch;
 use std::collections::HashMap;
 
-/// The same with sessions numbered in the order in which they are met: copies give other numbers.
-fn numbered(seen: Vec<Seen>) -> Vec<Seen> {
+/// Renumbers sessions by first appearance, because replicas assign other numbers.
+fn renumber_sessions(seen: Vec<KeptBlock>) -> Vec<KeptBlock> {
     let mut numbers = HashMap::new();
-    let number = |seen: Seen| {
+    let number = |seen: KeptBlock| {
         let next = numbers.len() as u32;
         let session = match seen.session {
             0 => 0,
             known => *numbers.entry(known).or_insert(next) + 1,
         };
-        Seen { session, ..seen }
+        KeptBlock { session, ..seen }
     };
     seen.into_iter().map(number).collect()
 }
 
 #[test]
-fn n2_n9_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
+fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
     let scratch = Scratch::new();
     let mut random = testkit::Random::replayable();
     for connections in [1, 7, 60] {
@@ -27,7 +27,7 @@ fn n2_n9_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
         let capture = testkit::traffic::traffic(random.below(1 << 32), connections);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         let file = file.display();
-        // What falls due by time may leave in another order (decision 0048); a reset does, too.
+        // Blocks released by time may leave in another order (decision 0048); by a reset, too.
         for chain in [
             "tcp gap=1h",
             "ip | tcp gap=1h",
@@ -37,9 +37,9 @@ fn n2_n9_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
         ] {
             let pipe = if chain.ends_with("|all") { "" } else { "| " };
             let text = format!("replay '{file}' | {chain} {pipe}KEEP | discard");
-            let one = numbered(kept(&text, 1));
+            let one = renumber_sessions(collect(&text, 1));
             for copies in 2..=4 {
-                let several = numbered(kept(&text, copies));
+                let several = renumber_sessions(collect(&text, copies));
                 let first = one.iter().zip(&several).position(|(one, other)| one != other);
                 let differ = first.map(|at| (at, &one[at], &several[at]));
                 assert_eq!(differ, None, "{text}: {copies} copies");
@@ -49,35 +49,35 @@ fn n2_n9_v13_copies_by_session_give_what_one_gives_in_the_same_order() {
     }
 }
 
-/// Some of the frames: a part is missing here and there, and the end. Many connections never close,
-/// requests have no response, and segments wait for what never comes.
-fn torn(seed: u64, connections: usize) -> testkit::traffic::Capture {
+/// Returns a capture with gaps that ends early: many connections never close, requests have no
+/// response, and segments wait for missing ones.
+fn truncated_traffic(seed: u64, connections: usize) -> testkit::traffic::Capture {
     let mut random = testkit::Random::new(seed);
     let mut capture = testkit::traffic::traffic(seed, connections);
     let keep = capture.frames.len() * 2 / 3;
     capture.frames.truncate(keep);
     capture.frames.retain(|_| random.below(12) > 0);
-    // All at once, so that nothing is given up before the end.
+    // All at the same time, so that no timeout occurs before the end.
     let first = capture.frames.first().map_or(0, |(time, _)| *time);
     capture.frames.iter_mut().for_each(|(time, _)| *time = first);
     capture
 }
 
 #[test]
-fn n2_v13_open_sessions_end_in_the_order_of_one_instance() {
+fn n2_v13_open_sessions_end_in_single_instance_order() {
     let scratch = Scratch::new();
     let file = scratch.path("torn.pcap");
     let mut random = testkit::Random::replayable();
     for connections in [3, 40, 300] {
-        let capture = torn(random.below(1 << 32), connections);
+        let capture = truncated_traffic(random.below(1 << 32), connections);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
         for chain in ["tcp |", "tcp | http |all", "tcp |all tls |all", "tcp |all dns |all"] {
             let text = format!("replay '{}' | {chain} KEEP | discard", file.display());
             let (one, _) = run(&text, 1);
-            let one = numbered(one);
+            let one = renumber_sessions(one);
             for copies in 2..=4 {
                 let (several, outcome) = run(&text, copies);
-                let several = numbered(several);
+                let several = renumber_sessions(several);
                 let first = one.iter().zip(&several).position(|(one, other)| one != other);
                 let differ = first.map(|at| (at, one.len(), &one[at], &several[at]));
                 assert_eq!(differ, None, "{text}: {copies} copies");

@@ -1,13 +1,14 @@
-//! 5. `compress` edits through the gateway, over a fan-out where the sibling must not see the edit.
+//! Probe 5: `compress` edits blocks through the edit gateway after a fan-out; the sibling branch
+//! must not see the edit.
 
-use crate::house::{line, reported};
+use crate::catalog_fixture::{reported, run_request};
 use filter::prelude::*;
 
-/// Adds up the payload bytes that go by, and how many there were.
+/// Sums the payload bytes and counts the blocks.
 const TOTAL: Description = Description {
     name: "total",
     summary: "adds up bytes",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Total::default()))),
     ..Description::EMPTY
@@ -36,7 +37,7 @@ impl Lanes for Total {
 const WIPE: Description = Description {
     name: "wipe",
     summary: "overwrites bytes",
-    kind: Kind::Editing,
+    kind: FilterKind::Editing,
     user: Some(|_| Ok(Filter::lanes(Wipe))),
     ..Description::EMPTY
 };
@@ -54,31 +55,32 @@ impl Lanes for Wipe {
 const FRAMES: u64 = 3000;
 const SIZE: u64 = 700;
 
-fn untouched() -> u64 {
-    let outcome = line(&format!("generate count={FRAMES} size={SIZE} seq=yes | total"), &[&TOTAL]);
+fn payload_sum() -> u64 {
+    let outcome =
+        run_request(&format!("generate count={FRAMES} size={SIZE} seq=yes | total"), &[&TOTAL]);
     reported(&outcome, "total", "sum")
 }
 
 #[test]
-fn a_sibling_sees_the_blocks_as_they_were() {
+fn sibling_branch_receives_unedited_blocks() {
     for (editor, back) in [("wipe", ""), ("compress", "| decompress ")] {
         let text = format!(
             "generate count={FRAMES} size={SIZE} seq=yes | {editor} {back}| count + total | discard"
         );
-        // The editor and its sibling in both orders: whoever is called first.
+        // The editor and its sibling, called in both orders.
         let text = text.replace(
             &format!("| {editor} {back}| count + total | discard"),
             &format!("| ({editor} {back}| discard) + total"),
         );
-        for text in [text.clone(), swapped(&text, editor, back)] {
-            let outcome = line(&text, &[&TOTAL, &WIPE]);
+        for text in [text.clone(), reverse_branches(&text, editor, back)] {
+            let outcome = run_request(&text, &[&TOTAL, &WIPE]);
             assert_eq!(reported(&outcome, "total", "bytes"), FRAMES * SIZE, "{text}");
-            assert_eq!(reported(&outcome, "total", "sum"), untouched(), "{text}");
+            assert_eq!(reported(&outcome, "total", "sum"), payload_sum(), "{text}");
         }
     }
 }
 
-fn swapped(text: &str, editor: &str, back: &str) -> String {
+fn reverse_branches(text: &str, editor: &str, back: &str) -> String {
     text.replace(
         &format!("({editor} {back}| discard) + total"),
         &format!("total + ({editor} {back}| discard)"),
@@ -86,12 +88,12 @@ fn swapped(text: &str, editor: &str, back: &str) -> String {
 }
 
 #[test]
-fn an_edit_is_visible_downstream() {
+fn edit_is_visible_downstream() {
     let text =
         format!("generate count={FRAMES} size={SIZE} seq=yes | compress | decompress | total");
-    let outcome = line(&text, &[&TOTAL]);
-    assert_eq!(reported(&outcome, "total", "sum"), untouched());
+    let outcome = run_request(&text, &[&TOTAL]);
+    assert_eq!(reported(&outcome, "total", "sum"), payload_sum());
     let text = format!("generate count={FRAMES} size={SIZE} seq=yes | wipe | total");
-    let outcome = line(&text, &[&TOTAL, &WIPE]);
+    let outcome = run_request(&text, &[&TOTAL, &WIPE]);
     assert_eq!(reported(&outcome, "total", "sum"), FRAMES * SIZE * 255);
 }

@@ -1,28 +1,28 @@
-//! 3. A message spans five blocks as fragments and is consumed without gathering.
+//! Probe 3: a message spans five blocks as fragments and is consumed without gathering.
 //!
-//! Five datagrams make one message, flagged first and last (CONTRACT 6). The consumer reads them in
-//! place: every fragment still lies in the source's pool, next to the headers that it came with.
+//! Five datagrams form one message, flagged first and last (CONTRACT 6). The consumer reads them in
+//! place: every fragment still lies in the source's pool, after its own headers.
 
-use crate::house::{line, reported};
+use crate::catalog_fixture::{reported, run_request};
 use filter::prelude::*;
 use std::collections::BTreeSet;
 
 const PER_MESSAGE: u64 = 5;
 
-/// Makes five blocks that follow each other one message.
-const FIVE: Description = Description {
+/// Combines five consecutive blocks into a message.
+const COMBINE: Description = Description {
     name: "five",
     summary: "five datagrams are a message",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame]),
-    gives: Gives::Form(Form::Message),
-    user: Some(|_| Ok(Filter::stream(Five(0)))),
+    gives: OutputForm::Form(Form::Message),
+    user: Some(|_| Ok(Filter::stream(Combine(0)))),
     ..Description::EMPTY
 };
 
-struct Five(u64);
+struct Combine(u64);
 
-impl Stream for Five {
+impl Stream for Combine {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let mut fragment = block.narrow(42, block.length() - 42);
         let place = self.0 % PER_MESSAGE;
@@ -38,11 +38,11 @@ impl Stream for Five {
     }
 }
 
-/// Consumes messages fragment by fragment, keeping a sum and no bytes.
+/// Consumes messages fragment by fragment; keeps a sum but no bytes.
 const SUM: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     takes: Forms::of(&[Form::Message]),
     reports: true,
     user: Some(|_| Ok(Filter::stream(Sum::default()))),
@@ -87,13 +87,14 @@ impl Stream for Sum {
             ("pools", self.pools.len() as u64),
             ("torn", self.torn),
         ];
-        Report::of_rows(rows.map(|(name, n)| (name.to_owned(), n)).to_vec())
+        Report::of_rows(rows)
     }
 }
 
 #[test]
-fn a_message_of_five_blocks_is_consumed_in_place() {
-    let outcome = line("generate count=10000 seq=yes size=200 | five | sum", &[&FIVE, &SUM]);
+fn message_of_five_blocks_is_consumed_in_place() {
+    let outcome =
+        run_request("generate count=10000 seq=yes size=200 | five | sum", &[&COMBINE, &SUM]);
     assert_eq!(reported(&outcome, "sum", "messages"), 2000);
     assert_eq!(reported(&outcome, "sum", "total"), (0..10_000u64).sum::<u64>());
     assert_eq!(reported(&outcome, "sum", "torn"), 0);

@@ -1,10 +1,10 @@
-//! 2. A reassembler holds out-of-order rich pointers over memory that laps.
+//! Probe 2: a reassembler holds rich pointers to out-of-order blocks of a pool that is lapped.
 //!
 //! 64 MB of two connections go through a pool of 16 MB. The first connection's segments are
-//! shuffled; the second's first segment comes last of all, so that one block is held while the pool
-//! laps around it. Every byte that comes out is compared with what was sent.
+//! shuffled; the second's first segment comes last of all, so a block is held while the pool laps
+//! around it. Every emitted byte is compared with the one sent.
 
-use crate::house::{line, reported};
+use crate::catalog_fixture::{reported, run_request};
 use filter::prelude::*;
 use testkit::{Frame, Segment};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -16,11 +16,11 @@ const SEGMENTS: u32 = 64_000;
 const REORDER: Description = Description {
     name: "reorder",
     summary: "holds segments until the ones before them have come",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame]),
-    gives: Gives::Form(Form::Stream),
+    gives: OutputForm::Form(Form::Stream),
     reasons: &["not tcp", "old"],
-    state: StateFacts { keeps: Keeps::Sessions, held_max: 8192, ..StateFacts::NONE },
+    state: StateFacts { keeps: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
     user: Some(|_| Ok(Filter::stream(Reorder::default()))),
     ..Description::EMPTY
 };
@@ -73,16 +73,16 @@ impl Stream for Reorder {
         }
     }
 
-    fn state(&mut self) -> Option<&mut dyn State> {
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
         Some(&mut self.connections)
     }
 }
 
-/// Compares what comes with what was sent, at every byte.
+/// Compares every byte with the one sent.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     takes: Forms::of(&[Form::Stream]),
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Verify::default()))),
@@ -129,13 +129,13 @@ fn segment(port: u16, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn h6_held_blocks_outlive_the_laps_of_their_memory() {
+fn h6_held_blocks_survive_laps_of_their_pool() {
     let mut random = testkit::Random::replayable();
     let mut numbers: Vec<u32> = (0..SEGMENTS).collect();
     for window in numbers.chunks_mut(64) {
         random.shuffle(window);
     }
-    // One segment comes 3,000 places late: 3 MB are held until it does.
+    // One segment arrives 3,000 positions late: 3 MB are held until then.
     let late = numbers.remove(20_000);
     numbers.insert(23_000, late);
     let mut frames = vec![segment(2, 1)];
@@ -150,7 +150,7 @@ fn h6_held_blocks_outlive_the_laps_of_their_memory() {
     }
     std::fs::write(&file, &capture).unwrap();
     let text = format!("replay '{}' | reorder | verify", file.display());
-    let outcome = line(&text, &[&REORDER, &VERIFY]);
+    let outcome = run_request(&text, &[&REORDER, &VERIFY]);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(reported(&outcome, "verify", "wrong"), 0);
     assert_eq!(reported(&outcome, "verify", "1"), u64::from(SEGMENTS) * PAYLOAD as u64);

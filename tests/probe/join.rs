@@ -1,13 +1,13 @@
-//! 8. A two-branch join with batches of 32 keeps the input order.
+//! Probe 8: a join of two branches keeps the input order with batches of 32.
 
-use crate::house::{line, reported};
+use crate::catalog_fixture::{reported, run_request};
 use filter::prelude::*;
 
-/// Looks whether sequence numbers never fall.
+/// Asserts that sequence numbers never decrease.
 const ORDERED: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Ordered::default()))),
     ..Description::EMPTY
@@ -36,11 +36,11 @@ impl Lanes for Ordered {
     }
 }
 
-/// Answers 1 for even numbers and 2 for odd ones.
+/// Classifies even numbers as 1 and odd ones as 2.
 const EVEN: Description = Description {
     name: "even",
     summary: "tells even numbers from odd ones",
-    kind: Kind::Classification,
+    kind: FilterKind::Classification,
     classes: Classes::Number { what: "parity", range: ValueRange { low: 1, high: 2 }, names: &[] },
     user: Some(|_| Ok(Filter::classify(Even))),
     ..Description::EMPTY
@@ -49,7 +49,7 @@ const EVEN: Description = Description {
 struct Even;
 
 impl Classify for Even {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(if block.frame.get(49).is_some_and(|b| b % 2 == 0) { 1 } else { 2 })
     }
 }
@@ -57,7 +57,7 @@ impl Classify for Even {
 #[test]
 fn n9_branches_come_back_in_input_order() {
     let text = "generate count=100000 seq=yes | even | ((|1 count | inspect) + |2 count) | ordered";
-    let outcome = line(text, &[&ORDERED, &EVEN]);
+    let outcome = run_request(text, &[&ORDERED, &EVEN]);
     assert_eq!(reported(&outcome, "ordered", "late"), 0);
     assert_eq!(reported(&outcome, "ordered", "blocks"), 100_000);
 }

@@ -1,22 +1,23 @@
-//! 6. A plain-data state region is saved in one process and goes on in another.
+//! Probe 6: plain-data state is saved in one process and continues in another.
 //!
-//! Every filter of the catalog that keeps state that can move sees the first half of the traffic
-//! here, the second half in another process, and says the same in the end as one that saw
-//! everything here: in its report, and of each block of the second half.
+//! Every filter of the catalog with movable state receives the first half of the traffic here and
+//! the second half in another process. Its report, and its result for each block of the second
+//! half, equal those of a filter that received everything here.
 
 use filter::testing::{Arena, Frame, Node, Space};
-use filter::{Batch, Description, Keeps, Moved};
+use filter::{Batch, Description, MovedSession, StateScope};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 const CHILD: &str = "STREAMLINE_PROBE_STATE";
 const FRAMES: usize = 640;
-/// Fewer than half of the frames: each flow is in both halves.
+/// Number of flows, less than half of the frames, so that each flow occurs in both halves.
 const FLOWS: usize = 100;
 
 fn movable() -> Vec<&'static Description> {
-    let keeps =
-        |d: &&&'static Description| matches!(d.state.keeps, Keeps::Private | Keeps::Sessions);
+    let keeps = |d: &&&'static Description| {
+        matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
+    };
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
     filter::catalog::FILTERS.iter().filter(keeps).filter(plain).copied().collect()
 }
@@ -37,7 +38,7 @@ fn feed(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     for some in frames(range).chunks(32) {
         let batch: Batch<'_> = space.batch(some);
         let now = 0;
-        for batch in node.turn(batch, &mut space, now) {
+        for batch in node.pass(batch, &mut space, now) {
             let blocks = batch.blocks();
             said.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.session)));
         }
@@ -45,12 +46,12 @@ fn feed(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     said
 }
 
-/// All that a filter says in the end.
-fn in_the_end(node: &Node, said: &[(u32, u32)]) -> String {
+/// Returns the final report of a filter as text.
+fn final_report(node: &Node, said: &[(u32, u32)]) -> String {
     format!("{:?} {said:?}", node.report())
 }
 
-fn to_bytes(saved: &[Moved]) -> Vec<u8> {
+fn to_bytes(saved: &[MovedSession]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for moved in saved {
         assert!(moved.held.iter().all(Vec::is_empty), "nothing is held between these turns");
@@ -62,21 +63,22 @@ fn to_bytes(saved: &[Moved]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(mut bytes: &[u8]) -> Vec<Moved> {
+fn from_bytes(mut bytes: &[u8]) -> Vec<MovedSession> {
     let mut saved = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(24) {
         let word = |i: usize| u64::from_le_bytes(head[i * 8..i * 8 + 8].try_into().unwrap());
         let (state, rest) = rest.split_at(usize::try_from(word(1)).unwrap());
         let held = vec![Vec::new(); usize::try_from(word(2)).unwrap()];
-        saved.push(Moved { key: word(0), bytes: state.to_vec(), held });
+        saved.push(MovedSession { key: word(0), bytes: state.to_vec(), held });
         bytes = rest;
     }
     saved
 }
 
-/// The other process: takes a state on standard input, sees the second half, prints its report.
+/// Entry point of the other process: reads a state from standard input, receives the second half,
+/// prints its report.
 #[test]
-fn child_goes_on() {
+fn child_continues() {
     let Ok(name) = std::env::var(CHILD) else { return };
     let mut state = Vec::new();
     std::io::stdin().read_to_end(&mut state).unwrap();
@@ -84,12 +86,12 @@ fn child_goes_on() {
     let mut node = Node::new(description, &[]).unwrap();
     node.restore(from_bytes(&state)).unwrap();
     let said = feed(&mut node, FRAMES / 2..FRAMES);
-    println!("{CHILD}{}", in_the_end(&node, &said));
+    println!("{CHILD}{}", final_report(&node, &said));
 }
 
-fn in_another_process(description: &Description, saved: &[Moved]) -> String {
+fn report_of_child(description: &Description, saved: &[MovedSession]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["state::child_goes_on", "--exact", "--nocapture"])
+        .args(["state::child_continues", "--exact", "--nocapture"])
         .env(CHILD, description.name)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -104,7 +106,7 @@ fn in_another_process(description: &Description, saved: &[Moved]) -> String {
 }
 
 #[test]
-fn m1_m4_v18_state_goes_on_in_another_process() {
+fn m1_m4_v18_state_continues_in_another_process() {
     let filters = movable();
     let mut needed = Vec::new();
     for description in filters {
@@ -113,17 +115,17 @@ fn m1_m4_v18_state_goes_on_in_another_process() {
         let said = feed(&mut whole, FRAMES / 2..FRAMES);
         let mut first = Node::new(description, &[]).unwrap();
         feed(&mut first, 0..FRAMES / 2);
-        let there = in_another_process(description, &first.save());
-        let (name, here) = (description.name, in_the_end(&whole, &said));
+        let there = report_of_child(description, &first.save());
+        let (name, here) = (description.name, final_report(&whole, &said));
         assert_eq!(there, here, "{name}");
-        // It is the state that says so: who has not seen the first half says something else.
+        // The state matters: without the first half the result differs.
         let mut late = Node::new(description, &[]).unwrap();
         let said = feed(&mut late, FRAMES / 2..FRAMES);
-        if in_the_end(&late, &said) != here {
+        if final_report(&late, &said) != here {
             needed.push(name);
         }
     }
-    // Others remember nothing of these frames: none is a fragment, for one.
+    // Others have no state for these frames, for example without fragments.
     for name in ["count", "hist", "inspect", "udp"] {
         assert!(needed.contains(&name), "`{name}` is not among {needed:?}");
     }

@@ -1,13 +1,12 @@
-//! 1. `dport` as eBPF answers the same in the interpreter, in the kernel and in user space.
+//! Probe 1: `dport` as eBPF returns the same in the interpreter, in the kernel and in user space.
 //!
-//! The frames of the bundled capture and generated ones, whole and cut at every length; the same
-//! programs as the planner would make, for both places that see frames, with packet pointers and
-//! hardened for users. The third, user space, is asked twice: packet by packet, and as a whole
-//! line.
+//! Inputs are the frames of the bundled capture and generated ones, whole and truncated at every
+//! length; programs are those of the planner, for both hooks, with packet pointers and hardened.
+//! User space is tested packet by packet and as a whole request.
 //!
-//! A twin may be unsure where `filter::twin` says so, and of nothing else: each case stands below.
+//! A twin may return unsure only where `filter::twin` documents it; each case is tested below.
 
-use crate::house::line;
+use crate::catalog_fixture::run_request;
 use crate::judge::{Kernel, without_perfmon};
 use ebpf::emit::{Outcome, Target};
 use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
@@ -29,20 +28,24 @@ const TARGETS: [Target; 4] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// Permission to ask the kernel: the answer of [`need::bpf`], which has printed the reason if it is
+/// Permission to load programs: the result of [`need::bpf`], which prints the reason if it is
 /// missing.
-type Allowed = Option<()>;
+type Permission = Option<()>;
 
-/// The program in the kernel, loaded as it will be.
-fn load(allowed: Allowed, program: &Program) -> Option<Kernel> {
+/// Loads the program as in production.
+fn load(allowed: Permission, program: &Program) -> Option<Kernel> {
     allowed.map(|()| match program.hardened {
         true => without_perfmon(|| Kernel::load(program, "dport")),
         false => Kernel::load(program, "dport"),
     })
 }
 
-/// Asks everybody who is there about every frame.
-fn sit<'a>(allowed: Allowed, target: Target, frames: impl IntoIterator<Item = &'a [u8]>) -> Tally {
+/// Compares all available judges on every frame.
+fn compare_judges<'a>(
+    allowed: Permission,
+    target: Target,
+    frames: impl IntoIterator<Item = &'a [u8]>,
+) -> Tally {
     let program = program(&dport(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) = (User::new(&dport(), &program), Interpreter::new(&program));
     let mut kernel = load(allowed, &program);
@@ -54,7 +57,7 @@ fn sit<'a>(allowed: Allowed, target: Target, frames: impl IntoIterator<Item = &'
     tally
 }
 
-fn web() -> Vec<Vec<u8>> {
+fn captured_frames() -> Vec<Vec<u8>> {
     let path = testkit::cases::workspace().join("examples/web.pcap");
     let frames = filter::testing::capture(&std::fs::read(path).expect("the bundled capture"));
     frames.into_iter().map(|frame| frame.bytes).collect()
@@ -70,12 +73,12 @@ fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
 }
 
 #[test]
-fn whole_frames_are_answered_by_all_and_surely() {
+fn all_judges_are_sure_of_whole_frames() {
     let allowed = need::bpf();
-    let (web, generated) = (web(), generated());
+    let (web, generated) = (captured_frames(), generated());
     for target in TARGETS {
         for frames in [&web, &generated] {
-            let tally = sit(allowed, target, slices(frames));
+            let tally = compare_judges(allowed, target, slices(frames));
             assert_eq!(tally.packets, frames.len() as u64);
             assert!(tally.answered * 2 > tally.packets, "{tally:?}");
             assert_eq!((tally.unsure, tally.refused), (0, 0), "of plain traffic");
@@ -84,49 +87,50 @@ fn whole_frames_are_answered_by_all_and_surely() {
 }
 
 #[test]
-fn frames_cut_at_every_length_are_answered_by_all() {
+fn all_judges_handle_frames_cut_at_every_length() {
     let allowed = need::bpf();
-    let (mut frames, mut generated) = (web(), generated());
-    // Behind the headers all lengths are alike: of long ones the bundled capture has enough.
+    let (mut frames, mut generated) = (captured_frames(), generated());
+    // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
     frames.extend(generated);
     let frames_cut = || slices(&frames).flat_map(exam::cuts);
     for target in TARGETS {
-        let tally = sit(allowed, target, frames_cut());
+        let tally = compare_judges(allowed, target, frames_cut());
         assert!(tally.answered > 20_000, "{tally:?}");
         assert_eq!(tally.unsure, 0, "a cut in plain headers is no matter of doubt");
     }
 }
 
 #[test]
-fn captures_are_answered_by_all_and_mostly_surely() {
-    are_answered_mostly_surely(testkit::made().paths);
+fn all_judges_are_mostly_sure_of_captures() {
+    assert_mostly_sure(testkit::made().paths);
 }
 
 #[test]
-fn corpus_captures_are_answered_by_all_and_mostly_surely() {
+fn corpus_all_judges_are_mostly_sure_of_captures() {
     let Some(corpus) = testkit::corpus() else { return };
-    are_answered_mostly_surely(corpus.paths.into_iter().step_by(3).collect());
+    assert_mostly_sure(corpus.paths.into_iter().step_by(3).collect());
 }
 
-fn are_answered_mostly_surely(captures: Vec<std::path::PathBuf>) {
+fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     let allowed = need::bpf();
     let small = captures.iter().filter_map(|path| std::fs::read(path).ok());
     let packets = small.flat_map(|bytes| filter::testing::capture(&bytes).into_iter().take(4));
     let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
     let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();
     for target in TARGETS {
-        let tally = sit(allowed, target, slices(&frames).filter(|frame| frame.len() < 2_000));
+        let tally =
+            compare_judges(allowed, target, slices(&frames).filter(|frame| frame.len() < 2_000));
         assert!(tally.answered > 100, "{tally:?}");
         assert!(tally.unsure * 10 <= tally.packets, "{tally:?}");
     }
 }
 
-/// The bytes behind the first one of an extension header of 16 bytes: 8 more than the least.
-const LONG: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// The bytes after the first of a 16-byte extension header, 8 bytes longer than the minimum.
+const LONG_EXTENSION_HEADER: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Returns the frames left to user space, as `filter::twin` documents.
-fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
+/// Returns named frames for which the twin returns unsure, as `filter::twin` documents.
+fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
     let frame = || testkit::Frame::ethernet();
     let four = || frame().ipv4("10.0.0.1", "10.0.0.2");
     let six = || frame().ipv6("::1", "::2");
@@ -144,8 +148,8 @@ fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
         ("IPv6 without a length", unstated(six().udp(1, 53, b""), 18)),
         ("options that were cut", options[..14 + 20 + 4].to_vec()),
         ("a fragment header", six().fragment(0, true).udp(1, 53, b"12345678")),
-        ("an authentication header", six().extension(51, &LONG).udp(1, 53, b"")),
-        ("a long extension header", six().extension(60, &LONG).udp(1, 53, b"")),
+        ("an authentication header", six().extension(51, &LONG_EXTENSION_HEADER).udp(1, 53, b"")),
+        ("a long extension header", six().extension(60, &LONG_EXTENSION_HEADER).udp(1, 53, b"")),
         (
             "a third extension header",
             six()
@@ -158,13 +162,13 @@ fn doubtful() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn doubt_is_where_it_is_documented() {
+fn twin_is_unsure_in_the_documented_cases_only() {
     let allowed = need::bpf();
     for target in TARGETS {
         let program = program(&dport(), target).expect("`dport` has a twin");
         let mut interpreter = Interpreter::new(&program);
         let mut kernel = load(allowed, &program);
-        for (what, frame) in doubtful() {
+        for (what, frame) in unsure_frames() {
             let packet = Packet::new(&frame);
             let said = interpreter.judge(&packet);
             let unsure = Ruling::Answered {
@@ -177,16 +181,16 @@ fn doubt_is_where_it_is_documented() {
                 assert_eq!(kernel.judge(&packet), said, "the kernel, {target:?}: {what}");
             }
         }
-        let frames = doubtful();
-        sit(allowed, target, frames.iter().map(|(_, frame)| frame.as_slice()));
+        let frames = unsure_frames();
+        compare_judges(allowed, target, frames.iter().map(|(_, frame)| frame.as_slice()));
     }
 }
 
-/// Tells which classes came by, and how often.
+/// Counts the blocks of each class.
 const CLASSES: Description = Description {
     name: "classes",
     summary: "counts blocks by class",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     reports: true,
     user: Some(|_| Ok(Filter::lanes(Classes::default()))),
     ..Description::EMPTY
@@ -203,11 +207,11 @@ impl Lanes for Classes {
     }
 
     fn report(&self) -> Report {
-        Report::of_rows(self.0.iter().map(|(class, n)| (class.to_string(), *n)).collect())
+        Report::of_rows(self.0.iter().map(|(class, n)| (class.to_string(), *n)))
     }
 }
 
-/// Counts a judge's answers by class.
+/// Returns a judge's answers, counted by class.
 fn answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = Classes::default();
     for frame in frames {
@@ -222,19 +226,23 @@ fn answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_whole_line_answers_as_its_twin() {
+fn whole_request_matches_its_twin() {
     let allowed = need::bpf();
     let path = testkit::cases::workspace().join("examples/web.pcap");
     let text = format!("replay '{}' | dport |all classes", path.display());
-    let outcome = line(&text, &[&CLASSES]);
+    let outcome = run_request(&text, &[&CLASSES]);
     let reports = outcome.reports.iter().find(|report| report.name == "classes");
     let rows = &reports.expect("a report").report.rows;
     assert!(rows.iter().any(|(class, n)| class == "80" && *n > 10), "{rows:?}");
     for target in TARGETS {
         let program = program(&dport(), target).expect("`dport` has a twin");
-        assert_eq!(&answers(&mut Interpreter::new(&program), &web()), rows, "{target:?}");
+        assert_eq!(
+            &answers(&mut Interpreter::new(&program), &captured_frames()),
+            rows,
+            "{target:?}"
+        );
         if let Some(mut kernel) = load(allowed, &program) {
-            assert_eq!(&answers(&mut kernel, &web()), rows, "{target:?}");
+            assert_eq!(&answers(&mut kernel, &captured_frames()), rows, "{target:?}");
         }
     }
 }

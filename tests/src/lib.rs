@@ -1,7 +1,7 @@
-//! Misuse that the contract's types refuse, shown by programs that do not compile. The tests
-//! themselves are in the folders beside this one.
+//! Misuse that the types of the filter contract reject, as programs that do not compile. The test
+//! suites are in the other directories of this crate.
 //!
-//! A statistics filter sees rich pointers:
+//! A statistics filter gets rich pointers:
 //!
 //! ```
 //! fn record(tags: filter::Tags<'_>) -> u32 {
@@ -23,7 +23,7 @@
 //! }
 //! ```
 //!
-//! Nobody keeps the bytes of a block beyond the turn:
+//! A filter cannot keep the bytes of a block beyond the call:
 //!
 //! ```compile_fail
 //! use filter::{Block, Stream, StreamContext};
@@ -36,7 +36,7 @@
 //! }
 //! ```
 //!
-//! A reason that the description does not name does not build:
+//! A reason that the description does not list does not compile:
 //!
 //! ```compile_fail,E0080
 //! use filter::{Description, Reason};

@@ -1,11 +1,11 @@
-//! Each step of a change fails once: then the path runs as before, and the machine is as before.
-//! What this process has is looked at in a process of its own, where no other test runs beside.
+//! Each step of a change fails once. Afterwards the path must run as before, with the same
+//! resources. The resources are counted in a child process in which no other test runs.
 
 use crate::scratch::Scratch;
 use engine::build::{Settings, build};
-use engine::catalogue::House;
-use engine::change::{Switched, Unchanged, change_telling};
+use engine::change::{ChangeError, SwitchReport, change_logged};
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Until, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
@@ -17,23 +17,23 @@ use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, until};
 
-/// Changes, and what takes each back.
-const EDITS: [(&[&str], &[&str]); 3] = [
+/// Changes, and the changes that undo them.
+const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
     // In the kernel.
     (&["insert", "ip", "before", "udp"], &["remove", "ip"]),
     // Out of the kernel, and into it.
     (&["move", "udp", "process"], &["move", "udp", "kernel"]),
-    // A file, in a space of its own.
+    // A file, in its own space.
     (&["insert", "pcap more.pcap", "at", "udp"], &["remove", "pcap"]),
 ];
 
-/// The limit for anything on any machine.
-const LONG: Duration = Duration::from_secs(60);
-const EACH: u64 = 5;
+/// Timeout of one operation, longer than any machine needs.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
+const DATAGRAMS_PER_CHECK: u64 = 5;
 
 #[test]
-fn o4_each_step_of_a_change_fails_and_the_path_runs_as_before() {
-    if testkit::alone("change::o4_each_step_of_a_change_fails_and_the_path_runs_as_before") {
+fn o4_failing_step_of_a_change_leaves_the_path_running() {
+    if testkit::alone("change::o4_failing_step_of_a_change_leaves_the_path_running") {
         each_step();
     }
 }
@@ -47,19 +47,19 @@ fn each_step() {
     std::env::set_current_dir(folder.path("")).expect("our folder");
     let text =
         format!("rx@kernel {SERVER_DEVICE} ring=1MB | ipproto |17 udp | dport |9 count@thread0");
-    let (graph, mistakes) = pipeline::read(&text, &House);
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
-        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
-    live.says(&text);
+    live.set_text(&text);
     let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
     let mut trial = Trial { pair, folder, live, sent: 0 };
     let (mut failed, mut survived) = (0, 0);
-    for (there, back) in EDITS {
-        // What is made once and kept is made now.
+    for (there, back) in CHANGES_AND_UNDO {
+        // Creates what is created once per process.
         trial.change(there, &Steps::default()).expect("it changes");
         trial.change(back, &Steps::default()).expect("and back");
         for (edit, undo) in [(there, back), (back, there)] {
@@ -68,7 +68,7 @@ fn each_step() {
         }
     }
     until("all has come", || {
-        let ledger = trial.live.counters(LONG).ledger;
+        let ledger = trial.live.counters(OPERATION_TIMEOUT).ledger;
         let count = ledger.filters.iter().find(|node| node.name == "count");
         count.is_some_and(|count| count.taken.blocks + ledger.lost() >= trial.sent)
     });
@@ -82,55 +82,56 @@ fn each_step() {
     eprintln!("{failed} steps failed, {survived} of changes that went on without");
 }
 
-/// A path that is changed.
+/// A running path, the subject of the changes.
 struct Trial {
     pair: Pair,
     folder: Scratch,
     live: Live,
-    /// Datagrams that the path has been sent.
+    /// Number of datagrams sent to the path.
     sent: u64,
 }
 
 impl Trial {
-    fn change(&mut self, words: &[&str], steps: &Steps) -> Result<Switched, Unchanged> {
+    fn change(&mut self, words: &[&str], steps: &Steps) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
         let machine = engine::machine::look();
-        let switched = change_telling(&self.live, &edit, &machine, LONG, steps);
-        if let Ok(Switched { lost, duplicated, reordered, .. }) = &switched {
+        let switched = change_logged(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
+        if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
         }
-        // What was written stays, as it should, and is no matter here.
+        // Written files stay, and are not compared.
         if switched.is_ok() {
             let _ = fs::remove_file(self.folder.path("more.pcap"));
         }
         switched
     }
 
-    fn now(&self) -> Resources {
+    fn resources(&self) -> Resources {
         Resources::alone(&self.pair, &self.folder.path(""))
     }
 
-    /// The path takes what comes.
-    fn goes_on(&mut self) {
+    /// Asserts that the path still receives frames.
+    fn assert_receives(&mut self) {
         let socket = self.pair.client.enter(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
-        for _ in 0..EACH {
-            // Nobody listens there, and the next call says so.
+        for _ in 0..DATAGRAMS_PER_CHECK {
+            // The port has no listener, which the next call reports.
             until("a datagram is sent", || socket.send_to(b"something", (SERVER, 9)).is_ok());
         }
-        self.sent += EACH;
+        self.sent += DATAGRAMS_PER_CHECK;
     }
 
-    /// Answers how many steps failed with the change, and how many without.
+    /// Fails each step once; returns the number of steps at which the change failed, and the number
+    /// at which it succeeded.
     fn try_each_step(&mut self, edit: &[&str], undo: &[&str]) -> (u32, u32) {
         let (mut failed, mut survived) = (0, 0);
-        let mut base = self.settled();
+        let mut base = self.settled_resources();
         loop {
             let number = failed + survived;
             let steps = Steps::with(InjectedFault::Fail(number));
             let before = self.live.text();
             let changed = self.change(edit, &steps);
             let taken = steps.taken();
-            self.goes_on();
+            self.assert_receives();
             let Some(step) = taken.get(number as usize) else {
                 changed.unwrap_or_else(|why| panic!("{edit:?}: {why}"));
                 assert!(number > 0, "{edit:?}: no step at all");
@@ -148,21 +149,21 @@ impl Trial {
                     self.change(undo, &Steps::default()).unwrap_or_else(|why| {
                         panic!("{what}: {undo:?}: {why}");
                     });
-                    base = base.or(&self.settled());
+                    base = base.or(&self.settled_resources());
                 }
             }
             drop(steps);
-            self.is_as_before(&base, &what);
+            self.assert_resources_restored(&base, &what);
         }
     }
 
-    /// Returns the state once it has not become less for a while.
-    fn settled(&self) -> Resources {
-        let mut last = self.now();
+    /// Returns the resources once they have stopped shrinking.
+    fn settled_resources(&self) -> Resources {
+        let mut last = self.resources();
         let mut same = 0;
         until("nothing goes any more", || {
             std::thread::park_timeout(Duration::from_millis(1));
-            let now = self.now();
+            let now = self.resources();
             same = if last.beyond(&now).is_empty() { same + 1 } else { 0 };
             last = now;
             same >= 20
@@ -170,11 +171,11 @@ impl Trial {
         last
     }
 
-    fn is_as_before(&self, base: &Resources, what: &str) {
+    fn assert_resources_restored(&self, base: &Resources, what: &str) {
         let mut more = Vec::new();
         let mut looks = 0;
         until(&format!("nothing stays of {what}"), || {
-            more = self.now().beyond(base);
+            more = self.resources().beyond(base);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

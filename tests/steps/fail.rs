@@ -1,12 +1,12 @@
-//! Each step of an allocation fails once. What this process has is looked at in a process of its
-//! own, where no other test runs beside.
+//! Each step of building a request fails once. The resources are counted in a child process in
+//! which no other test runs.
 
 use crate::scratch::Scratch;
 use crate::shapes::{SHAPES, Shape};
 use engine::build::{Extras, Settings, build_with};
-use engine::catalogue::House;
 use engine::kernel::point::Points;
-use engine::record::{Head, Recording, Tape};
+use engine::record::{Head, RecordMode, Recording};
+use engine::registry::MachineRegistry;
 use engine::run::{Until, run};
 use pipeline::plan::plan;
 use std::fs;
@@ -18,17 +18,17 @@ use testkit::resources::Resources;
 use testkit::{need, until};
 
 #[test]
-fn a17_o4_a_failing_step_leaves_the_machine_as_before() {
-    if testkit::alone("fail::a17_o4_a_failing_step_leaves_the_machine_as_before") {
+fn a17_o4_failing_step_leaves_the_machine_unchanged() {
+    if testkit::alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
         each_step_of(|shape| shape.always);
     }
 }
 
 #[test]
 #[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
-fn a17_o4_each_step_of_all_requests_fails_and_the_machine_is_as_before() {
+fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
     assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
-    if testkit::alone("fail::a17_o4_each_step_of_all_requests_fails_and_the_machine_is_as_before") {
+    if testkit::alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
         each_step_of(|_| true);
     }
 }
@@ -50,13 +50,13 @@ fn each_step_of(wanted: impl Fn(&Shape) -> bool) {
     eprintln!("{shapes} requests, {steps} steps failed, {went_on} of them were gone on without");
 }
 
-/// The setting in which requests are tried.
+/// The fixture of a trial.
 struct Trial {
     pair: Pair,
-    /// The folder in which requests write.
+    /// The directory in which requests write.
     folder: Scratch,
     capture: PathBuf,
-    /// The state of this process without a request.
+    /// The resources of this process before any request.
     base: Resources,
 }
 
@@ -69,18 +69,19 @@ impl Trial {
         Self { pair, folder, capture, base }
     }
 
-    fn here(&self) -> PathBuf {
+    fn working_directory(&self) -> PathBuf {
         self.folder.path("here")
     }
 
-    /// Answers how many steps failed with the request, and how many without.
+    /// Fails each step once; returns the number of steps at which the request failed, and the
+    /// number at which it succeeded.
     fn try_each_step(&mut self, shape: &Shape) -> (u32, u32) {
-        let line = shape.line(&self.here(), &self.capture);
-        // What a process makes once and keeps is made now: a timer, a table of types.
+        let line = shape.line(&self.working_directory(), &self.capture);
+        // Creates what is created once per process: a timer, a table of types.
         let kept = self.attempt(shape, &line, &Steps::default());
         kept.unwrap_or_else(|why| panic!("{line}: {why}"));
         self.clean();
-        self.warmed(&line);
+        self.record_baseline(&line);
         let (mut failed, mut survived) = (0, 0);
         loop {
             let number = failed + survived;
@@ -91,7 +92,7 @@ impl Trial {
                 attempted.unwrap_or_else(|why| panic!("{line}: {why}"));
                 assert!(number > 0, "{line}: no step at all");
                 self.clean();
-                self.is_as_before(&format!("{line}: it ran"));
+                self.assert_resources_restored(&format!("{line}: it ran"));
                 return (failed, survived);
             };
             let what = format!("{line}: step {number}, {step}");
@@ -106,27 +107,28 @@ impl Trial {
                 }
             }
             drop(steps);
-            self.is_as_before(&what);
+            self.assert_resources_restored(&what);
         }
     }
 
-    /// Builds and runs a request; it ends by itself or after a moment.
+    /// Builds and runs a request, which ends by itself or is stopped shortly afterwards.
     fn attempt(&self, shape: &Shape, line: &str, steps: &Steps) -> Result<(), String> {
         self.pair.server.enter(|| {
-            let (graph, mistakes) = pipeline::read(line, &House);
+            let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
             let mut machine = engine::machine::look();
             if shape.recorded {
                 machine = Head::outside_kernel(machine);
             }
-            let plan = plan(graph, &House, &machine).map_err(|why| format!("{why:?}"))?;
+            let plan =
+                plan(graph, &MachineRegistry::Local, &machine).map_err(|why| format!("{why:?}"))?;
             let mut extras = Extras { steps: steps.clone(), ..Extras::default() };
             if shape.recorded {
                 let head = Head::new(line, &plan, &machine, None);
-                let path = self.here().join("record");
+                let path = self.working_directory().join("record");
                 let recording = Recording::create(&path, &head, 1 << 20, steps);
                 let recording = recording.map_err(|why| why.to_string())?;
-                extras.tape = Tape::Record(Arc::clone(&recording));
+                extras.tape = RecordMode::Record(Arc::clone(&recording));
             }
             let points = Points::default();
             let built = build_with(&plan, Settings::default(), &points, &extras);
@@ -141,34 +143,34 @@ impl Trial {
         })
     }
 
-    /// Removes what a request wrote that ran.
+    /// Removes the files that a request wrote.
     fn clean(&self) {
-        fs::remove_dir_all(self.here()).expect("a folder");
-        fs::create_dir(self.here()).expect("a folder");
+        fs::remove_dir_all(self.working_directory()).expect("a folder");
+        fs::create_dir(self.working_directory()).expect("a folder");
     }
 
-    fn now(&self) -> Resources {
-        Resources::alone(&self.pair, &self.here())
+    fn resources(&self) -> Resources {
+        Resources::alone(&self.pair, &self.working_directory())
     }
 
-    /// Records the state after the first run of a request: what has not gone in a while stays in
-    /// the process.
-    fn warmed(&mut self, line: &str) {
+    /// Records the resources after the first run of a request, since the process keeps some of
+    /// them.
+    fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
-            if self.now().beyond(&self.base).is_empty() {
+            if self.resources().beyond(&self.base).is_empty() {
                 return;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
-        let now = self.now();
+        let now = self.resources();
         eprintln!("kept by the process since {line}: {}", now.beyond(&self.base).join(", "));
         self.base = self.base.or(&now);
     }
 
-    fn is_as_before(&self, what: &str) {
+    fn assert_resources_restored(&self, what: &str) {
         let mut looks = 0;
         until(&format!("nothing stays of {what}"), || {
-            let more = self.now().beyond(&self.base);
+            let more = self.resources().beyond(&self.base);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

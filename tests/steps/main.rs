@@ -1,10 +1,9 @@
-//! The transaction of an allocation (docs/book/decisions/0029-steps.md): any of its steps may fail,
-//! and then the machine is as before; any process may be killed in front of any of them, and then
-//! others go on and nothing stays.
+//! The transaction of building a request (docs/book/decisions/0029-steps.md): any step may fail,
+//! and the machine is then unchanged; any process may be killed before any step, and then leaves
+//! nothing behind and does not affect others.
 //!
-//! - `fail`: each step of many requests fails once, in a process of its own;
-//! - `change`: each step of changes of a path that runs;
-//! - `shapes`: the requests.
+//! - `fail`: each step of many requests fails once, in a separate process; - `change`: each step of
+//! changing a running path fails once; - `shapes`: the requests.
 #![forbid(unsafe_code)]
 
 #[path = "../common/scratch.rs"]

@@ -1,19 +1,19 @@
-//! Requests of all kinds: sources, sinks, kernel and threads, copies, programs, cycles, joins.
+//! Requests of all kinds: sources, sinks, kernel and threads, replicas, programs, cycles, joins.
 
 use std::path::Path;
 
-/// A request; `{}` in it is a folder.
+/// A request; `{}` in its text stands for a directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     text: &'static str,
-    /// True for the few that are always tried.
+    /// True for the few requests that every run tests.
     pub(crate) always: bool,
-    /// True if it is also recorded.
+    /// True if the request is also recorded.
     pub(crate) recorded: bool,
 }
 
 impl Shape {
-    /// Its line, over this folder and this capture.
+    /// Returns the request for the given directory and capture.
     pub(crate) fn line(&self, folder: &Path, capture: &Path) -> String {
         let text = self.text.replace("{}", &folder.display().to_string());
         text.replace("CAPTURE", &capture.display().to_string())
@@ -32,9 +32,9 @@ const fn recorded(text: &'static str) -> Shape {
     Shape { recorded: true, ..shape(text) }
 }
 
-/// All of them.
+/// All requests.
 pub(crate) const SHAPES: &[Shape] = &[
-    // Off files and out of nothing.
+    // From files and from generators.
     always("generate count=9 | count"),
     shape("generate count=9 flows=3 seq=yes | dport | (|9 count + |80 discard)"),
     shape("replay CAPTURE | hist length"),
@@ -97,7 +97,7 @@ pub(crate) const SHAPES: &[Shape] = &[
     shape("rx server0 | ip | udp | dport |53 exec \"cat\" | count"),
     shape("rx server0 | sample every=3 | count ; tx server0 | sample every=3 | count"),
     shape("rx server0 | count ; rx@thread0 server0 | count"),
-    // Taken from the host.
+    // Redirected from the host.
     always("rx server0 take | count"),
     shape("rx server0 take | ip | udp | dport |53 count"),
     shape("rx server0 take promisc=yes | pcap {}/out.pcap"),

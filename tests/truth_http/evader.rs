@@ -1,13 +1,14 @@
-//! The shared half of http-evader: what Suricata's rules find in each body, we find in ours.
+//! The public half of http-evader: every body in which Suricata's rules match also contains the
+//! matched text in our output.
 
 use crate::captures;
 use crate::messages;
 use std::path::Path;
 
-/// The texts that both rules of every case look for in the body of the response.
+/// The texts that every case's rules search in the response body.
 const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
-/// Cases whose body we do not yield, and why.
+/// Cases whose body we do not emit, with the reason.
 pub(crate) const MISSED: &[(&str, &str)] = &[
     ("http-evader-116-lzma", "Content-Encoding: lzma, which is registered nowhere"),
     ("http-evader-268", FOLDED),
@@ -18,11 +19,11 @@ pub(crate) const MISSED: &[(&str, &str)] = &[
 const FOLDED: &str = "chunks that only a folded line announces, which is no field (RFC 9112 §5.2)";
 
 #[test]
-fn corpus_evasions_do_not_hide_bodies() {
+fn corpus_http_evasions_do_not_hide_bodies() {
     let Some(mut captures) = testkit::corpus() else { return };
     captures.paths.retain(|path| path.components().any(|part| part.as_os_str() == "http-evader"));
-    let told = captures::each(&captures, |path| Some(found(path)));
-    let missed: Vec<&str> = told
+    let results = captures::each(&captures, |path| Some(contains_needle(path)));
+    let missed: Vec<&str> = results
         .iter()
         .filter(|(_, found)| !found)
         .filter_map(|(name, _)| name.split('/').nth(2))
@@ -30,20 +31,20 @@ fn corpus_evasions_do_not_hide_bodies() {
     for (case, why) in MISSED {
         println!("missed: {case}: {why}");
     }
-    println!("{} of {} cases yield the expected body", told.len() - missed.len(), told.len());
+    println!("{} of {} cases yield the expected body", results.len() - missed.len(), results.len());
     let listed: Vec<&str> = MISSED.iter().map(|(case, _)| *case).collect();
     assert_eq!(missed, listed);
-    assert!(missed.len() * 100 <= told.len() * 2, "98 of 100 yield it");
+    assert!(missed.len() * 100 <= results.len() * 2, "98 of 100 yield it");
 }
 
-/// Returns true if a body has what the rules look for.
-fn found(path: &Path) -> bool {
+/// Returns true if a body in the capture contains one of the texts.
+fn contains_needle(path: &Path) -> bool {
     let has = |body: &[u8], word: &[u8]| body.windows(word.len()).any(|part| part == word);
     let messages = messages::bodies(path).expect("a capture that can be read");
     messages.iter().any(|(_, body)| NEEDLES.iter().all(|word| has(body, word)))
 }
 
-/// However a body is framed, coded and cut, it is the body that was sent.
+/// A body equals the one sent, for any framing, coding and segmentation.
 #[test]
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {

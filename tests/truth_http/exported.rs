@@ -1,15 +1,15 @@
-//! Every capture with HTTP against the objects that tshark exports: the same bodies, as multisets
-//! of digests, both ways.
+//! Every capture with HTTP against the objects that tshark exports: equal multisets of body
+//! digests.
 //!
-//! What tshark does not export by its design is a rule here, and counted: bodies of ours that were
-//! cut (a part of one may be there), that lie behind a gap on their side, or whose coding cannot
-//! be undone. Whether tshark waits for segments out of order is a setting; where bodies differ the
-//! one way, it is asked the other way.
+//! Bodies that tshark does not export by design are counted: our truncated ones (tshark may export
+//! a part), those after a gap in their direction, and those whose coding cannot be decoded. Whether
+//! tshark waits for reordered segments is a setting; if bodies differ with one value, the other is
+//! tried.
 //!
-//! What differs beyond that stands in [`DIFFERENT`], with the frame and the section that says who
-//! is right. The cases of http-evader have a truth of their own, which tshark finds in half of
-//! them: see [`crate::evader`]. Where HTTP lies in what no filter takes off ([`WRAPPED`]), no
-//! stream comes to `http`.
+//! Other differences are listed in [`DIFFERENT`], with the frame and the section of the RFC that
+//! decides. The cases of http-evader have their own expected results, which tshark finds in half of
+//! them: see [`crate::evader`]. HTTP inside protocols that no filter decapsulates
+//! ([`ENCAPSULATED`]) does not reach `http`.
 
 use crate::captures;
 use crate::evader;
@@ -20,14 +20,14 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A capture in which bodies differ: how many are only ours and only tshark's, in which frame, and
-/// why.
+/// A capture in which bodies differ: the number found only by us and only by tshark, the frame, and
+/// the reason.
 struct Different {
     capture: &'static str,
     ours: usize,
     theirs: usize,
     frame: u32,
-    /// tshark itself calls the frame a continuation: what it exports is no message to it either.
+    /// True if tshark itself labels the frame a continuation, so that its export is no message.
     continuation: bool,
     why: &'static str,
 }
@@ -44,17 +44,18 @@ const fn continuation(capture: &'static str, frame: u32, why: &'static str) -> D
     Different { continuation: true, ..only_theirs(capture, frame, why) }
 }
 
-const BEHIND: &str = "bytes behind the length that the head states are no body: RFC 9112 §6.3";
+const BEYOND_LENGTH: &str =
+    "bytes behind the length that the head states are no body: RFC 9112 §6.3";
 const TUNNEL: &str = "an empty line behind the head of CONNECT is in the tunnel: RFC 9110 §9.3.6";
-const LOWER: &str = "`http/1.1` in small letters is taken leniently: RFC 9112 §2.3";
-const URGENT: &str = "urgent data stay in line, so that the request is one: RFC 9293 §3.8.5";
+const LOWERCASE_VERSION: &str = "`http/1.1` in small letters is taken leniently: RFC 9112 §2.3";
+const URGENT_DATA: &str = "urgent data stay in line, so that the request is one: RFC 9293 §3.8.5";
 
 const DIFFERENT: &[Different] = &[
-    continuation("suricata/detect-pcre/detect-pcre-02/input.pcap", 6, BEHIND),
+    continuation("suricata/detect-pcre/detect-pcre-02/input.pcap", 6, BEYOND_LENGTH),
     continuation("suricata/http-connect/http-connect-simple/input.pcap", 5, TUNNEL),
     continuation("suricata/http-connect/http-connect-tls/input.pcap", 5, TUNNEL),
     continuation("zeek/Traces/http/connect-with-smtp.pcap", 4, TUNNEL),
-    continuation("zeek/Traces/http/http-09-content-length-confusion.pcap", 14, BEHIND),
+    continuation("zeek/Traces/http/http-09-content-length-confusion.pcap", 14, BEYOND_LENGTH),
     Different {
         theirs: 3,
         ..continuation(
@@ -63,12 +64,12 @@ const DIFFERENT: &[Different] = &[
             "`T / HTTP` is no request line: RFC 9112 §3",
         )
     },
-    continuation("zeek/Traces/http/http-lower-case.pcap", 6, LOWER),
-    continuation("zeek/Traces/http/http-lower-case-nonstandard-port.pcap", 6, LOWER),
-    only_theirs("suricata/tcp-urgp-01-oob/tcp-urgent1.pcap", 8, URGENT),
-    only_theirs("suricata/tcp-urgp-02-drop-ips/tcp-urgent1.pcap", 8, URGENT),
-    only_theirs("suricata/tcp-urgp-03-inline/tcp-urgent1.pcap", 8, URGENT),
-    only_theirs("suricata/tcp-urgp-04-2byte-XY/tcp-urgent-2byte-XY.pcap", 8, URGENT),
+    continuation("zeek/Traces/http/http-lower-case.pcap", 6, LOWERCASE_VERSION),
+    continuation("zeek/Traces/http/http-lower-case-nonstandard-port.pcap", 6, LOWERCASE_VERSION),
+    only_theirs("suricata/tcp-urgp-01-oob/tcp-urgent1.pcap", 8, URGENT_DATA),
+    only_theirs("suricata/tcp-urgp-02-drop-ips/tcp-urgent1.pcap", 8, URGENT_DATA),
+    only_theirs("suricata/tcp-urgp-03-inline/tcp-urgent1.pcap", 8, URGENT_DATA),
+    only_theirs("suricata/tcp-urgp-04-2byte-XY/tcp-urgent-2byte-XY.pcap", 8, URGENT_DATA),
     only_theirs(
         "suricata/dns-over-http2-post/dns_over_https_POST.pcap",
         4,
@@ -94,8 +95,8 @@ const DIFFERENT: &[Different] = &[
     ),
 ];
 
-/// Captures whose HTTP lies in something that no filter takes off, and in what.
-const WRAPPED: &[(&str, &str)] = &[
+/// Captures whose HTTP lies inside a protocol that no filter decapsulates, and that protocol.
+const ENCAPSULATED: &[(&str, &str)] = &[
     ("suricata/bug-2576-02-ips/temp1.pcap", "NFLOG"),
     ("suricata/decode-chdlc-01/hdlc-http_1tx.pcap", "Cisco HDLC"),
     ("zeek/Traces/mpls-in-vlan.pcap", "MPLS"),
@@ -105,34 +106,33 @@ const WRAPPED: &[(&str, &str)] = &[
     ("zeek/Traces/tunnels/gre-over-udp-4754.pcap", "GRE in UDP"),
 ];
 
-/// The most captures in 100 that may differ, of those with HTTP; http-evader's are judged by their
-/// own truth.
-const PERCENT: usize = 3;
+/// Maximum percentage of captures that may differ, of those with HTTP, without http-evader's.
+const DIFFERENT_PERCENT_MAX: usize = 3;
 
 #[test]
-fn h7_bodies_are_those_that_tshark_exports() {
+fn h7_bodies_equal_tshark_exports() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
     let scratch = Scratch::new();
-    // tshark begins anew for each.
+    // tshark runs once per capture.
     let mut made = testkit::made().of(&["http/", "web", "mixed/01", "mixed/02"]);
-    made.paths.retain(|path| is_whole(path));
-    let told = captures::each(&made, |path| compare(path, &scratch));
-    for (name, told) in &told {
+    made.paths.retain(|path| is_complete(path));
+    let results = captures::each(&made, |path| compare(path, &scratch));
+    for (name, results) in &results {
         let expected = match name.as_str() {
-            // tshark does not know which of several requests asked for a head alone.
+            // tshark does not know which of several pipelined requests were HEAD.
             "http/pipelined.pcap" => (0, 2),
             _ => (0, 0),
         };
-        assert_eq!((told.ours.len(), told.theirs.len()), expected, "{name}: {told:?}");
+        assert_eq!((results.ours.len(), results.theirs.len()), expected, "{name}: {results:?}");
     }
-    let same: usize = told.iter().map(|(_, told)| told.same).sum();
+    let same: usize = results.iter().map(|(_, results)| results.same).sum();
     assert!(same > 30, "{same} bodies are the same");
 }
 
 #[test]
-fn corpus_bodies_are_those_that_tshark_exports() {
+fn corpus_bodies_equal_tshark_exports() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
@@ -141,12 +141,12 @@ fn corpus_bodies_are_those_that_tshark_exports() {
     let evades = |path: &mut PathBuf| path.iter().any(|part| part == "http-evader");
     let evader: Vec<PathBuf> = captures.paths.extract_if(.., evades).collect();
     let scratch = Scratch::new();
-    let told = captures::each(&captures, |path| compare(path, &scratch));
+    let results = captures::each(&captures, |path| compare(path, &scratch));
     let (mut same, mut unjudged, mut differ, mut unexpected) = (0, 0, 0, Vec::new());
-    for (name, told) in &told {
-        (same, unjudged) = (same + told.same, unjudged + told.unjudged);
-        if let Some((_, what)) = WRAPPED.iter().find(|(capture, _)| capture == name) {
-            println!("not taken off: {what} in {name}: {} bodies", told.theirs.len());
+    for (name, results) in &results {
+        (same, unjudged) = (same + results.same, unjudged + results.unjudged);
+        if let Some((_, what)) = ENCAPSULATED.iter().find(|(capture, _)| capture == name) {
+            println!("not taken off: {what} in {name}: {} bodies", results.theirs.len());
             continue;
         }
         let listed = DIFFERENT.iter().find(|different| different.capture == name);
@@ -155,44 +155,47 @@ fn corpus_bodies_are_those_that_tshark_exports() {
             println!("differs: {name}, frame {frame}: {why}");
             differ += usize::from(!continuation);
             if *continuation {
-                let told = tshark::line(&cases.join(name), *frame);
-                assert!(told.contains("Continuation"), "{name}, frame {frame}: {told}");
+                let results = tshark::frame_summary(&cases.join(name), *frame);
+                assert!(results.contains("Continuation"), "{name}, frame {frame}: {results}");
             }
         }
-        if expected != (told.ours.len(), told.theirs.len()) {
-            unexpected.push(format!("{name}: {told:?}"));
+        if expected != (results.ours.len(), results.theirs.len()) {
+            unexpected.push(format!("{name}: {results:?}"));
         }
     }
     println!(
         "{same} bodies of {} captures are the same, {unjudged} more are not exported by design, \
          {differ} captures differ",
-        told.len()
+        results.len()
     );
     assert!(unexpected.is_empty(), "{}", unexpected.join("\n"));
     let part = std::env::var_os("CASES").is_some();
-    let all = told.len() + evader.len();
-    assert!(part || (differ + evader::MISSED.len()) * 100 <= all * PERCENT, "{differ} of {all}");
+    let all = results.len() + evader.len();
+    assert!(
+        part || (differ + evader::MISSED.len()) * 100 <= all * DIFFERENT_PERCENT_MAX,
+        "{differ} of {all}"
+    );
 }
 
-/// Returns true if all bytes of all frames were captured: tshark exports the parts that it sees.
-fn is_whole(path: &Path) -> bool {
+/// Returns true if all frames were captured completely; tshark also exports partial bodies.
+fn is_complete(path: &Path) -> bool {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut packets = wire::capture::packets(&bytes).map_while(Result::ok);
     packets.all(|(packet, frame)| packet.wire_length as usize == frame.len())
 }
 
-/// Counts of the bodies of a capture.
+/// Number of bodies of a capture, by comparison with tshark.
 #[derive(Debug, Default)]
-struct Told {
+struct BodyCounts {
     same: usize,
-    /// Ours that tshark does not export by design.
+    /// Number of our bodies that tshark does not export by design.
     unjudged: usize,
     ours: Vec<String>,
     theirs: Vec<String>,
 }
 
-/// Nothing: there is no HTTP in it.
-fn compare(path: &Path, scratch: &Scratch) -> Option<Told> {
+/// Compares the bodies of a capture; returns `None` if it has no HTTP.
+fn compare(path: &Path, scratch: &Scratch) -> Option<BodyCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let speaks =
         |word: &[u8]| bytes.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
@@ -201,35 +204,38 @@ fn compare(path: &Path, scratch: &Scratch) -> Option<Told> {
     }
     let messages = messages::bodies(path).unwrap_or_default();
     let folder = scratch.path(&format!("{:?}", std::thread::current().id()));
-    let ask = |waits: bool| Told::of(&messages, tshark::bodies(path, &folder, waits));
-    let mut told = ask(true);
-    if told.different() > 0 {
+    let ask =
+        |waits: bool| BodyCounts::compare_bodies(&messages, tshark::bodies(path, &folder, waits));
+    let mut results = ask(true);
+    if results.different() > 0 {
         let other = ask(false);
-        told = if other.different() < told.different() { other } else { told };
+        results = if other.different() < results.different() { other } else { results };
     }
-    (!messages.is_empty() || !told.theirs.is_empty()).then_some(told)
+    (!messages.is_empty() || !results.theirs.is_empty()).then_some(results)
 }
 
-impl Told {
-    fn of(messages: &[(Message, Vec<u8>)], exported: Vec<Vec<u8>>) -> Self {
+impl BodyCounts {
+    fn compare_bodies(messages: &[(Message, Vec<u8>)], exported: Vec<Vec<u8>>) -> Self {
         let mut theirs: BTreeMap<[u8; 32], Vec<Vec<u8>>> = BTreeMap::new();
         for body in exported {
             theirs.entry(digest(&body)).or_default().push(body);
         }
-        let mut told = Self::default();
-        // Whole ones first: a body that was cut must not take the place of one that was not.
+        let mut results = Self::default();
+        // Complete bodies first: a truncated one must not match in place of a complete one.
         let mut cut = Vec::new();
         for whole in [true, false] {
             let bodies = messages
                 .iter()
-                .filter(|(message, body)| message.is_whole() == whole && !body.is_empty());
+                .filter(|(message, body)| message.is_complete() == whole && !body.is_empty());
             for (message, body) in bodies {
-                let coded = message.is_coded() && message.bytes == *body;
+                let coded = message.is_encoded() && message.bytes == *body;
                 match theirs.get_mut(&digest(body)).and_then(Vec::pop) {
-                    Some(_) => told.same += 1,
-                    None if whole && !message.behind_gap && !coded => told.ours.push(show(body)),
+                    Some(_) => results.same += 1,
+                    None if whole && !message.after_gap && !coded => {
+                        results.ours.push(summarize(body))
+                    }
                     None => {
-                        told.unjudged += 1;
+                        results.unjudged += 1;
                         cut.push(body);
                     }
                 }
@@ -237,8 +243,8 @@ impl Told {
         }
         let is_part = |body: &Vec<u8>| cut.iter().any(|cut| cut.starts_with(body));
         let theirs = theirs.into_values().flatten().filter(|body| !is_part(body));
-        told.theirs = theirs.map(|body| show(&body)).collect();
-        told
+        results.theirs = theirs.map(|body| summarize(&body)).collect();
+        results
     }
 
     const fn different(&self) -> usize {
@@ -250,6 +256,6 @@ fn digest(body: &[u8]) -> [u8; 32] {
     Sha256::digest(body).into()
 }
 
-fn show(body: &[u8]) -> String {
+fn summarize(body: &[u8]) -> String {
     format!("{} bytes: {}", body.len(), body[..body.len().min(60)].escape_ascii())
 }

@@ -1,9 +1,9 @@
-//! Honest failures through whole lines: what could not be read, written or decoded is told, what
-//! could is there, and the ledger balances.
+//! Failures in whole requests: what could not be read, written or decoded is reported, everything
+//! else is present, and the ledger balances.
 
 use crate::collect::{COLLECTING, collected};
-use crate::line::Line;
 use crate::messages::{self, Message};
+use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use std::io::Write;
 use std::path::Path;
@@ -14,8 +14,8 @@ const CLIENT: [&str; 2] = ["10.0.0.1", "192.0.2.80"];
 const SYN: u8 = 2;
 const ACK: u8 = 0x10;
 
-/// A connection: a request, and a response in segments of 1,400 bytes. `snap`: how many bytes of a
-/// frame are captured.
+/// Returns a capture of a connection with one request, and a response in segments of 1,400 bytes.
+/// `snap` is the maximum captured length of a frame.
 fn conversation(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
     let mut capture = write::header(wire::LinkType::ETHERNET).to_vec();
     let mut sequence = [7_000_u32, 9_000];
@@ -52,7 +52,7 @@ fn response(fields: &str, body: &[u8]) -> Vec<u8> {
 
 const REQUEST: &[u8] = b"GET /it HTTP/1.1\r\nHost: example.org\r\n\r\n";
 
-/// Returns the one response of a capture.
+/// Returns the only response of a capture.
 fn only_response(path: &Path) -> Message {
     let messages = messages::bodies(path).expect("a capture");
     let responses = messages.into_iter().filter(|(message, _)| message.class >= 100);
@@ -63,7 +63,7 @@ fn only_response(path: &Path) -> Message {
 }
 
 #[test]
-fn a_truncated_capture_is_reported_and_read_up_to_the_cut() {
+fn truncated_capture_is_read_up_to_the_cut_and_reported() {
     let scratch = Scratch::new();
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
     let capture = conversation(REQUEST, &response("", &body), usize::MAX);
@@ -71,34 +71,34 @@ fn a_truncated_capture_is_reported_and_read_up_to_the_cut() {
     let path = scratch.path("cut.pcap");
     std::fs::write(&path, &capture[..half]).expect("a file");
     let text = format!("replay '{}' | tcp | http emit=body | collect | discard", path.display());
-    let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a beginning");
+    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a beginning");
     let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
-    let told = failure.to_string();
-    assert!(told.contains("cut.pcap") && told.contains("record"), "{told}");
-    let messages = messages::sorted(&seen);
+    let message = failure.to_string();
+    assert!(message.contains("cut.pcap") && message.contains("record"), "{message}");
+    let messages = messages::group_into_messages(&seen);
     assert_eq!(messages.len(), 2);
     let bytes = &messages[1].bytes;
     assert!(bytes.len() > half * 9 / 10 - 2_000 && body.starts_with(bytes), "{}", bytes.len());
-    assert!(!messages[1].is_whole() || bytes.len() < body.len());
+    assert!(!messages[1].is_complete() || bytes.len() < body.len());
 }
 
 #[test]
-fn bytes_that_were_not_captured_are_missing_and_nothing_else() {
+fn only_uncaptured_bytes_are_missing() {
     let scratch = Scratch::new();
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
     let path = scratch.path("short.pcap");
-    // The head of the response and the beginning of every segment.
+    // The response head and the beginning of every segment.
     let capture = conversation(REQUEST, &response("", &body), 400);
     std::fs::write(&path, capture).expect("a file");
     let message = only_response(&path);
     let seen = message.bytes.len() as u64;
     assert_eq!(seen + message.missing, body.len() as u64);
     assert!(seen > 20_000 && message.missing > 60_000, "{seen} seen");
-    assert!(!message.is_whole());
+    assert!(!message.is_complete());
 }
 
 #[test]
-fn bombs_are_given_as_they_were_sent() {
+fn compressed_bombs_pass_unexpanded() {
     let scratch = Scratch::new();
     let path = scratch.path("bomb.pcap");
     let zeros = vec![0_u8; 1 << 20];
@@ -123,7 +123,7 @@ fn bombs_are_given_as_they_were_sent() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_refused_by_name() {
+fn unwritable_directory_is_refused_by_name() {
     let scratch = Scratch::new();
     let path = scratch.path("good.pcap");
     let capture = conversation(REQUEST, &response("", b"here"), usize::MAX);
@@ -133,17 +133,17 @@ fn a_folder_that_cannot_be_written_is_refused_by_name() {
     for folder in [blocked.join("out"), "/proc/out".into()] {
         let folder = folder.display().to_string();
         let text = format!("replay '{}' | tcp | http | files '{folder}'", path.display());
-        let told = match Line::new(text).alone() {
+        let message = match PlannedRequest::new(text).run_sequential() {
             Err(error) => error.to_string(),
             Ok(outcome) => outcome.failures.iter().map(ToString::to_string).collect(),
         };
-        assert!(told.contains(&folder), "{told}");
+        assert!(message.contains(&folder), "{message}");
     }
 }
 
-/// A file system of 64 KB that a body of 100 KB does not fit into.
+/// A body of 100 KB is written to a file system of 64 KB.
 #[test]
-fn a_full_disk_is_reported_and_losses_are_in_the_ledger() {
+fn full_disk_is_reported_and_its_losses_counted() {
     if testkit::need::root().is_none() {
         return;
     }
@@ -169,9 +169,9 @@ fn a_full_disk_is_reported_and_losses_are_in_the_ledger() {
         path.display(),
         disk.join("out").display()
     );
-    let outcome = Line::new(text).alone().expect("it begins");
+    let outcome = PlannedRequest::new(text).run_sequential().expect("it begins");
     rustix::mount::unmount(&disk, rustix::mount::UnmountFlags::empty()).expect("the disk is idle");
-    let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|told| told.contains("out")), "{told:?}");
+    let message: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+    assert!(message.iter().any(|message| message.contains("out")), "{message:?}");
     assert_eq!(outcome.ledger.imbalances(), []);
 }

@@ -1,50 +1,50 @@
-//! The messages that `http` finds in a capture.
+//! Groups the output of `http` into messages.
 
-use crate::collect::{COLLECTING, Seen, collected};
-use crate::line::Line;
+use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::request::PlannedRequest;
 use filter::prelude::*;
 use std::path::Path;
 use wire::record::{Field, Record};
 
-/// One message: its class, its description, and what of it follows.
+/// A message: its class, its description, and its fragments.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Message {
     pub(crate) session: u32,
     pub(crate) class: u32,
     pub(crate) record: Vec<u8>,
     pub(crate) bytes: Vec<u8>,
-    /// Bytes of it that nobody saw.
+    /// Number of the message's bytes that were not captured.
     pub(crate) missing: u64,
-    /// True if its last fragment came.
+    /// True if the last fragment of the message arrived.
     pub(crate) ended: bool,
-    /// True if something is missing before it, on its side of the connection.
-    pub(crate) behind_gap: bool,
+    /// True if bytes are missing before the message in its direction.
+    pub(crate) after_gap: bool,
 }
 
 impl Message {
-    /// Returns true if all of it came.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Returns true if no byte of the message is missing and its last fragment arrived.
+    pub(crate) fn is_complete(&self) -> bool {
         let stated = Record::parse(&self.record).and_then(|r| r.number(Field::ContentLength));
         let length = self.bytes.len() as u64;
         self.ended && self.missing == 0 && stated.is_none_or(|stated| stated <= length)
     }
 
-    /// Returns true if its head announces an encoded body.
-    pub(crate) fn is_coded(&self) -> bool {
+    /// Returns true if the message's head announces an encoded body.
+    pub(crate) fn is_encoded(&self) -> bool {
         Record::parse(&self.record).is_some_and(|r| r.text(Field::ContentEncoding).is_some())
     }
 }
 
-/// The messages of a capture with their bodies as they were sent, and as decoded. Nothing: the
-/// capture cannot be read.
+/// Returns the messages of a capture, each with its decoded body, or the error of reading the
+/// capture.
 pub(crate) fn bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> {
     let run = |decode: &str| {
         let capture = capture.display();
         let text = format!(
             "replay '{capture}' | ip | tcp | http emit=body decode={decode} | collect | discard"
         );
-        let (seen, _) = collected(&Line::with(text, COLLECTING))?;
-        Ok::<_, String>(sorted(&seen))
+        let (seen, _) = collected(&PlannedRequest::with(text, COLLECTING))?;
+        Ok::<_, String>(group_into_messages(&seen))
     };
     let (sent, decoded) = (run("no")?, run("yes")?);
     let records = |messages: &[Message]| messages.iter().map(|m| m.class).collect::<Vec<_>>();
@@ -52,8 +52,8 @@ pub(crate) fn bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> 
     Ok(sent.into_iter().zip(decoded).map(|(sent, decoded)| (sent, decoded.bytes)).collect())
 }
 
-/// Blocks sorted into messages. Those of one side of a connection come one behind the other.
-pub(crate) fn sorted(seen: &[Seen]) -> Vec<Message> {
+/// Groups blocks, which are in order per direction, into messages.
+pub(crate) fn group_into_messages(seen: &[CollectedBlock]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut sides: Vec<(u32, bool)> = Vec::new();
     let mut open = std::collections::BTreeMap::new();
@@ -63,8 +63,8 @@ pub(crate) fn sorted(seen: &[Seen]) -> Vec<Message> {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");
             open.insert(side, messages.len());
             let before = || messages.iter().zip(&sides).filter(|(_, other)| **other == side);
-            let behind_gap = before().any(|(message, _)| !message.is_whole());
-            messages.push(Message { behind_gap, ..Message::default() });
+            let after_gap = before().any(|(message, _)| !message.is_complete());
+            messages.push(Message { after_gap, ..Message::default() });
             sides.push(side);
         }
         let number = open.get(&side).copied().unwrap_or_else(|| panic!("of no message: {block:?}"));

@@ -1,95 +1,102 @@
-//! State of `ip`, `tcp` and `http` is plain data (CONTRACT 15): saved, dropped and restored in the
-//! middle of every capture, what comes out is the same, block by block.
+//! The state of `ip`, `tcp` and `http` is plain data (CONTRACT 15): if it is saved, dropped and
+//! restored in the middle of any capture, the output is the same, block by block.
 
 use crate::captures;
-use crate::collect::Seen;
+use crate::collect::CollectedBlock;
 use filter::prelude::*;
 use filter::testing::{Arena, Frame, Node, Space, capture};
 use filter::{LANES, catalog};
 use std::path::Path;
 use testkit::Captures;
 
-/// The chains that are cut, each filter with its arguments.
-const CHAINS: [&[Link]; 2] =
+/// The chains whose state is moved, each filter with its arguments.
+const CHAINS: [&[FilterWords]; 2] =
     [&[("ip", &[]), ("tcp", &[])], &[("ip", &[]), ("tcp", &[]), ("http", &["decode=yes"])]];
-type Link = (&'static str, &'static [&'static str]);
-/// Blocks that arrive in one turn.
-const TURN: usize = 5;
-/// At how many places a capture is cut.
+type FilterWords = (&'static str, &'static [&'static str]);
+/// Blocks per batch.
+const BATCH: usize = 5;
+/// Number of state moves per capture.
 const CUTS: usize = 5;
-/// Frames of a capture that are looked at: cutting it takes as often as long.
+/// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 4_000;
 
 #[test]
-fn state_moves_in_the_middle_of_every_capture() {
-    move_state(&testkit::made(), (200, 20));
+fn state_moves_in_mid_capture() {
+    assert_state_moves(&testkit::made(), (200, 20));
 }
 
 #[test]
-fn corpus_state_moves_in_the_middle_of_every_capture() {
-    testkit::corpus().iter().for_each(|corpus| move_state(corpus, (1_000, 100)));
+fn corpus_state_moves_in_mid_capture() {
+    testkit::corpus().iter().for_each(|corpus| assert_state_moves(corpus, (1_000, 100)));
 }
 
-/// Moves the state of every chain; asserts that at least this many sessions move, with this many
-/// held blocks.
+/// Moves the state of every chain; asserts that at least the given numbers of sessions and held
+/// blocks move.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn move_state(captures: &Captures, (sessions, held): (usize, usize)) {
+fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
-        let told = captures::each(captures, |path| examine(path, chain, Move::All));
-        let different = told.iter().filter_map(|(name, told)| Some((name, told.as_ref().err()?)));
+        let outcomes = captures::each(captures, |path| examine(path, chain, RestoredState::All));
+        let different =
+            outcomes.iter().filter_map(|(name, outcomes)| Some((name, outcomes.as_ref().err()?)));
         let different: Vec<_> = different.collect();
         assert!(different.is_empty(), "{different:#?}");
-        let same = told.iter().filter_map(|(_, told)| told.as_ref().ok());
-        let sum = same.fold(Same::default(), |sum, one| Same {
+        let same = outcomes.iter().filter_map(|(_, outcomes)| outcomes.as_ref().ok());
+        let sum = same.fold(Agreement::default(), |sum, one| Agreement {
             blocks: sum.blocks + one.blocks,
             sessions: sum.sessions + one.sessions,
             held: sum.held + one.held,
         });
-        println!("{} captures, {CUTS} cuts each, {chain:?}: {sum:?}", told.len());
+        println!("{} captures, {CUTS} cuts each, {chain:?}: {sum:?}", outcomes.len());
         let all = std::env::var_os("CASES").is_none();
         assert!(!all || sum.sessions > sessions && sum.held > held, "too little to move: {sum:?}");
     }
 }
 
-/// A filter that keeps state elsewhere fails the test above.
+/// A filter that kept state outside its saved data would fail the test above.
 #[test]
-fn state_that_stays_behind_is_found_out() {
-    leave_state(&testkit::made());
+fn state_left_behind_is_detected() {
+    assert_lost_state_is_detected(&testkit::made());
 }
 
 #[test]
-fn corpus_state_that_stays_behind_is_found_out() {
-    testkit::corpus().iter().for_each(leave_state);
+fn corpus_state_left_behind_is_detected() {
+    testkit::corpus().iter().for_each(assert_lost_state_is_detected);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn leave_state(captures: &Captures) {
+fn assert_lost_state_is_detected(captures: &Captures) {
     for chain in CHAINS {
-        let told = captures::each(captures, |path| examine(path, chain, Move::Nothing));
-        let different = told.iter().filter(|(_, told)| told.is_err()).count();
-        println!("{different} of {} captures are different without it, {chain:?}", told.len());
-        assert!(std::env::var_os("CASES").is_some() || different > told.len() / 10);
+        let outcomes =
+            captures::each(captures, |path| examine(path, chain, RestoredState::Nothing));
+        let different = outcomes.iter().filter(|(_, outcomes)| outcomes.is_err()).count();
+        println!("{different} of {} captures are different without it, {chain:?}", outcomes.len());
+        assert!(std::env::var_os("CASES").is_some() || different > outcomes.len() / 10);
     }
 }
 
-/// The restoration of state in new instances.
+/// The state that new instances are restored with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Move {
+enum RestoredState {
     All,
     Nothing,
 }
 
-/// The parts of the output that agree.
+/// The blocks that agree between two runs, and the state that moved.
 #[derive(Clone, Copy, Debug, Default)]
-struct Same {
+struct Agreement {
     blocks: usize,
-    /// Sessions that moved, and blocks that they held.
+    /// Number of sessions that moved.
     sessions: usize,
     held: usize,
 }
 
-/// Compares the output after a cut; `Err` names a difference, `None` means that there is no output.
-fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, String>> {
+/// Moves the state at each cut and compares the output; an `Err` describes a difference. Returns
+/// `None` if the capture has no output.
+fn examine(
+    path: &Path,
+    chain: &[FilterWords],
+    moves: RestoredState,
+) -> Option<Result<Agreement, String>> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut frames = capture(&bytes);
     frames.truncate(FRAMES_MAX);
@@ -97,10 +104,10 @@ fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, Stri
     if whole.is_empty() {
         return None;
     }
-    let mut same = Same { blocks: whole.len(), ..Same::default() };
-    let turns = frames.len().div_ceil(TURN);
+    let mut same = Agreement { blocks: whole.len(), ..Agreement::default() };
+    let rounds = frames.len().div_ceil(BATCH);
     for part in 1..=CUTS {
-        let cut = turns * part / (CUTS + 1);
+        let cut = rounds * part / (CUTS + 1);
         let (moved, what) = run(chain, &frames, Some((cut, moves)));
         (same.sessions, same.held) = (same.sessions + what.0, same.held + what.1);
         if moved != whole {
@@ -108,7 +115,7 @@ fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, Stri
             let at = at.unwrap_or_else(|| moved.len().min(whole.len()));
             return Some(Err(format!(
                 "cut before frame {}: block {at} of {}:\n{:?}\nwas of {}\n{:?}",
-                cut * TURN + 1,
+                cut * BATCH + 1,
                 moved.len(),
                 moved.get(at),
                 whole.len(),
@@ -119,81 +126,81 @@ fn examine(path: &Path, chain: &[Link], moves: Move) -> Option<Result<Same, Stri
     Some(Ok(same))
 }
 
-/// Runs a chain whose state moves to new instances before a batch; returns the output, and the
-/// sessions and held blocks moved.
+/// Runs a chain whose state moves to new instances before the batch that `cut` names; returns the
+/// output, and the numbers of sessions and held blocks moved.
 fn run(
-    chain: &[Link],
+    chain: &[FilterWords],
     frames: &[Frame],
-    cut: Option<(usize, Move)>,
-) -> (Vec<Seen>, (usize, usize)) {
+    cut: Option<(usize, RestoredState)>,
+) -> (Vec<CollectedBlock>, (usize, usize)) {
     let arena = Arena::new(8 * frames.len() + 4_096);
     let mut space = Space::new(&arena);
-    let mut nodes: Vec<Node> = chain.iter().map(|filter| made(*filter)).collect();
+    let mut nodes: Vec<Node> = chain.iter().map(|filter| make_node(*filter)).collect();
     let (mut seen, mut now, mut moved) = (Vec::new(), 0, (0, 0));
-    for (turn, frames) in frames.chunks(TURN).enumerate() {
+    for (round, frames) in frames.chunks(BATCH).enumerate() {
         if let Some((cut, moves)) = cut
-            && cut == turn
+            && cut == round
         {
             for (node, filter) in nodes.iter_mut().zip(chain) {
                 let (saved, wake) = (node.save(), node.wake);
                 moved.0 += saved.len();
                 moved.1 += saved.iter().flat_map(|session| &session.held).flatten().count();
-                *node = made(*filter);
+                *node = make_node(*filter);
                 node.wake = wake;
-                if moves == Move::All {
+                if moves == RestoredState::All {
                     node.restore(saved).expect("the same filter");
                 }
             }
         }
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
         tick(&mut nodes, &mut space, now, &mut seen);
-        through(&mut nodes, vec![space.batch(frames)], &mut space, now, &mut seen);
+        run_rest(&mut nodes, vec![space.batch(frames)], &mut space, now, &mut seen);
     }
     while !nodes.is_empty() {
         let left = nodes[0].finish(&mut space, now);
-        through(&mut nodes[1..], left, &mut space, now, &mut seen);
+        run_rest(&mut nodes[1..], left, &mut space, now, &mut seen);
         nodes.remove(0);
     }
     (seen, moved)
 }
 
-fn made((name, words): Link) -> Node {
+fn make_node((name, words): FilterWords) -> Node {
     let description = catalog::find(name).expect("a filter of the house");
     Node::new(description, words).expect("good arguments")
 }
 
-/// Wakes who asked for it.
-fn tick<'a>(nodes: &mut [Node], space: &mut Space<'a>, now: u64, seen: &mut Vec<Seen>) {
+/// Advances the time of the filters that requested a tick.
+fn tick<'a>(nodes: &mut [Node], space: &mut Space<'a>, now: u64, seen: &mut Vec<CollectedBlock>) {
     for index in 0..nodes.len() {
         let node = &mut nodes[index];
         if node.wake.is_some_and(|wake| wake <= now) {
             node.wake = None;
             let woken = node.tick(space, now);
-            through(&mut nodes[index + 1..], woken, space, now, seen);
+            run_rest(&mut nodes[index + 1..], woken, space, now, seen);
         }
     }
 }
 
-/// Sends batches through the rest of the chain by plain pipes.
-fn through<'a>(
+/// Sends batches through the rest of the chain, connected by plain pipes.
+fn run_rest<'a>(
     nodes: &mut [Node],
     batches: Vec<Batch<'a>>,
     space: &mut Space<'a>,
     now: u64,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<CollectedBlock>,
 ) {
     let mut batches = batches;
     for node in nodes {
-        let turns = std::mem::take(&mut batches).into_iter();
-        batches = turns.flat_map(|batch| node.turn(answered(batch), space, now)).collect();
+        let rounds = std::mem::take(&mut batches).into_iter();
+        batches = rounds.flat_map(|batch| node.pass(selected(batch), space, now)).collect();
     }
     for batch in batches {
-        seen.extend(answered(batch).blocks().map(|(_, block)| Seen::of(&block)));
+        seen.extend(selected(batch).blocks().map(|(_, block)| CollectedBlock::from_block(&block)));
     }
 }
 
-/// Keeps the blocks that a plain pipe passes.
-fn answered(mut batch: Batch<'_>) -> Batch<'_> {
+/// Returns the batch with only the blocks that a plain pipe passes.
+fn selected(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);
     batch.keep(mask);

@@ -1,18 +1,18 @@
-//! Fragments through whole lines: over memory that laps, and behind `ip` as tshark sees them.
+//! Fragments through whole requests: in pools that are lapped, and compared with tshark after `ip`.
 //!
-//! `crates/filter/tests/fragments.rs` asks others about the datagrams themselves. Here `ip` stands
-//! in a space with its pools, and other filters and sinks stand behind it.
+//! `crates/filter/tests/fragments.rs` tests the datagrams themselves. Here `ip` runs in a space
+//! with pools, before other filters and sinks.
 #![forbid(unsafe_code)]
 
-#[path = "../common/line.rs"]
+#[path = "../common/request.rs"]
 #[expect(dead_code, reason = "the tests of the ledger use the rest")]
-mod line;
+mod request;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
 use engine::run::Outcome;
 use filter::prelude::*;
-use line::Line;
+use request::PlannedRequest;
 use scratch::Scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// Compares payloads with what their ports say they are.
+/// Compares each payload with the one that its ports encode.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
@@ -47,7 +47,7 @@ impl Lanes for Verify {
 
     fn report(&self) -> Report {
         let rows = [("right".to_owned(), self.right), ("wrong".to_owned(), self.wrong)];
-        Report::of_rows(rows.into())
+        Report::of_rows(rows)
     }
 }
 
@@ -56,7 +56,7 @@ fn payload(port: u32, length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (start.wrapping_add(i).wrapping_mul(40_503) >> 8) as u8).collect()
 }
 
-/// The frames of one datagram to a port, in fragments of `most` bytes.
+/// Returns the frames of a datagram to port `number`, in fragments of at most `most` bytes.
 fn datagram(number: u16, length: usize, most: usize, six: bool) -> Vec<Vec<u8>> {
     let (source, target) = if six { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
     let packet = || match six {
@@ -100,16 +100,16 @@ fn capture(path: &Path, frames: &[Vec<u8>]) {
     fs::write(path, capture).expect("a capture");
 }
 
-fn row(outcome: &Outcome, name: &str) -> u64 {
+fn counter(outcome: &Outcome, name: &str) -> u64 {
     let reports = outcome.reports.iter().filter(|report| report.name == "verify");
     let rows = reports.flat_map(|report| &report.report.rows);
     rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
 }
 
-/// 60 MB of datagrams, half of them in fragments that are mixed over 3,000 frames: more than the
-/// pools hold, with fragments held across their laps.
+/// Sends 60 MB of datagrams, half of them in fragments that are mixed over 3,000 frames: more than
+/// the pools hold, so fragments are held while the pool is lapped.
 #[test]
-fn fragments_are_held_while_the_memory_laps_around_them() {
+fn held_fragments_survive_laps_of_their_pool() {
     let mut random = Random::replayable();
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let mut cut = 0;
@@ -130,25 +130,25 @@ fn fragments_are_held_while_the_memory_laps_around_them() {
     let file = scratch.path("fragments.pcap");
     capture(&file, &frames);
     let text = format!("replay '{}' | ip | udp | verify", file.display());
-    let outcome = Line::with(text, &[&VERIFY]).alone().expect("a path");
+    let outcome = PlannedRequest::with(text, &[&VERIFY]).run_sequential().expect("a path");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
-    assert_eq!((row(&outcome, "right"), row(&outcome, "wrong")), (6000, 0));
+    assert_eq!((counter(&outcome, "right"), counter(&outcome, "wrong")), (6000, 0));
     let ip = outcome.ledger.filters.iter().find(|node| node.name == "ip").expect("ip");
     assert_eq!((ip.made.blocks, ip.held.blocks), (cut, 0));
 }
 
-/// tshark reads what `ip | pcap` writes, and sees the same UDP payloads in the same order as in the
-/// capture itself, where it puts the fragments together.
+/// tshark finds the same UDP payloads in the output of `ip | pcap` as in the capture itself, which
+/// tshark reassembles, in the same order.
 #[test]
-fn h3_packets_behind_ip_are_those_of_tshark() {
+fn h3_reassembled_packets_equal_those_of_tshark() {
     let names = ["many", "reversed", "padded", "twice"];
     let files = names.map(|name| testkit::made::file(&format!("fragments/{name}.pcap")));
-    write_for_tshark(&files, 303);
+    assert_tshark_agrees(&files, 303);
 }
 
 #[test]
-fn corpus_what_is_written_behind_ip_is_what_tshark_sees() {
+fn corpus_reassembled_packets_equal_those_of_tshark() {
     let Some(cases) = testkit::cases() else { return };
     let files = [
         "pcapplusplus/ExamplesTest/pcap_examples/ip-frag.pcap",
@@ -157,11 +157,11 @@ fn corpus_what_is_written_behind_ip_is_what_tshark_sees() {
         "pcapplusplus/Pcap++Test/PcapExamples/frag_with_padding.pcap",
         "zeek/Traces/tunnels/gtp/gtp1_gn_normal_incl_fragmentation.pcap",
     ];
-    write_for_tshark(&files.map(|name| cases.join(name)), 300);
+    assert_tshark_agrees(&files.map(|name| cases.join(name)), 300);
 }
 
-/// At least so many datagrams are in these captures.
-fn write_for_tshark(files: &[PathBuf], least: usize) {
+/// Writes captures for tshark; asserts that they contain at least `least` datagrams.
+fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
     if need::command("tshark").is_none() {
         return;
     }
@@ -170,7 +170,7 @@ fn write_for_tshark(files: &[PathBuf], least: usize) {
     for file in files {
         let name = file.display();
         let text = format!("replay '{name}' | ip |all pcap '{}'", written.display());
-        let outcome = Line::new(text).alone().expect("a path");
+        let outcome = PlannedRequest::new(text).run_sequential().expect("a path");
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), [], "{name}");
         let (ours, theirs) = (payloads(&written), payloads(file));
@@ -180,7 +180,7 @@ fn write_for_tshark(files: &[PathBuf], least: usize) {
     assert!(all > least, "{all} payloads");
 }
 
-/// Ports, checksum status and payload of every UDP datagram, as tshark prints them.
+/// Returns the ports, checksum status and payload of every UDP datagram, as tshark prints them.
 fn payloads(file: &Path) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(file).stdin(Stdio::null()).stderr(Stdio::null());

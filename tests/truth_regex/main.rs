@@ -1,14 +1,14 @@
-//! The truth about `regex` and the signatures, on captures that others made: grep over the bytes of
-//! the same streams, written to files.
+//! `regex` and the protocol signatures on external captures, compared with grep over the same
+//! streams in files.
 #![forbid(unsafe_code)]
 
-#[path = "../common/line.rs"]
+#[path = "../common/request.rs"]
 #[expect(dead_code, reason = "the tests of the ledger use the rest")]
-mod line;
+mod request;
 #[path = "../common/scratch.rs"]
 mod scratch;
 
-use line::Line;
+use request::PlannedRequest;
 use scratch::Scratch;
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::need;
 
-/// Captures larger than this are left out, so that the test takes seconds.
+/// Maximum size of a capture in bytes, so that the test takes seconds.
 const CAPTURE_MAX: u64 = 100_000;
 
-/// Patterns that mean the same to both, over bytes.
+/// Patterns over bytes that mean the same to `regex` and to grep.
 const PATTERNS: &[&str] = &[
     "(?i)content-type: [^\\r\\n]*(html|script)",
     "[Hh][Tt]{2}P/1[.][01] [0-9]{3}",
@@ -29,20 +29,22 @@ const PATTERNS: &[&str] = &[
     r"\AGET /",
 ];
 
-/// The beginnings of SSH, RTSP and telnet, as far as one pattern expresses them: lines before the
-/// version of SSH are left to the tests beside the filters.
-const FIRST: &str = concat!(
+/// The first bytes of SSH, RTSP and telnet streams as one pattern; text before the SSH version is
+/// tested beside the filters.
+const FIRST_BYTES: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
     r"|[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b -~]*",
     r"\xff([\xf0-\xfa]|[\xfb-\xfe][\x00-\x31\x8a-\x8c]))"
 );
 
-/// Recognised, and not by grep: its second option is 0, at which grep cuts.
-const OPTION_0: &str = "10.56.83.20.23-10.56.83.204.1201";
+/// Name of a stream that we recognize and grep does not, because grep splits it at the NUL of a
+/// telnet option.
+const STREAM_SPLIT_BY_GREP: &str = "10.56.83.20.23-10.56.83.204.1201";
 
-/// Applies `look` to the small captures with streams: the name of the capture, the folder with its
-/// streams, and a finder of those that other filters answer.
+/// Applies `look` to the captures that are small and contain streams; its arguments are the
+/// capture's name, the directory of its streams, and a function that returns the names of the
+/// streams that given filters select. Returns `None` if there are no captures.
 fn examine<T>(
     captures: testkit::Captures,
     look: impl Fn(&str, &Path, &dyn Fn(&str) -> BTreeSet<String>) -> T,
@@ -55,16 +57,17 @@ fn examine<T>(
         let run = |name: &str, filters: &str| {
             let (capture, folder) = (capture.display(), scratch.path(name));
             let sink = format!("files \"{}\" per=session", folder.display());
-            let line = Line::new(format!("replay \"{capture}\" | tcp {filters} | {sink}"));
-            line.alone().map(|_| folder)
+            let line =
+                PlannedRequest::new(format!("replay \"{capture}\" | tcp {filters} | {sink}"));
+            line.run_sequential().map(|_| folder)
         };
         let name = captures.name(capture);
-        // What is no capture, or has no streams, says nothing here.
+        // Skips files that are no captures or have no streams.
         let streams = run("streams", "").ok()?;
         streams_in(&streams).next()?;
         let through = |filters: &str| {
             let folder = run("through", filters).expect("the same capture");
-            let found = streams_in(&folder).map(|path| stream(&path)).collect();
+            let found = streams_in(&folder).map(|path| stream_name(&path)).collect();
             fs::remove_dir_all(&folder).expect("a folder of the test");
             found
         };
@@ -74,43 +77,43 @@ fn examine<T>(
     Some(told.collect())
 }
 
-/// The files of streams in a folder.
+/// Returns the stream files of a directory.
 fn streams_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let files = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     files.map(|file| file.path()).filter(|path| path.extension().is_none_or(|e| e != "jsonl"))
 }
 
-/// The name of a stream's file without its number, which counts the files.
-fn stream(path: &Path) -> String {
+/// Returns the name of a stream from its file name, without the sequence number.
+fn stream_name(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.split_once('-').map_or(name, |(_, rest)| rest).to_owned()
 }
 
-/// The streams in which grep finds the pattern. No stream is cut into lines: NUL ends them, and
-/// what holds NUL is not asked for.
+/// Returns the streams in which grep finds the pattern. grep ends lines at NUL, which no pattern
+/// contains, so nearly all streams are searched as a whole.
 fn grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
     let files: Vec<PathBuf> = streams_in(folder).collect();
     let mut grep = Command::new("grep");
     grep.env("LC_ALL", "C").args(["-lazP", "--", pattern]).args(files);
     let told = grep.output().expect("grep");
     let names = String::from_utf8(told.stdout).expect("names");
-    names.lines().map(|name| stream(Path::new(name))).collect()
+    names.lines().map(|name| stream_name(Path::new(name))).collect()
 }
 
 #[test]
-fn a14_h13_regex_finds_what_grep_finds_in_the_same_streams() {
-    find_what_grep_finds(testkit::made());
+fn a14_h13_regex_matches_grep_on_the_same_streams() {
+    assert_regex_matches_grep(testkit::made());
 }
 
 #[test]
-fn corpus_regex_finds_what_grep_finds_in_the_same_streams() {
-    testkit::corpus().into_iter().for_each(find_what_grep_finds);
+fn corpus_regex_matches_grep_on_the_same_streams() {
+    testkit::corpus().into_iter().for_each(assert_regex_matches_grep);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn find_what_grep_finds(captures: testkit::Captures) {
+fn assert_regex_matches_grep(captures: testkit::Captures) {
     let told = examine(captures, |name, streams, through| {
-        // Each capture is asked for some of the patterns.
+        // Each capture is tested with some of the patterns.
         let turn: usize = name.bytes().map(usize::from).sum();
         let patterns = (0..2).map(|n| PATTERNS[(turn + 3 * n) % PATTERNS.len()]);
         let found = patterns.map(|pattern| {
@@ -132,32 +135,32 @@ fn find_what_grep_finds(captures: testkit::Captures) {
 }
 
 #[test]
-fn signatures_recognise_what_begins_like_them() {
-    recognise_what_begins_like_them(testkit::made());
+fn signatures_match_stream_prefixes() {
+    assert_signatures_match_prefixes(testkit::made());
 }
 
 #[test]
-fn corpus_signatures_recognise_what_begins_like_them() {
-    testkit::corpus().into_iter().for_each(recognise_what_begins_like_them);
+fn corpus_signatures_match_stream_prefixes() {
+    testkit::corpus().into_iter().for_each(assert_signatures_match_prefixes);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn recognise_what_begins_like_them(captures: testkit::Captures) {
+fn assert_signatures_match_prefixes(captures: testkit::Captures) {
     let told = examine(captures, |_, streams, through| {
-        (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST))
+        (through("| (ssh ++ rtsp ++ telnet)"), grep(streams, FIRST_BYTES))
     });
     let Some(told) = told else { return };
     let mut streams = 0;
     for (capture, (ours, theirs)) in &told {
         assert!(theirs.is_subset(ours), "{capture}: {ours:?} {theirs:?}");
-        // A connection is recognised by either direction.
+        // A connection is recognized by either direction.
         let other = |name: &str| match name.split_once('-') {
             Some((from, to)) => format!("{to}-{from}"),
             None => String::new(),
         };
         let strange: Vec<&String> = ours
             .difference(theirs)
-            .filter(|name| !theirs.contains(&other(name)) && *name != OPTION_0)
+            .filter(|name| !theirs.contains(&other(name)) && *name != STREAM_SPLIT_BY_GREP)
             .collect();
         assert!(strange.is_empty(), "{capture}: {strange:?} begin like none");
         streams += theirs.len();

@@ -1,21 +1,23 @@
-//! Captures with TCP against tshark's "follow TCP stream": the same bytes and the same gaps on both
-//! sides of every connection.
+//! Captures with TCP against tshark's "follow TCP stream": the same bytes and gaps in both
+//! directions of every connection.
 //!
-//! Where tshark by its design tells less, that is a rule here, and counted:
+//! Limits that tshark has by design are counted:
 //!
-//! - frames that were cut when captured: tshark joins what is left, so only bytes are compared;
-//! - behind a gap that the other side never acknowledged, tshark gives nothing more: ours must
-//!   begin with what it gives, and go on with a gap.
+//! - frames that were truncated when captured: tshark joins what is left, so only bytes are
+//! compared;
 //!
-//! What differs beyond that stands in [`DIFFERENT`], frame by frame, with the reason. The cases of
-//! http-evader are left out: 251 connections of eight packets each in order.
+//! - after a gap that the peer never acknowledged, tshark emits nothing more: our output must begin
+//! with tshark's, and continue with a gap.
+//!
+//! Other differences are listed in [`DIFFERENT`], by frame, with the reason. The cases of
+//! http-evader are excluded: 251 connections of eight in-order packets each.
 
 use crate::captures;
 use crate::streams::{Stream, streams};
-use crate::tshark::{self, Followed, Part};
+use crate::tshark::{self, FollowedConnection, Part};
 use std::path::Path;
 
-/// Captures in which connections differ, how many, and why.
+/// Captures with differing connections, the number of those connections, and the reason.
 const DIFFERENT: &[(&str, usize, &str)] = &[
     ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET),
     ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET),
@@ -44,8 +46,9 @@ const DIFFERENT: &[(&str, usize, &str)] = &[
 const RESET: &str = "the text in a RST says why, and is not in the stream: RFC 9293 §3.5.3";
 const OVERLAP: &str = "parts overlap that say different things: the first counts (`policy=first`)";
 
-/// Captures whose connections lie in something that no filter takes off, how many, and in what.
-const WRAPPED: &[(&str, usize, &str)] = &[
+/// Captures whose connections lie inside a protocol that no filter decapsulates, the number of
+/// those connections, and the protocol.
+const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("libpcap-filter/pcap/filter/AH-IPcomp-IPv4.pcap", 1, "AH"),
     ("libpcap-filter/pcap/filter/arcnet-rfc1051-arp-icmp-http.pcap", 1, "ARCNET"),
     ("pcapplusplus/Packet++Test/PacketExamples/gtp.pcap", 1, "GTP"),
@@ -70,11 +73,11 @@ const WRAPPED: &[(&str, usize, &str)] = &[
     ("zeek/Traces/tunnels/gtp/gtp_ext_header.pcap", 1, "GTP"),
 ];
 
-/// Nothing is timed out: tshark never does that.
-const PATIENT: &str = "timeout=1000000h";
+/// Argument that disables timeouts, as tshark has none.
+const NO_TIMEOUT: &str = "timeout=1000000h";
 
 #[test]
-fn h5_streams_are_those_that_tshark_follows() {
+fn h5_streams_equal_those_of_tshark() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
@@ -94,20 +97,20 @@ fn h5_streams_are_those_that_tshark_follows() {
 }
 
 #[test]
-fn corpus_streams_are_those_that_tshark_follows() {
+fn corpus_streams_equal_those_of_tshark() {
     if testkit::need::command("tshark").is_none() {
         return;
     }
     let Some(mut captures) = testkit::corpus() else { return };
     captures.paths.retain(|path| !path.iter().any(|part| part == "http-evader"));
     let told = captures::each(&captures, compare);
-    let mut sum = Told::default();
+    let mut sum = ConnectionCounts::default();
     let mut unexpected = Vec::new();
     for (name, told) in &told {
         sum.same += told.same;
-        sum.behind += told.behind;
+        sum.equal_up_to_gap += told.equal_up_to_gap;
         sum.differences.extend(told.differences.iter().map(|why| format!("{name}: {why}")));
-        let listed = DIFFERENT.iter().chain(WRAPPED).find(|(capture, ..)| capture == name);
+        let listed = DIFFERENT.iter().chain(ENCAPSULATED).find(|(capture, ..)| capture == name);
         if told.differences.len() != listed.map_or(0, |(_, number, _)| *number) {
             unexpected.push((name, &told.differences));
         }
@@ -115,7 +118,7 @@ fn corpus_streams_are_those_that_tshark_follows() {
     for (name, number, why) in DIFFERENT {
         println!("differs: {number} in {name}: {why}");
     }
-    for (name, number, what) in WRAPPED {
+    for (name, number, what) in ENCAPSULATED {
         println!("not taken off: {what}: {number} in {name}");
     }
     println!(
@@ -123,33 +126,34 @@ fn corpus_streams_are_those_that_tshark_follows() {
          {} are not",
         sum.same,
         told.len(),
-        sum.behind,
+        sum.equal_up_to_gap,
         sum.differences.len()
     );
     assert!(unexpected.is_empty(), "{unexpected:#?}");
 }
 
-/// Counts of the connections of a capture.
+/// Number of connections of a capture, by comparison with tshark.
 #[derive(Default)]
-struct Told {
+struct ConnectionCounts {
     same: usize,
-    /// Those equal up to a gap that the peer did not acknowledge.
-    behind: usize,
+    /// Connections that are equal up to a gap that the peer did not acknowledge.
+    equal_up_to_gap: usize,
     differences: Vec<String>,
 }
 
-/// Nothing: there are no connections with data, for us and for tshark.
-fn compare(path: &Path) -> Option<Told> {
+/// Compares the connections of a capture; returns `None` if neither we nor tshark find one with
+/// data.
+fn compare(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
-    let ours = streams(path, PATIENT).ok()?;
+    let ours = streams(path, NO_TIMEOUT).ok()?;
     let cut = wire::capture::packets(&bytes)
         .map_while(Result::ok)
         .any(|(packet, data)| (data.len() as u64) < u64::from(packet.wire_length));
     let expected = ours.len();
     let mut theirs = if has_tcp(&bytes) { tshark::streams(path, expected) } else { Vec::new() };
-    let mut told = Told::default();
+    let mut told = ConnectionCounts::default();
     for mut stream in ours {
-        let ends = |one: &Followed| {
+        let ends = |one: &FollowedConnection| {
             let turned = [one.ends[1].clone(), one.ends[0].clone()];
             one.ends == stream.ends || turned == stream.ends
         };
@@ -159,52 +163,58 @@ fn compare(path: &Path) -> Option<Told> {
             other.sides.swap(0, 1);
         }
         if cut {
-            stream.sides = stream.sides.map(bytes_alone);
-            other.sides = other.sides.map(bytes_alone);
+            stream.sides = stream.sides.map(without_gaps);
+            other.sides = other.sides.map(without_gaps);
         }
         told.add(&stream, &other);
     }
     for rest in theirs.iter().filter(|rest| rest.sides.iter().any(|side| !side.is_empty())) {
-        told.differences.push(format!("{:?}: only tshark, {}", rest.ends, show(&rest.sides)));
+        told.differences.push(format!(
+            "{:?}: only tshark, {}",
+            rest.ends,
+            format_lengths(&rest.sides)
+        ));
     }
     (told.same > 0 || !told.differences.is_empty()).then_some(told)
 }
 
-/// Returns true if a frame may hold TCP; spares tshark the others.
+/// Returns true if a frame may contain TCP, to avoid needless runs of tshark.
 fn has_tcp(capture: &[u8]) -> bool {
     wire::capture::packets(capture).map_while(Result::ok).any(|(_, data)| data.contains(&6))
 }
 
-impl Told {
-    fn add(&mut self, ours: &Stream, theirs: &Followed) {
+impl ConnectionCounts {
+    fn add(&mut self, ours: &Stream, theirs: &FollowedConnection) {
         let sides = || ours.sides.iter().zip(&theirs.sides);
-        if sides().all(|(ours, theirs)| without_end(ours) == without_end(theirs)) {
+        if sides().all(|(ours, theirs)| without_trailing_gap(ours) == without_trailing_gap(theirs))
+        {
             self.same += 1;
-        } else if sides().all(|(ours, theirs)| goes_on(ours, theirs)) {
-            (self.same, self.behind) = (self.same + 1, self.behind + 1);
+        } else if sides().all(|(ours, theirs)| continues_with_gap(ours, theirs)) {
+            (self.same, self.equal_up_to_gap) = (self.same + 1, self.equal_up_to_gap + 1);
         } else {
-            let (ends, one, other) = (&ours.ends, show(&ours.sides), show(&theirs.sides));
+            let (ends, one, other) =
+                (&ours.ends, format_lengths(&ours.sides), format_lengths(&theirs.sides));
             self.differences.push(format!("{ends:?}: ours {one}, tshark {other}"));
         }
     }
 }
 
-/// tshark does not know what is missing at the end.
-fn without_end(parts: &[Part]) -> &[Part] {
+/// Returns the parts without a trailing gap, which tshark does not report.
+fn without_trailing_gap(parts: &[Part]) -> &[Part] {
     match parts {
         [begin @ .., Part::Missing(_)] => begin,
         _ => parts,
     }
 }
 
-/// Returns true if ours equals theirs and then continues with a gap.
-fn goes_on(ours: &[Part], theirs: &[Part]) -> bool {
-    let (ours, theirs) = (without_end(ours), without_end(theirs));
+/// Returns true if `ours` begins with `theirs` and continues with a gap.
+fn continues_with_gap(ours: &[Part], theirs: &[Part]) -> bool {
+    let (ours, theirs) = (without_trailing_gap(ours), without_trailing_gap(theirs));
     let rest = ours.strip_prefix(theirs);
     rest.is_some_and(|rest| matches!(rest, [] | [Part::Missing(_), ..]))
 }
 
-fn bytes_alone(parts: Vec<Part>) -> Vec<Part> {
+fn without_gaps(parts: Vec<Part>) -> Vec<Part> {
     let mut bytes = Vec::new();
     for part in parts.into_iter().filter(|part| matches!(part, Part::Bytes(_))) {
         tshark::add(&mut bytes, part);
@@ -212,8 +222,8 @@ fn bytes_alone(parts: Vec<Part>) -> Vec<Part> {
     bytes
 }
 
-/// Lengths of bytes, and of gaps with a minus.
-fn show(sides: &[Vec<Part>; 2]) -> String {
+/// Formats the lengths of bytes, and of gaps as negative numbers.
+fn format_lengths(sides: &[Vec<Part>; 2]) -> String {
     let one = |part: &Part| match part {
         Part::Bytes(bytes) => bytes.len().to_string(),
         Part::Missing(length) => format!("-{length}"),

@@ -1,22 +1,22 @@
-//! suricata-verify about IP fragments: what its decoder reports, `ip` reports by its reasons, and
-//! what its rules find in packets put together, ours have.
+//! suricata-verify on IP fragments: Suricata's decoder events correspond to drop reasons of `ip`,
+//! and what its rules match in reassembled packets is in ours.
 
-use crate::collect::{COLLECTING, Seen, collected};
-use crate::line::Line;
+use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::request::PlannedRequest;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A requirement on the packets of a capture.
 #[derive(Clone, Copy)]
-enum Want {
-    /// `ip` drops for this reason, or does not answer.
+enum Requirement {
+    /// `ip` drops a packet with this reason, or does not select it.
     Reason(&'static str),
-    /// So many packets of this protocol of which this is so.
+    /// The given number of packets of this protocol satisfy the predicate.
     Packets(usize, u32, fn(&[u8]) -> bool),
-    /// Out of scope, and why.
+    /// The test is out of scope, with the reason.
     Out(&'static str),
 }
-use Want::{Out, Packets, Reason};
+use Requirement::{Out, Packets, Reason};
 
 const ICMP6: u32 = 58;
 const TCP: u32 = 6;
@@ -26,12 +26,12 @@ fn is_syn(segment: &[u8]) -> bool {
     segment.len() >= 20 && segment[13] & 2 != 0
 }
 
-fn is(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
+fn icmp6_is(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
     move |message| message.starts_with(&[kind, code])
 }
 
-/// Test (with its folder) and what is wanted.
-const CASES: &[(&str, &[Want])] = &[
+/// Tests (with their directories), and their requirements.
+const CASES: &[(&str, &[Requirement])] = &[
     ("defrag/bug-6887-defrag-eth-vlan-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     (
@@ -40,11 +40,11 @@ const CASES: &[(&str, &[Want])] = &[
     ),
     (
         "ipv6-evasion/ipv6-atomic-fragments-toobig",
-        &[Packets(1, ICMP6, |message| is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+        &[Packets(1, ICMP6, |message| icmp6_is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
     ),
     (
         "ipv6-evasion/ipv6-kill-router-gateway",
-        &[Packets(4, ICMP6, |message| is(134, 0)(message) && message[6..8] == [0, 0])],
+        &[Packets(4, ICMP6, |message| icmp6_is(134, 0)(message) && message[6..8] == [0, 0])],
     ),
     (
         "ipv6-evasion/ipv6-malformed-fragments-10",
@@ -57,24 +57,24 @@ const CASES: &[(&str, &[Want])] = &[
         "ipv6-evasion/ipv6-malformed-fragments-25",
         &[Out("reports of header chains that `ip` passes as they are")],
     ),
-    ("ipv6-evasion/ipv6-malformed-fragments-30", &[Packets(1, ICMP6, |m| is(3, 1)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-30", &[Packets(1, ICMP6, |m| icmp6_is(3, 1)(m))]),
     ("ipv6-evasion/ipv6-malformed-fragments-31", &[Reason("too big")]),
     ("ipv6-evasion/ipv6-malformed-fragments-32", &[Reason("too big"), Reason("malformed")]),
-    ("ipv6-evasion/ipv6-malformed-fragments-35", &[Packets(1, ICMP6, |m| is(4, 0)(m))]),
-    ("ipv6-evasion/ipv6-malformed-fragments-36", &[Packets(1, ICMP6, |m| is(4, 0)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-35", &[Packets(1, ICMP6, |m| icmp6_is(4, 0)(m))]),
+    ("ipv6-evasion/ipv6-malformed-fragments-36", &[Packets(1, ICMP6, |m| icmp6_is(4, 0)(m))]),
     ("ipv6-evasion/ipv6-malformed-fragments-7", &[Reason("overlap")]),
     ("ipv6-evasion/ipv6-malformed-fragments-8", &[Reason("overlap")]),
-    ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| is(128, 0)(m))]),
+    ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| icmp6_is(128, 0)(m))]),
 ];
 
-/// Captures that are made here.
-const MADE: &[(&str, &[Want])] = &[
+/// Generated captures, and their requirements.
+const GENERATED_CASES: &[(&str, &[Requirement])] = &[
     ("syn-behind-tag", &[Packets(1, TCP, is_syn)]),
     ("many", &[Packets(300, UDP, |_| true)]),
     ("twice", &[Packets(2, UDP, |datagram| datagram.len() == 3_008)]),
     (
         "atomic6",
-        &[Packets(1, ICMP6, |message| is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
+        &[Packets(1, ICMP6, |message| icmp6_is(2, 0)(message) && message[4..8] < [0, 0, 5, 0][..])],
     ),
     ("overlap6", &[Packets(0, UDP, |_| true), Reason("overlap")]),
     ("missing6", &[Packets(0, UDP, |_| true), Reason("fragments missing")]),
@@ -84,8 +84,8 @@ const MADE: &[(&str, &[Want])] = &[
 ];
 
 #[test]
-fn fragments_become_packets_or_have_reasons() {
-    let judged = MADE.iter().flat_map(|(name, wants)| {
+fn fragments_are_reassembled_or_dropped_with_a_reason() {
+    let judged = GENERATED_CASES.iter().flat_map(|(name, wants)| {
         judge(name, &testkit::made::file(&format!("fragments/{name}.pcap")), wants)
     });
     let wrong: Vec<String> = judged.collect();
@@ -93,7 +93,7 @@ fn fragments_become_packets_or_have_reasons() {
 }
 
 #[test]
-fn corpus_suricata_finds_the_same_in_fragments() {
+fn corpus_suricata_agrees_on_fragments() {
     let Some(cases) = testkit::cases() else { return };
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, wants) in CASES {
@@ -115,9 +115,9 @@ fn corpus_suricata_finds_the_same_in_fragments() {
 }
 
 /// Returns the requirements that the packets of a capture do not meet.
-fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
+fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
-    let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
+    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a capture");
     let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
     let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.text(), amount.blocks));
     let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
@@ -127,7 +127,7 @@ fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
         Reason(wanted) if reasons.iter().any(|(reason, _)| *reason == wanted) => None,
         Reason(wanted) => Some(format!("no `{wanted}` in {reasons:?}")),
         Packets(number, protocol, so) => {
-            let found = |block: &&Seen| block.class == protocol && so(&block.bytes);
+            let found = |block: &&CollectedBlock| block.class == protocol && so(&block.bytes);
             let found = seen.iter().filter(found).count();
             (found != number).then(|| format!("{found} packets and not {number}; {reasons:?}"))
         }
@@ -136,9 +136,9 @@ fn judge(test: &str, capture: &Path, wants: &[Want]) -> Vec<String> {
     wrong.map(|why| format!("{test}: {why}")).collect()
 }
 
-/// A test that is added to the cases is judged, or left out with a reason.
+/// Every test of suricata-verify is judged, or excluded with a reason.
 #[test]
-fn corpus_every_test_about_fragments_is_in_the_table() {
+fn corpus_table_lists_every_fragment_test() {
     let Some(cases) = testkit::cases() else { return };
     let mut found = BTreeSet::new();
     for set in ["defrag", "ipv6-evasion"] {

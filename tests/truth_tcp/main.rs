@@ -1,13 +1,13 @@
-//! The truth about `ip` and `tcp`: what others say is in captures that others made.
+//! Compares `ip` and `tcp` with the results of other programs on external captures.
 #![forbid(unsafe_code)]
 
 #[path = "../common/captures.rs"]
 mod captures;
 #[path = "../common/collect.rs"]
 mod collect;
-#[path = "../common/line.rs"]
+#[path = "../common/request.rs"]
 #[expect(dead_code, reason = "the tests of the ledger use the rest")]
-mod line;
+mod request;
 #[path = "../common/tshark.rs"]
 #[expect(dead_code, reason = "the tests of http use the rest")]
 mod tshark;

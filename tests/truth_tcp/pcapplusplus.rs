@@ -1,9 +1,9 @@
-//! Compares with PcapPlusPlus' own tools, byte for byte: the streams of a connection, and
+//! Byte-for-byte comparison with the tools of PcapPlusPlus: the streams of a connection, and
 //! reassembled packets.
 
-use crate::collect::{COLLECTING, Seen, collected};
-use crate::line::Line;
-use crate::streams::sorted;
+use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::request::PlannedRequest;
+use crate::streams::group_into_streams;
 use std::path::{Path, PathBuf};
 use wire::flow::Flow;
 
@@ -11,20 +11,20 @@ fn examples() -> Option<PathBuf> {
     Some(testkit::cases()?.join("pcapplusplus/ExamplesTest"))
 }
 
-/// Returns the output of a line over a capture.
-fn run(capture: &Path, rest: &str) -> Vec<Seen> {
+/// Returns the blocks that the filters `rest` emit for a capture.
+fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
-    let (seen, outcome) = collected(&Line::with(text, COLLECTING)).expect("a capture");
+    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a capture");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     seen
 }
 
-/// However the segments of an answer come, it is the same answer, and so is the question.
+/// Request and response are the same for any order of their segments.
 #[test]
-fn h5_both_sides_of_a_connection_byte_for_byte() {
+fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {
         let seen = run(&testkit::made::file(&format!("streams/{name}.pcap")), "ip | tcp");
-        let streams = sorted(&seen);
+        let streams = group_into_streams(&seen);
         let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
         let missing = stream.missing(0) + stream.missing(1);
         ([stream.bytes(0), stream.bytes(1)], missing)
@@ -44,11 +44,11 @@ fn h5_both_sides_of_a_connection_byte_for_byte() {
     assert!(gap == without && missing == 1_440, "all but what was not captured");
 }
 
-/// Datagrams that were cut are those that were not.
+/// Reassembled datagrams equal the unfragmented ones.
 #[test]
-fn fragments_become_the_packets_that_were_sent() {
+fn fragments_reassemble_to_the_sent_packets() {
     let seen = run(&testkit::made::file("fragments/many.pcap"), "ip");
-    let (cut, whole): (Vec<&Seen>, Vec<&Seen>) =
+    let (cut, whole): (Vec<&CollectedBlock>, Vec<&CollectedBlock>) =
         seen.iter().partition(|block| block.bytes.len() > 100);
     assert_eq!((cut.len(), whole.len()), (200, 100));
     for block in cut {
@@ -59,9 +59,10 @@ fn fragments_become_the_packets_that_were_sent() {
     }
 }
 
-/// `tcpreassembly_sides` has a file per side, `tcpreassembly_sanity` both in order of arrival.
+/// The output of PcapPlusPlus `TcpReassembly`: in `tcpreassembly_sides` a file per side, in
+/// `tcpreassembly_sanity` both sides in order of arrival.
 #[test]
-fn corpus_both_sides_of_a_connection_byte_for_byte() {
+fn corpus_both_directions_of_a_connection_are_exact() {
     let Some(examples) = examples() else { return };
     let read = |path: &str| std::fs::read(examples.join("expected_output").join(path));
     let [client, server] = ["172.16.133.54.64370", "23.21.118.18.80"];
@@ -75,7 +76,7 @@ fn corpus_both_sides_of_a_connection_byte_for_byte() {
 
     let seen = run(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
     let ends = ["172.16.133.54:64370", "23.21.118.18:80"];
-    let streams = sorted(&seen);
+    let streams = group_into_streams(&seen);
     let at = streams.iter().position(|stream| stream.ends == ends).expect("the connection");
     for (side, expected) in sides.iter().enumerate() {
         assert!(streams[at].bytes(side) == *expected, "side {side}");
@@ -86,7 +87,8 @@ fn corpus_both_sides_of_a_connection_byte_for_byte() {
         block.flow.and_then(from) == Some(("172.16.133.54".to_owned(), 64370))
     });
     let session = session.expect("a block of it").session;
-    let blocks: Vec<&Seen> = seen.iter().filter(|block| block.session == session).collect();
+    let blocks: Vec<&CollectedBlock> =
+        seen.iter().filter(|block| block.session == session).collect();
     let arrived: Vec<&[u8]> = blocks.iter().map(|block| block.bytes.as_slice()).collect();
     assert!(arrived.concat() == both, "in order of arrival");
     for side in [0, 1] {
@@ -99,10 +101,10 @@ fn corpus_both_sides_of_a_connection_byte_for_byte() {
     }
 }
 
-/// `ipdefragutil`: one packet out of eleven fragments; and of 3,000 packets the 190 that it joined,
-/// and all that it wrote.
+/// The output of PcapPlusPlus `IPDefragUtil`: one packet from eleven fragments, and 190 packets
+/// reassembled from 3,000.
 #[test]
-fn corpus_fragments_become_the_packets_that_were_sent() {
+fn corpus_fragments_reassemble_to_the_sent_packets() {
     let Some(examples) = examples() else { return };
     for (fragments, whole, joined, others) in [
         ("pcap_examples/frag_http_req.pcap", "expected_output/http_req.pcap", 1, 0),
@@ -122,9 +124,9 @@ fn corpus_fragments_become_the_packets_that_were_sent() {
     assert!(alone.iter().all(|packet| all.contains(packet)), "the packets that were joined");
 }
 
-/// `ipfragutil` cut packets into fragments: together they are those packets again.
+/// PcapPlusPlus `IPFragUtil` fragments packets; reassembly returns the same packets.
 #[test]
-fn corpus_fragments_of_a_tool_are_the_packets_that_it_took() {
+fn corpus_fragments_of_a_tool_reassemble_to_its_packets() {
     let Some(examples) = examples() else { return };
     let run = |file: &str| packets(&run(&examples.join("expected_output").join(file), "ip"));
     let (whole, again) = (run("http_req.pcap"), run("http_req_frag.pcap"));
@@ -132,7 +134,7 @@ fn corpus_fragments_of_a_tool_are_the_packets_that_it_took() {
     assert!(whole == again, "{} and {} packets", whole.len(), again.len());
 }
 
-/// Returns addresses, protocol and data of each packet.
-fn packets(seen: &[Seen]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
+/// Returns the addresses, protocol and data of each packet.
+fn packets(seen: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
     seen.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
 }

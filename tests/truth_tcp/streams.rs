@@ -1,34 +1,34 @@
-//! The streams that `tcp` finds in a capture, by connection and side.
+//! Groups the output of `tcp` into streams, by connection and direction.
 
-use crate::collect::{COLLECTING, Seen, collected};
-use crate::line::Line;
+use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::request::PlannedRequest;
 use crate::tshark::{Part, add};
 use filter::prelude::*;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// A connection: its ends as text, client first, and what they sent.
+/// A connection: its endpoints as text, client first, and the data of both sides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<Part>; 2],
-    /// True, by side, if it began with a SYN.
+    /// True, by side, if the stream began with a SYN.
     pub(crate) begun: [bool; 2],
-    /// True, by side, if its end was reported.
+    /// True, by side, if the end of the stream was reported.
     pub(crate) ended: [bool; 2],
 }
 
-/// The connections of a capture that carried data, in the order of their sessions. Nothing: the
-/// capture cannot be read.
+/// Returns the connections with data of a capture, ordered by session, or the error of reading the
+/// capture.
 pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
-    let (seen, _) = collected(&Line::with(text, COLLECTING))?;
-    Ok(sorted(&seen))
+    let (seen, _) = collected(&PlannedRequest::with(text, COLLECTING))?;
+    Ok(group_into_streams(&seen))
 }
 
-/// Blocks sorted into connections.
-pub(crate) fn sorted(seen: &[Seen]) -> Vec<Stream> {
+/// Groups blocks into connections.
+pub(crate) fn group_into_streams(seen: &[CollectedBlock]) -> Vec<Stream> {
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
     for block in seen {
         let side = usize::from(block.backward());
@@ -53,7 +53,7 @@ pub(crate) fn sorted(seen: &[Seen]) -> Vec<Stream> {
 }
 
 impl Stream {
-    /// The bytes of a side without what is missing.
+    /// Returns the bytes of a side without gaps.
     pub(crate) fn bytes(&self, side: usize) -> Vec<u8> {
         let bytes = self.sides[side].iter().filter_map(|part| match part {
             Part::Bytes(bytes) => Some(bytes.as_slice()),
@@ -62,7 +62,7 @@ impl Stream {
         bytes.collect::<Vec<_>>().concat()
     }
 
-    /// Returns the missing bytes of a side.
+    /// Returns the number of missing bytes of a side.
     pub(crate) fn missing(&self, side: usize) -> u64 {
         let missing = self.sides[side].iter().map(|part| match part {
             Part::Bytes(_) => 0,

@@ -1,5 +1,5 @@
-//! suricata-verify about streams: what its rules find in them, ours have, and what they do not find
-//! is not there. One row per test; a row without anything to find says why.
+//! suricata-verify on streams: what Suricata's rules match is in ours, and what they do not match
+//! is not. One row per test; a row without expectations has a reason.
 
 use crate::streams::streams;
 use std::collections::BTreeSet;
@@ -7,28 +7,30 @@ use std::path::Path;
 
 /// A requirement on the streams of a capture.
 #[derive(Clone, Copy, Debug)]
-enum Want {
-    /// So many streams have these bytes.
+enum Requirement {
+    /// The given number of streams contain these bytes.
     Has(usize, &'static [u8]),
-    /// No stream has these bytes.
+    /// No stream contains these bytes.
     Lacks(&'static [u8]),
-    /// So many bytes are missing, in all.
+    /// The given number of bytes is missing in total.
     Missing(u64),
-    /// Out of scope, and why.
+    /// The test is out of scope, with the reason.
     Out(&'static str),
 }
-use Want::{Has, Lacks, Missing, Out};
+use Requirement::{Has, Lacks, Missing, Out};
 
-/// Tests about streams: those whose name begins with one of these.
-const ABOUT: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
+/// Name prefixes of the tests that are about streams.
+const STREAM_TESTS: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
-const IN_LINE: &str = "urgent data stay where they are in the stream (RFC 6093 §3), as in ours";
-const AT_ONCE: &str = "data in order leave at once: a policy speaks of what is held (CONTRACT 4)";
-const INLINE: &str = "Suricata as a switch that drops packets before the other end sees them";
-const HEADERS: &str = "about options of a header, not about a stream";
+const URGENT_INLINE: &str =
+    "urgent data stay where they are in the stream (RFC 6093 §3), as in ours";
+const IN_ORDER_DATA: &str =
+    "data in order leave at once: a policy speaks of what is held (CONTRACT 4)";
+const INLINE_MODE: &str = "Suricata as a switch that drops packets before the other end sees them";
+const ABOUT_HEADERS: &str = "about options of a header, not about a stream";
 
-/// Test, capture, arguments of `tcp`, and what is wanted.
-const CASES: &[(&str, &str, &str, &[Want])] = &[
+/// Test, capture, arguments of `tcp`, and requirements.
+const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("bug-3286-02-linux-evasion", "with_evasion_linux.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     ("bug-3286-03-windows-evasion", "with_evasion_windows.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     (
@@ -49,7 +51,7 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[Out(AT_ONCE)]),
+    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[Out(IN_ORDER_DATA)]),
     (
         "eve-overlap-payload-03-ips",
         "tcp-overlap.pcap",
@@ -62,7 +64,7 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[Out(AT_ONCE)]),
+    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[Out(IN_ORDER_DATA)]),
     (
         "eve-payload-03-tcp-exact-overlap-ips",
         "tcp-overlap.pcap",
@@ -78,7 +80,7 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
     ("eve-payload-07-http-gap", "", "", &[Out("see the gaps of HTTP bodies")]),
     ("tcp-5379", "", "", &[Has(1, b"AAA"), Lacks(b"DDD")]),
     ("tcp-async-01", "", "", &[Has(1, b"C6 OK ID completed\r\n* 21 EXISTS\r\n* 6 RECENT")]),
-    ("tcp-empty-sack", "", "", &[Out(HEADERS)]),
+    ("tcp-empty-sack", "", "", &[Out(ABOUT_HEADERS)]),
     ("tcp-fastopen-01", "tfo.pcap", "", &[Has(1, b"/etc/passwd"), Has(1, b"GET /index.php")]),
     ("tcp-fastopen-02", "../tcp-fastopen-01/tfo.pcap", "", &[Has(1, b"/etc/passwd")]),
     ("tcp-fastopen-04", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
@@ -87,7 +89,7 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
     ("tcp-fastopen-10-syn-data-ignore", "input.pcap", "", &[Has(2, b"\x16\x03")]),
     ("tcp-fastopen-12", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
     ("tcp-fastopen-13", "tfo.pcap", "", &[Has(1, b"/index.php")]),
-    ("tcp-hdr-keyword", "", "", &[Out(HEADERS)]),
+    ("tcp-hdr-keyword", "", "", &[Out(ABOUT_HEADERS)]),
     ("tcp-rst-unacked-stream-01-raw", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-02-raw-ips", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-04-gap-ips", "input.pcap", "", &[Has(1, b"Me In")]),
@@ -95,14 +97,14 @@ const CASES: &[(&str, &str, &str, &[Want])] = &[
     ("tcp-rst-unacked-stream-08-http-ips", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
     ("tcp-rst-unacked-stream-09", "", "", &[Out("by digest of the body: see HTTP")]),
     ("tcp-rst-unacked-stream-11", "", "", &[Out("by digest of the body: see HTTP")]),
-    ("tcp-urgp-01-oob", "", "", &[Out(IN_LINE)]),
-    ("tcp-urgp-02-drop-ips", "", "", &[Out(INLINE)]),
-    ("tcp-urgp-03-inline", "", "", &[Out(IN_LINE)]),
-    ("tcp-urgp-04-2byte-XY", "", "", &[Out(IN_LINE)]),
+    ("tcp-urgp-01-oob", "", "", &[Out(URGENT_INLINE)]),
+    ("tcp-urgp-02-drop-ips", "", "", &[Out(INLINE_MODE)]),
+    ("tcp-urgp-03-inline", "", "", &[Out(URGENT_INLINE)]),
+    ("tcp-urgp-04-2byte-XY", "", "", &[Out(URGENT_INLINE)]),
 ];
 
-/// Captures that are made here: what their makers mean by them.
-const MADE: &[(&str, &str, &[Want])] = &[
+/// Generated captures, with the requirements their generator states.
+const GENERATED_CASES: &[(&str, &str, &[Requirement])] = &[
     ("overlap", "policy=bsd", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
     ("overlap", "policy=first", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
     ("overlap", "policy=last", &[Has(1, b"THE EVIL END"), Lacks(b"GOOD"), Missing(0)]),
@@ -122,7 +124,7 @@ const MADE: &[(&str, &str, &[Want])] = &[
 
 #[test]
 fn streams_hold_all_sent_bytes_and_no_others() {
-    let judged = MADE.iter().flat_map(|(name, arguments, wants)| {
+    let judged = GENERATED_CASES.iter().flat_map(|(name, arguments, wants)| {
         judge(name, &testkit::made::file(&format!("streams/{name}.pcap")), arguments, wants)
     });
     let wrong: Vec<String> = judged.collect();
@@ -130,7 +132,7 @@ fn streams_hold_all_sent_bytes_and_no_others() {
 }
 
 #[test]
-fn corpus_rules_of_suricata_find_the_same() {
+fn corpus_suricata_rules_agree_on_streams() {
     let Some(cases) = testkit::cases() else { return };
     let suricata = cases.join("suricata");
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
@@ -150,7 +152,7 @@ fn corpus_rules_of_suricata_find_the_same() {
 }
 
 /// Returns the requirements that the streams of a capture do not meet.
-fn judge(test: &str, path: &Path, arguments: &str, wants: &[Want]) -> Vec<String> {
+fn judge(test: &str, path: &Path, arguments: &str, wants: &[Requirement]) -> Vec<String> {
     let streams = streams(path, arguments).unwrap_or_else(|why| panic!("{test}: {why}"));
     let sides: Vec<Vec<u8>> =
         streams.iter().flat_map(|stream| [stream.bytes(0), stream.bytes(1)]).collect();
@@ -169,13 +171,13 @@ fn judge(test: &str, path: &Path, arguments: &str, wants: &[Want]) -> Vec<String
     wrong.map(told).collect()
 }
 
-/// A test that is added to the cases is judged, or left out with a reason.
+/// Every stream test of suricata-verify is judged, or excluded with a reason.
 #[test]
-fn corpus_every_test_about_streams_is_in_the_table() {
+fn corpus_table_lists_every_stream_test() {
     let Some(cases) = testkit::cases() else { return };
     let folders = std::fs::read_dir(cases.join("suricata")).expect("the set").flatten();
     let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
-    let about = |name: &String| ABOUT.iter().any(|begin| name.starts_with(begin));
+    let about = |name: &String| STREAM_TESTS.iter().any(|begin| name.starts_with(begin));
     let found: BTreeSet<String> = names.filter(about).collect();
     let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
     assert_eq!(found, listed);

@@ -1,6 +1,6 @@
 //! Zeek's `conn.log` baselines: bytes, missed bytes, history and packets of every TCP connection.
 //!
-//! What `tcp` can know of a line of `conn.log`:
+//! Fields of `conn.log` and their counterparts in `tcp`:
 //!
 //! | Zeek | ours |
 //! |---|---|
@@ -12,18 +12,19 @@
 //! | `^` | Zeek turned the connection round: ours is its client too |
 //! | `orig_pkts`, `resp_pkts` | not known to `tcp`: counted by flow behind `ip` |
 //!
-//! The other letters say how often something came (`A`, `T`, `W`, `Q`), or which flag ended a side
-//! (`F`, `R`); `tcp` says only that it ended. Bytes that Zeek does not state (`-`) are not judged.
+//! The other letters report how often something occurred (`A`, `T`, `W`, `Q`), or the flag that
+//! ended a side (`F`, `R`); `tcp` only reports the end. Bytes that Zeek does not state (`-`) are
+//! not compared.
 
 use crate::collect::{COLLECTING, collected};
-use crate::line::Line;
-use crate::streams::{Stream, sorted};
+use crate::request::PlannedRequest;
+use crate::streams::{Stream, group_into_streams};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use wire::flow::Flow;
 
-/// Baselines that are left out, and why.
+/// Excluded baselines, with the reason.
 const EXCLUDED: &[(&str, &str)] = &[
     ("core.cisco-fabric-path", "Cisco FabricPath around the frames is not taken off"),
     ("core.mpls-in-vlan", "MPLS around the packets is not taken off"),
@@ -33,8 +34,8 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("core.erspanIII", "ERSPAN around the frames is not taken off"),
 ];
 
-/// One connection as Zeek tells it.
-struct Told {
+/// A connection in Zeek's `conn.log`.
+struct ZeekConnection {
     ends: [String; 2],
     bytes: [Option<u64>; 2],
     missed: u64,
@@ -42,10 +43,10 @@ struct Told {
     packets: [u64; 2],
 }
 
-/// Compares generated connections with what `conn.log` would report: their number, the sides that
-/// begin, the bytes missing of each.
+/// Compares generated connections with what Zeek's `conn.log` would report: their number, the sides
+/// that begin, and the missing bytes of each.
 #[test]
-fn connections_begin_and_have_gaps_as_they_were_captured() {
+fn connections_start_and_gaps_match_the_capture() {
     for (name, connections, begun, missing) in [
         ("reset", 1, [true, true], [0, 0]),
         ("midway", 1, [false, false], [0, 0]),
@@ -67,7 +68,7 @@ fn connections_begin_and_have_gaps_as_they_were_captured() {
 }
 
 #[test]
-fn corpus_connections_are_those_of_zeek() {
+fn corpus_connections_equal_those_of_zeek() {
     let Some(cases) = testkit::cases() else { return };
     let zeek = cases.join("zeek");
     let (mut judged, mut tunnelled, mut excluded, mut wrong) = (0, 0, Vec::new(), Vec::new());
@@ -78,7 +79,8 @@ fn corpus_connections_are_those_of_zeek() {
             matches!(line.get("tunnel_parents"), None | Some(&"-" | &"(empty)"))
         };
         let tcp: Vec<_> = lines.iter().filter(|line| line.get("proto") == Some(&"tcp")).collect();
-        let told: Vec<Told> = tcp.iter().copied().filter(outside).map(Told::of).collect();
+        let told: Vec<ZeekConnection> =
+            tcp.iter().copied().filter(outside).map(ZeekConnection::from_log_line).collect();
         tunnelled += tcp.len() - told.len();
         if let Some((_, why)) = EXCLUDED.iter().find(|(name, _)| *name == test.name) {
             excluded.push(format!("{}: {} connections: {why}", test.name, told.len()));
@@ -94,15 +96,15 @@ fn corpus_connections_are_those_of_zeek() {
     assert!(judged > 0 && wrong.is_empty(), "{wrong:#?}");
 }
 
-/// One test of Zeek's with its trace, and whether it looked at checksums.
-struct Test {
+/// A test of Zeek with its trace and log; `checksums` is true if Zeek verifies checksums.
+struct ZeekTest {
     name: String,
     trace: std::path::PathBuf,
     log: std::path::PathBuf,
     checksums: bool,
 }
 
-fn tests(zeek: &Path) -> Vec<Test> {
+fn tests(zeek: &Path) -> Vec<ZeekTest> {
     let text = std::fs::read_to_string(zeek.join("tests.json")).expect("the list of tests");
     let list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let list = list.as_array().expect("a list").iter();
@@ -113,12 +115,12 @@ fn tests(zeek: &Path) -> Vec<Test> {
         let runs = entry["exec"].as_array()?.iter().filter_map(|line| line.as_str());
         let checksums = !runs.clone().any(|line| line.contains("zeek ") && line.contains(" -C "));
         let capture = trace.extension().is_some_and(|end| end != "gz");
-        (log.is_file() && capture).then_some(Test { name, trace, log, checksums })
+        (log.is_file() && capture).then_some(ZeekTest { name, trace, log, checksums })
     };
     list.filter_map(test).collect()
 }
 
-/// The lines of a log, each by the names of its fields.
+/// Returns the lines of a log as maps from field name to value.
 fn table(log: &str) -> Vec<BTreeMap<&str, &str>> {
     let names: Vec<&str> = log
         .lines()
@@ -129,8 +131,8 @@ fn table(log: &str) -> Vec<BTreeMap<&str, &str>> {
     lines.map(|line| names.iter().copied().zip(line.split('\t')).collect()).collect()
 }
 
-impl Told {
-    fn of(line: &BTreeMap<&str, &str>) -> Self {
+impl ZeekConnection {
+    fn from_log_line(line: &BTreeMap<&str, &str>) -> Self {
         let end = |address: &str, port: &str| {
             let address: IpAddr = line[address].parse().expect("an address");
             SocketAddr::new(address, line[port].parse().expect("a port")).to_string()
@@ -146,17 +148,17 @@ impl Told {
     }
 }
 
-fn judge(test: &Test, told: &[Told]) -> Vec<String> {
+fn judge(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
     let replay = format!("replay '{}' | ip", test.trace.display());
     let checksum = if test.checksums { "checksum=yes" } else { "" };
     let run = |rest: &str| {
-        let line = Line::with(format!("{replay} | {rest} | discard"), COLLECTING);
+        let line = PlannedRequest::with(format!("{replay} | {rest} | discard"), COLLECTING);
         collected(&line).unwrap_or_else(|why| panic!("{}: {why}", test.name)).0
     };
-    let mut streams = sorted(&run(&format!("tcp {checksum} | collect")));
+    let mut streams = group_into_streams(&run(&format!("tcp {checksum} | collect")));
     let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
-    let mut wrong: Vec<String> = told.iter().flat_map(|line| line.judge(&mut streams)).collect();
-    // Where Zeek begins a connection anew is its own matter: packets are counted by their ends.
+    let mut wrong: Vec<String> = told.iter().flat_map(|line| line.compare(&mut streams)).collect();
+    // Zeek may start a connection anew: packets are counted by their endpoints.
     let mut packets: BTreeMap<[&str; 2], u64> = BTreeMap::new();
     for line in told {
         for side in [0, 1] {
@@ -179,10 +181,10 @@ fn is_between(flow: &Flow, ends: [&str; 2]) -> bool {
         && SocketAddr::new(flow.target, ports.target).to_string() == ends[1]
 }
 
-impl Told {
-    /// Returns the differences from what is reported. The stream is consumed: the next line of the
-    /// same ends has the next one.
-    fn judge(&self, streams: &mut Vec<Stream>) -> Vec<String> {
+impl ZeekConnection {
+    /// Returns the differences from Zeek's connection. The matching stream is removed, so that the
+    /// next connection with the same endpoints is compared with the next stream.
+    fn compare(&self, streams: &mut Vec<Stream>) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut differ = |what: &str, ours: u64, theirs: u64| {
             if ours != theirs {
@@ -199,7 +201,7 @@ impl Told {
                 differ("bytes", data + missing, bytes);
             }
             let has = |letter: usize| u64::from(self.history.contains(&letters[letter..=letter]));
-            // A SYN/ACK says where both sides begin.
+            // A SYN/ACK determines where both sides begin.
             let begun =
                 if side == 0 { has(0) | u64::from(self.history.contains('h')) } else { has(0) };
             if data + missing > 0 {

@@ -1,9 +1,9 @@
-//! The outside cases: captures and vectors made by others, in the folder that `STREAMLINE_CORPUS`
-//! names, or in `../shared/cases` beside the repository. They are never copied into it.
+//! External captures and test vectors, in the folder that `STREAMLINE_CORPUS` names, or in
+//! `../shared/cases` beside the repository. They are never copied into the repository.
 //!
-//! A test that takes them has a name that begins with `corpus_`: `cargo xtask test` runs those in a
-//! group of their own, and only where the folder is. Beside it stands a test that shows the same by
-//! captures that are [`made`](crate::made()) here.
+//! The name of a test that uses them begins with `corpus_`. `cargo xtask test` runs these tests as
+//! a separate group, and only if the folder exists. A second test beside each covers the same
+//! behaviour with [generated captures](crate::made()).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::made::Captures;
 use crate::need;
 
-/// The folder of the outside cases.
+/// Returns the folder of the external cases; `None`, with a skip recorded, if it does not exist.
 pub fn cases() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return need::file(workspace().join(named));
@@ -20,14 +20,14 @@ pub fn cases() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::skip("../shared/cases is not here") }
 }
 
-/// All captures of the outside cases, as a test that looks at [made](crate::made()) ones takes
-/// them.
+/// Returns the external captures in the form of the [generated ones](crate::made()), so that one
+/// test can run on both; `None`, with a skip recorded, without the folder.
 pub fn corpus() -> Option<Captures> {
     Some(Captures { root: cases()?, paths: captures()?, outside: true })
 }
 
-/// All captures of the outside cases, in a fixed order: every file that is one by its
-/// extension.
+/// Returns all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted by path; `None`, with a
+/// skip recorded, without the folder.
 pub fn captures() -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(&cases()?, &mut found);
@@ -35,7 +35,7 @@ pub fn captures() -> Option<Vec<PathBuf>> {
     Some(found)
 }
 
-/// The root of the workspace.
+/// Returns the root directory of the workspace.
 pub fn workspace() -> PathBuf {
     let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
     testkit.ancestors().nth(2).unwrap_or(testkit).to_owned()
@@ -45,7 +45,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
-        // Links are not followed: one that leads upwards would give every capture again and again.
+        // Symbolic links are not followed: a link upwards would cause endless recursion.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect(&path, found);
         } else if is_capture(&path) {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_captures_by_name() {
+    fn captures_are_recognised_by_extension() {
         for name in ["a.pcap", "b.pcapng", "c.cap"] {
             assert!(is_capture(Path::new(name)), "{name}");
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_is_where_its_manifest_is() {
+    fn workspace_holds_the_manifest() {
         let manifest = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[workspace]"));
     }

@@ -1,5 +1,5 @@
-//! Tools for tests: outside cases, needs and loud skips, random numbers that replay, packets and
-//! captures made from nothing, networks of their own.
+//! Tools for tests: external cases, requirements and reported skips, reproducible random numbers,
+//! generated packets and captures, private networks.
 //!
 //! Rules that hold for every user:
 //! - a test that cannot run says so: [`need`] prints `skipped: <test>: <reason>`, appends the line

@@ -1,4 +1,5 @@
-//! Needs of a test: rights, programs and devices, and the skip where the machine lacks one.
+//! Requirements of a test (privileges, programs, devices), and the skip if the machine does not
+//! meet them.
 //!
 //! ```
 //! use streamline_testkit::need;
@@ -6,14 +7,14 @@
 //! # let _ = tcpdump;
 //! ```
 //!
-//! Each function that answers nothing has already told why: on stderr, in `skips.txt` of the target
-//! directory, and by a panic under `STREAMLINE_STRICT=1`.
+//! Each function that returns `None` has already reported the skip: on stderr, in `skips.txt` of
+//! the target directory, and by a panic under `STREAMLINE_STRICT=1`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Numbers of capability(7).
+/// Capability numbers (capabilities(7)).
 mod capability {
     pub(super) const NET_ADMIN: u32 = 12;
     pub(super) const NET_RAW: u32 = 13;
@@ -21,24 +22,25 @@ mod capability {
     pub(super) const BPF: u32 = 39;
 }
 
-/// Needs the effective user root.
+/// Requires the effective user root.
 pub fn root() -> Option<()> {
     let uids = status("Uid:");
     let effective = uids.split_whitespace().nth(1).unwrap_or("unknown");
     if effective == "0" { Some(()) } else { skip("needs root") }
 }
 
-/// Needs CAP_NET_ADMIN.
+/// Requires `CAP_NET_ADMIN`.
 pub fn net_admin() -> Option<()> {
     if has(capability::NET_ADMIN) { Some(()) } else { skip("needs CAP_NET_ADMIN") }
 }
 
-/// Needs CAP_NET_RAW.
+/// Requires `CAP_NET_RAW`.
 pub fn net_raw() -> Option<()> {
     if has(capability::NET_RAW) { Some(()) } else { skip("needs CAP_NET_RAW") }
 }
 
-/// Needs what loading a network program takes: CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN.
+/// Requires the privileges for loading a network program: `CAP_BPF` and `CAP_NET_ADMIN`, or
+/// `CAP_SYS_ADMIN`.
 pub fn bpf() -> Option<()> {
     let two = has(capability::BPF) && has(capability::NET_ADMIN);
     if two || has(capability::SYS_ADMIN) {
@@ -48,7 +50,7 @@ pub fn bpf() -> Option<()> {
     }
 }
 
-/// Needs a program on the path of the shell.
+/// Requires a program in `PATH`; returns its path.
 pub fn command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -57,20 +59,20 @@ pub fn command(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("needs the program {name}")))
 }
 
-/// Needs a file, directory or device.
+/// Requires a file, directory or device; returns its path.
 pub fn file(path: impl AsRef<Path>) -> Option<PathBuf> {
     let path = path.as_ref();
     if path.exists() { Some(path.to_owned()) } else { skip(&format!("needs {}", path.display())) }
 }
 
-/// Says that this test does not run, and why. Answers nothing, in the form that the caller needs.
+/// Reports that the running test is skipped, with the reason; returns `None`.
 ///
 /// # Panics
 /// Under `STREAMLINE_STRICT=1`.
 pub fn skip<T>(reason: &str) -> Option<T> {
     let line = line(&test(), reason);
     let written = append(&target().join("skips.txt"), &line);
-    // Not by print!, which the test harness keeps to itself when a test passes.
+    // Not by `print!`, whose output the harness hides if the test passes.
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(line.as_bytes());
     if let Err(error) = written {
@@ -81,7 +83,7 @@ pub fn skip<T>(reason: &str) -> Option<T> {
     None
 }
 
-/// The target directory of this build.
+/// Returns the target directory of this build.
 pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => crate::cases::workspace().join(directory),
@@ -93,7 +95,8 @@ fn line(test: &str, reason: &str) -> String {
     format!("skipped: {test}: {reason}\n")
 }
 
-/// One write per line, so that lines of tests that run at the same time do not mix.
+/// Appends a line to a file with a single write, so that lines of concurrent tests do not
+/// interleave.
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -101,8 +104,8 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// The name of the running test: that of its thread, or of the program where tests have no thread
-/// of their own.
+/// Returns the name of the running test: the name of its thread, or of the program if tests run in
+/// the main thread.
 fn test() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
@@ -118,7 +121,7 @@ fn has(capability: u32) -> bool {
     (set >> capability) & 1 == 1
 }
 
-/// The rest of a line of `/proc/self/status`.
+/// Returns the value of a field of `/proc/self/status`; empty if there is no such field.
 fn status(name: &str) -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned()
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn skip_line_names_test_and_reason() {
-        // Where tests run one after the other they run in the first thread, which has another name.
+        // Tests that run sequentially run in the main thread, which has another name.
         let named = std::thread::spawn(test);
         assert!(!named.join().unwrap().is_empty());
         let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test).unwrap();
@@ -147,7 +150,7 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
-    /// Runs in a process of its own, started by the next test.
+    /// Test body that the next test runs in a child process.
     #[test]
     #[ignore = "skips on purpose"]
     fn skips_on_purpose() {
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_of_every_machine_is_no_skip() {
+    fn requirement_that_holds_is_not_skipped() {
         assert!(command("sh").is_some_and(|path| path.is_absolute()));
         assert!(file("/proc/self").is_some());
         assert_eq!(root().is_some(), status("Uid:").split_whitespace().nth(1) == Some("0"));

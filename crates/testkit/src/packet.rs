@@ -1,4 +1,4 @@
-//! Builds frames from the outside in, with right lengths and checksums.
+//! A builder of frames, from the outer header to the payload, with correct lengths and checksums.
 //!
 //! ```
 //! use streamline_testkit::Frame;
@@ -6,41 +6,42 @@
 //! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
 //! ```
 //!
-//! What a test wants wrong it sets behind: the bytes are a plain `Vec<u8>`. Checksums are computed
-//! by the definition, word by word, and not by the code under test.
+//! A test that needs an invalid frame changes the bytes afterwards: they are a plain `Vec<u8>`.
+//! Checksums are computed here and not by the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A frame whose outer layers are there and whose inner ones are to come.
+/// A frame under construction. Each method appends a layer or payload; those that return bytes
+/// complete the frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// The field for the type of the next layer.
+    /// The field that names the next layer.
     next: Next,
     network: Option<Network>,
-    /// The offset of the length of an 802.3 frame.
+    /// The offset of the length field of an 802.3 frame; `None` for Ethernet II.
     length_at: Option<usize>,
     padded_to: usize,
 }
 
-/// The field by which the last header names the next layer.
+/// The field of the last header that names the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
-    /// Not at all.
+    /// No such field.
     Nothing,
-    /// An ethertype at this offset.
+    /// An EtherType at this offset.
     Ethertype(usize),
-    /// An address family in front: little-endian, or in network byte order.
+    /// A 32-bit address family at offset 0, in big-endian or little-endian order.
     Family { big: bool },
 }
 
-/// An IP header that waits for its payload.
+/// An IP header whose length is set when the payload is known.
 #[derive(Clone, Debug)]
 struct Network {
     at: usize,
     source: IpAddr,
     target: IpAddr,
-    /// Offset of the byte that names the next header.
+    /// The offset of the byte that names the next header.
     protocol: usize,
 }
 
@@ -49,43 +50,43 @@ struct Network {
 pub struct Segment {
     /// The source port.
     pub source: u16,
-    /// The target port.
+    /// The destination port.
     pub target: u16,
     /// The sequence number.
     pub sequence: u32,
     /// The acknowledgement number.
     pub acknowledgement: u32,
-    /// The flags, lowest bit FIN.
+    /// The flags; FIN is the lowest bit.
     pub flags: u8,
-    /// The window.
+    /// The window size.
     pub window: u16,
-    /// The options; padded to a multiple of four with end-of-list.
+    /// The options, padded with end-of-list to a multiple of 4 bytes.
     pub options: Vec<u8>,
 }
 
-/// The address of the sender on Ethernet.
+/// The source address of Ethernet frames.
 pub const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
-/// The address of the receiver on Ethernet.
+/// The destination address of Ethernet frames.
 pub const TARGET: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
 impl Frame {
-    /// An Ethernet frame from [`SOURCE`] to [`TARGET`].
+    /// Begins an Ethernet frame from [`SOURCE`] to [`TARGET`].
     pub fn ethernet() -> Self {
         Self::ethernet_between(SOURCE, TARGET)
     }
 
-    /// An Ethernet frame between two addresses.
+    /// Begins an Ethernet frame between two addresses.
     pub fn ethernet_between(source: [u8; 6], target: [u8; 6]) -> Self {
         let bytes = [&target[..], &source, &[0, 0]].concat();
         Self::with(bytes, Next::Ethertype(12))
     }
 
-    /// A frame without link header (link types RAW, IPV4, IPV6).
+    /// Begins a frame without link header (link types RAW, IPV4, IPV6).
     pub fn raw() -> Self {
         Self::with(Vec::new(), Next::Nothing)
     }
 
-    /// A Linux cooked frame, version 1.
+    /// Begins a Linux cooked frame, version 1.
     pub fn cooked() -> Self {
         let mut bytes = vec![0, 0, 0, 1, 0, 6];
         bytes.extend(SOURCE);
@@ -93,7 +94,7 @@ impl Frame {
         Self::with(bytes, Next::Ethertype(14))
     }
 
-    /// A Linux cooked frame, version 2.
+    /// Begins a Linux cooked frame, version 2.
     pub fn cooked2() -> Self {
         let mut bytes = vec![0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6];
         bytes.extend(SOURCE);
@@ -101,18 +102,19 @@ impl Frame {
         Self::with(bytes, Next::Ethertype(0))
     }
 
-    /// A BSD loopback frame with the address family in the byte order given.
+    /// Begins a BSD loopback frame; its address family is big-endian if `big` is true, else
+    /// little-endian.
     pub fn loopback(big: bool) -> Self {
         Self::with(vec![0; 4], Next::Family { big })
     }
 
-    /// An 802.1Q tag.
+    /// Appends an 802.1Q tag with this tag control information.
     #[must_use]
     pub fn tag(self, control: u16) -> Self {
         self.tag_of(0x8100, control)
     }
 
-    /// A VLAN tag announced by another ethertype (0x88a8, 0x9100).
+    /// Appends a VLAN tag with another EtherType (0x88a8, 0x9100).
     #[must_use]
     pub fn tag_of(mut self, ethertype: u16, control: u16) -> Self {
         self.announce(ethertype);
@@ -122,7 +124,8 @@ impl Frame {
         self
     }
 
-    /// An IEEE 802.2 SNAP header, behind Ethernet or tags.
+    /// Appends an 802.2 LLC header with SNAP, behind Ethernet or tags, whose EtherType field
+    /// becomes the 802.3 length.
     #[must_use]
     pub fn snap(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
@@ -131,32 +134,32 @@ impl Frame {
         self
     }
 
-    /// At least so many bytes, zeros at the end: Ethernet wants 60.
+    /// Sets the minimum length of the frame, reached by zeros at the end; Ethernet requires 60.
     #[must_use]
     pub const fn padded_to(mut self, length: usize) -> Self {
         self.padded_to = length;
         self
     }
 
-    /// An IPv4 header.
+    /// Appends an IPv4 header.
     ///
     /// # Panics
-    /// If a text is no IPv4 address.
+    /// If an argument is no IPv4 address.
     #[must_use]
     pub fn ipv4(self, source: &str, target: &str) -> Self {
         self.ip(IpAddr::V4(parse(source)), IpAddr::V4(parse(target)))
     }
 
-    /// An IPv6 header.
+    /// Appends an IPv6 header.
     ///
     /// # Panics
-    /// If a text is no IPv6 address.
+    /// If an argument is no IPv6 address.
     #[must_use]
     pub fn ipv6(self, source: &str, target: &str) -> Self {
         self.ip(IpAddr::V6(parse(source)), IpAddr::V6(parse(target)))
     }
 
-    /// An IP header of the version of its addresses.
+    /// Appends an IPv4 or IPv6 header, according to the addresses.
     ///
     /// # Panics
     /// If the addresses are of different versions.
@@ -172,7 +175,8 @@ impl Frame {
         self
     }
 
-    /// Options of an IPv4 header, padded to a multiple of four. Directly behind [`Frame::ipv4`].
+    /// Appends options, zero-padded to a multiple of 4 bytes, to an IPv4 header that has no payload
+    /// yet.
     #[must_use]
     pub fn options(mut self, options: &[u8]) -> Self {
         let at = self.network().at;
@@ -183,8 +187,8 @@ impl Frame {
         self
     }
 
-    /// Makes the packet a fragment: its offset in bytes, a multiple of 8, and whether more follow.
-    /// With IPv6 this adds the fragment header, at this place of the chain.
+    /// Makes the packet a fragment at `offset` bytes, a multiple of 8; `more` is the more-fragments
+    /// flag. For IPv6, appends the fragment header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
         let (at, four) = (self.network().at, self.network().source.is_ipv4());
@@ -198,8 +202,8 @@ impl Frame {
         self.extension(44, &[0, high, low, 0, 0, 0, 1])
     }
 
-    /// An IPv6 extension header: everything behind its next-header byte, so that the first byte is
-    /// the length that it states.
+    /// Appends an IPv6 extension header of type `header`. `body` holds all bytes after the
+    /// next-header byte, so its first byte is the length field.
     #[must_use]
     pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
         let at = self.bytes.len();
@@ -210,7 +214,7 @@ impl Frame {
         self
     }
 
-    /// A UDP datagram. Done.
+    /// Appends a UDP datagram and returns the frame.
     pub fn udp(self, source: u16, target: u16, payload: &[u8]) -> Vec<u8> {
         let length = (payload.len() + 8) as u16;
         let words = [source, target, length, 0];
@@ -218,7 +222,7 @@ impl Frame {
         self.summed(17, 6, [&header, payload].concat())
     }
 
-    /// A TCP segment. Done.
+    /// Appends a TCP segment and returns the frame.
     pub fn tcp(self, segment: &Segment, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(segment.source.to_be_bytes());
@@ -235,7 +239,7 @@ impl Frame {
         self.summed(6, 16, bytes)
     }
 
-    /// An ICMP or ICMPv6 echo. Done.
+    /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
     pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
         let four = self.network().source.is_ipv4();
         let kind = match (four, request) {
@@ -256,10 +260,11 @@ impl Frame {
         self.protocol(1, &bytes)
     }
 
-    /// An ARP message from one IPv4 address about another, behind Ethernet. Done.
+    /// Appends an ARP request or reply and returns the frame. The hardware addresses are those of
+    /// the Ethernet header.
     ///
     /// # Panics
-    /// If a text is no IPv4 address, or there is no Ethernet header.
+    /// If an argument is no IPv4 address, or without Ethernet header.
     pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
         self.announce(0x0806);
         let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
@@ -272,10 +277,10 @@ impl Frame {
         self.done()
     }
 
-    /// The payload of any transport protocol as it is. Done.
+    /// Appends the payload of any transport protocol unchanged and returns the frame.
     ///
     /// # Panics
-    /// If there is no IP header.
+    /// Without IP header.
     pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let at = self.network().protocol;
         self.bytes[at] = protocol;
@@ -284,7 +289,7 @@ impl Frame {
         self.done()
     }
 
-    /// Any bytes behind an ethertype. Done.
+    /// Appends bytes behind this EtherType and returns the frame.
     pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
         self.announce(ethertype);
         self.bytes.extend(payload);
@@ -299,7 +304,7 @@ impl Frame {
         self.network.as_mut().expect("the frame has an IP header")
     }
 
-    /// Writes what follows into the header before it.
+    /// Writes the type of the next layer into the last header.
     fn announce(&mut self, ethertype: u16) {
         match self.next {
             Next::Nothing => {}
@@ -314,7 +319,7 @@ impl Frame {
         }
     }
 
-    /// Answers where the protocol stands.
+    /// Appends an IPv4 header without options; returns the offset of its protocol field.
     fn header4(&mut self, source: Ipv4Addr, target: Ipv4Addr) -> usize {
         self.announce(0x0800);
         let at = self.bytes.len();
@@ -333,8 +338,9 @@ impl Frame {
         at + 6
     }
 
-    /// Sets the checksum at `at` of a transport header, over the pseudo header too. Fragments keep
-    /// the sum of what they carry, since no reader can check it before they are joined.
+    /// Sets the checksum, at offset `at` of a transport header, over pseudo header and payload;
+    /// returns the frame. In a fragment the checksum covers the fragment alone, which no receiver
+    /// verifies.
     fn summed(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
         let Network { source, target, .. } = *self.network();
         let length = (transport.len() as u32).to_be_bytes();
@@ -344,13 +350,13 @@ impl Frame {
             _ => unreachable!("ip() refuses mixed versions"),
         };
         let sum = checksum(&[&pseudo, &length, &[0, protocol], &transport]);
-        // RFC 768: zero means that there is none.
+        // RFC 768: a checksum field of 0 means that there is no checksum.
         let sum = if protocol == 17 && sum == 0 { 0xffff } else { sum };
         transport[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         self.protocol(protocol, &transport)
     }
 
-    /// Sets the length, and the header checksum of IPv4.
+    /// Sets the length of the IP header, and for IPv4 the header checksum.
     fn finish_network(&mut self) {
         let Network { at, source, .. } = *self.network();
         let total = self.bytes.len() - at;
@@ -376,7 +382,8 @@ impl Frame {
     }
 }
 
-/// The Internet checksum of parts, all but the last of even length: RFC 1071 read word by word.
+/// Returns the Internet checksum (RFC 1071) of the concatenated parts, all but the last of even
+/// length.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for word in parts.iter().flat_map(|part| part.chunks(2)) {

@@ -1,26 +1,26 @@
-//! Random numbers for tests: xoshiro256++ (Blackman, Vigna), seeded through SplitMix64.
+//! A random number generator for tests: xoshiro256++ (Blackman, Vigna), seeded through SplitMix64.
 //!
-//! Own code because the stream of numbers must stay the same for years: a seed in a report, and
-//! the bundled capture, must mean the same bytes after every update of a crate.
+//! Implemented here because the sequence must not change with the update of a dependency: a seed in
+//! a report, and the bundled capture, must keep their meaning.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-/// A stream of random numbers.
+/// A deterministic random number generator.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// The stream of a seed.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// A stream that differs from run to run. Prints its seed; `SEED=<number>` gives the same
-    /// again.
+    /// Returns a generator with a random seed, which it prints; `SEED=<number>` in the environment
+    /// selects the seed of an earlier run.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {
@@ -31,7 +31,7 @@ impl Random {
         Self::new(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     pub const fn next(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let answer = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
@@ -40,22 +40,23 @@ impl Random {
         answer
     }
 
-    /// A number below `limit`, which is not zero. The bias is below 2⁻³² for limits of 32 bits.
+    /// Returns a number below `limit`, which must not be 0. The bias is below 2⁻³² for limits of 32
+    /// bits.
     pub const fn below(&mut self, limit: u64) -> u64 {
         ((self.next() as u128 * limit as u128) >> 64) as u64
     }
 
-    /// A number of a range that is not empty.
+    /// Returns a number in a range, which must not be empty.
     pub const fn within(&mut self, range: Range<usize>) -> usize {
         range.start + self.below((range.end - range.start) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1/`n`.
     pub const fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of several, which are not none.
+    /// Returns a random element of a slice, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.within(0..of.len())]
     }
@@ -67,21 +68,22 @@ impl Random {
         }
     }
 
-    /// So many random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Puts a slice into random order.
+    /// Shuffles a slice.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.within(0..last + 1));
         }
     }
 
-    /// Flips so many random bits. Does nothing to no bytes.
+    /// Flips `flips` random bits, possibly one bit several times. Does nothing if the slice is
+    /// empty.
     pub fn flip_bits(&mut self, bytes: &mut [u8], flips: usize) {
         if bytes.is_empty() {
             return;
@@ -103,10 +105,10 @@ const fn split_mix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first numbers of the authors' C programs: splitmix64.c for seed 0, and xoshiro256++ from
-    /// the state 1, 2, 3, 4.
+    /// Compares with the output of the authors' C programs: splitmix64.c with seed 0, and
+    /// xoshiro256++ with the state 1, 2, 3, 4.
     #[test]
-    fn agrees_with_the_reference() {
+    fn output_equals_the_reference_implementation() {
         let mut state = 0;
         assert_eq!(split_mix(&mut state), 0xe220_a839_7b1d_cdaf);
         assert_eq!(split_mix(&mut state), 0x6e78_9e6a_a1b9_65f4);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_in_range_and_reaches_all_of_it() {
+    fn within_covers_exactly_the_range() {
         let mut random = Random::replayable();
         let mut drawn = [false; 5];
         for _ in 0..1_000 {

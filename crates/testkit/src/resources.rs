@@ -1,9 +1,9 @@
-//! Resources of processes: descriptors, memory, threads, children; of interfaces and folders; and
-//! kernel objects with numbers: programs, maps, links.
+//! Resources that a test can leak: descriptors, memory, threads and children of processes; programs
+//! on interfaces; files; and BPF objects.
 //!
-//! [`Resources`] is compared before and behind something that is to leave nothing.
-//! [`KernelObjects`] is looked at while something runs: an object can be found by its number when
-//! its process is gone, also on a machine on which other tests run beside.
+//! [`Resources`] counts what exists before and after an action that must leave nothing behind.
+//! [`KernelObjects`] remembers IDs while a process runs, so that a leak is found after the process
+//! has exited, even if other tests run concurrently.
 
 use crate::net::{Pair, SERVER_DEVICE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,25 +13,27 @@ use std::path::Path;
 use sys::bpf::{ObjectKind, Side, ids, tcx_chain};
 use sys::net::RouteSocket;
 
-/// The amount of each resource, by its name.
+/// The amount of each resource, by a description of the resource: a count, or bytes for memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
-    /// Counts the resources of this process, of the device of this pair and of this folder, in a
-    /// process in which no other test runs ([`crate::alone`]).
+    /// Counts the resources of this process, the programs at the server's device of `pair`, and the
+    /// files in `folder`. Only meaningful if no other test runs in this process ([`crate::alone`]).
     ///
     /// # Panics
-    /// If it cannot be looked at.
+    /// If a resource cannot be read.
     #[must_use]
     pub fn alone(pair: &Pair, folder: &Path) -> Self {
         Self::of(std::process::id()).at(pair).with(folder)
     }
 
-    /// Counts the resources of a process. Heap and stacks, which the allocator keeps, are left out.
+    /// Counts the descriptors, threads, children, and mappings of memfds, sockets and devices
+    /// of a process. Excludes heap
+    /// and stacks, which the allocator retains.
     ///
     /// # Panics
-    /// If it is not there, or may not be looked at.
+    /// If the process does not exist or must not be inspected.
     #[must_use]
     pub fn of(process: u32) -> Self {
         let mut state = Self::default();
@@ -41,10 +43,10 @@ impl Resources {
         state
     }
 
-    /// And what is at the server's device of this pair.
+    /// Adds the BPF programs at the server's device of this pair, and its promiscuous mode.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the device does not exist.
     #[must_use]
     pub fn at(mut self, pair: &Pair) -> Self {
         pair.server.enter(|| {
@@ -61,22 +63,23 @@ impl Resources {
         self
     }
 
-    /// And what lies in this folder and those in it.
+    /// Adds the files and directories below this folder.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the folder cannot be read.
     #[must_use]
     pub fn with(mut self, folder: &Path) -> Self {
         self.names(folder, "");
         self
     }
 
-    /// And what these users have in the folders of the machine in which anybody may make names.
+    /// Adds the files of these users in the shared directories of the machine (`/tmp`, `/dev/shm`,
+    /// …).
     #[must_use]
     pub fn of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                // What is of another test may go meanwhile.
+                // Another test may remove its files concurrently.
                 let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
                 if users.contains(&about.uid()) {
                     self.add(format!("name {}", entry.path().display()), 1);
@@ -86,7 +89,7 @@ impl Resources {
         self
     }
 
-    /// Describes the resources of which this has more than `other`.
+    /// Describes the resources that exceed those of `other`.
     #[must_use]
     pub fn beyond(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
@@ -94,7 +97,7 @@ impl Resources {
         more.map(|(what, now)| format!("{what}: {} and now {now}", before(what))).collect()
     }
 
-    /// The most of both.
+    /// Returns the maximum of both, resource by resource.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -111,7 +114,7 @@ impl Resources {
 
     fn descriptors(&mut self, process: u32) {
         for entry in fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors").flatten() {
-            // The one over which they are read has gone.
+            // The descriptor of the directory itself is closed by now.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
             let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
@@ -121,7 +124,7 @@ impl Resources {
         }
     }
 
-    /// Counts the mappings that have a name.
+    /// Adds the bytes of mappings of memfds, anonymous inodes, sockets and devices.
     fn memory(&mut self, process: u32) {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("mappings");
         for line in maps.lines() {
@@ -141,9 +144,9 @@ impl Resources {
 
     fn tasks(&mut self, process: u32) {
         for task in fs::read_dir(format!("/proc/{process}/task")).expect("threads").flatten() {
-            // It may end meanwhile.
+            // The thread may exit concurrently.
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
-            // The one that lets signals wait is the process's, from the first that waits.
+            // The signal thread starts once per process and is no leak.
             if name.trim() != "signals" {
                 self.add(format!("thread {}", name.trim()), 1);
             }
@@ -165,21 +168,21 @@ impl Resources {
     }
 }
 
-/// The kernel objects of a process that have a number on the whole machine, and its children.
+/// The IDs of the BPF objects and of the children of a process, unique on the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelObjects {
-    /// Programs of BPF.
+    /// IDs of BPF programs.
     pub programs: BTreeSet<u32>,
-    /// Maps of BPF.
+    /// IDs of BPF maps.
     pub maps: BTreeSet<u32>,
-    /// RouteSocket of BPF.
+    /// IDs of BPF links.
     pub links: BTreeSet<u32>,
-    /// Processes.
+    /// IDs of child processes.
     pub children: BTreeSet<u32>,
 }
 
 impl KernelObjects {
-    /// Lists the objects of a process; none, if it has gone.
+    /// Returns the objects of a process; no objects if the process has exited.
     #[must_use]
     pub fn of(process: u32) -> Self {
         let mut all = Self::default();
@@ -200,7 +203,7 @@ impl KernelObjects {
         all
     }
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.programs.extend(other.programs);
@@ -210,10 +213,10 @@ impl KernelObjects {
         self
     }
 
-    /// Lists the objects that still exist.
+    /// Describes the objects that still exist.
     ///
     /// # Panics
-    /// If the kernel does not list what it has.
+    /// If the kernel does not list its BPF objects; this requires root.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let kinds = [
@@ -226,17 +229,17 @@ impl KernelObjects {
             let all: BTreeSet<u32> = ids(kind).expect("root may ask").into_iter().collect();
             left.extend(all.intersection(ours).map(|id| format!("{kind:?} {id}")));
         }
-        // Who has ended and was not waited for yet by init is not there any more.
-        let there = |id: &&u32| {
+        // A zombie that init has not reaped yet counts as exited.
+        let is_alive = |id: &&u32| {
             let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
         };
-        left.extend(self.children.iter().filter(there).map(|id| format!("process {id}")));
+        left.extend(self.children.iter().filter(is_alive).map(|id| format!("process {id}")));
         left
     }
 }
 
-/// The processes that the threads of one have started.
+/// Returns the children of all threads of a process.
 fn children(process: u32) -> BTreeSet<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let each = |task: fs::DirEntry| {

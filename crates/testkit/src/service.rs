@@ -1,5 +1,5 @@
-//! A service manager of a test's own, which does what systemd does with `FDSTORE=1` (sd_notify(3))
-//! and `LISTEN_FDS` (sd_listen_fds(3)): it keeps descriptors while a service starts again.
+//! A service manager for tests that implements `FDSTORE=1` (sd_notify(3)) and `LISTEN_FDS`
+//! (sd_listen_fds(3)) like systemd: it stores descriptors while a service restarts.
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A service manager, as the service sees it.
+/// A service manager with a notification socket and a descriptor store.
 #[derive(Debug)]
 pub struct Manager {
     socket: PathBuf,
@@ -20,18 +20,18 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Above all descriptors that a service has from the beginning.
-const AWAY: i32 = 500;
-/// The time between two looks at the end of the manager.
-const LOOKS: Duration = Duration::from_millis(50);
-/// The number of descriptors that it promises to keep.
-const MOST: usize = 512;
+/// The lowest number of the intermediate duplicates, above all descriptors of a starting service.
+const DUPLICATES_MIN: i32 = 500;
+/// The interval at which the thread checks for the end of the manager.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The maximum number of stored descriptors that is announced to the service (`FDSTORE`).
+const STORED_MAX: usize = 512;
 
 impl Manager {
-    /// A manager that listens in this folder.
+    /// Returns a manager that listens at the socket `notify` in this folder.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If the socket cannot be created.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         let socket = folder.join("notify");
@@ -42,7 +42,7 @@ impl Manager {
         let listens = move || {
             let mut before = false;
             loop {
-                // What was said before it was to end is heard.
+                // Messages sent before the manager was dropped are still received.
                 let last = ends.load(Ordering::Relaxed);
                 receive(&notified, &stored);
                 if last && before {
@@ -51,7 +51,7 @@ impl Manager {
                 before = last;
                 let _ = sys::poll::readable(
                     &[std::os::fd::AsFd::as_fd(&notified)],
-                    Some(if last { Duration::ZERO } else { LOOKS }),
+                    Some(if last { Duration::ZERO } else { POLL_INTERVAL }),
                 );
             }
         };
@@ -59,7 +59,7 @@ impl Manager {
         Self { socket, store, stopping, thread }
     }
 
-    /// Returns the names of the descriptors that it keeps, sorted.
+    /// Returns the names of the stored descriptors, sorted.
     #[must_use]
     pub fn stored(&self) -> Vec<String> {
         let mut names: Vec<String> = self.lock().iter().map(|(name, _)| name.clone()).collect();
@@ -67,10 +67,10 @@ impl Manager {
         names
     }
 
-    /// Copies of what it keeps under names of which this is part, in the order of the names.
+    /// Returns duplicates of the stored descriptors whose names contain `part`, sorted by name.
     ///
     /// # Panics
-    /// If descriptors cannot be copied.
+    /// If a descriptor cannot be duplicated.
     #[must_use]
     pub fn copies(&self, part: &str) -> Vec<OwnedFd> {
         let store = self.lock();
@@ -79,16 +79,17 @@ impl Manager {
         those.iter().map(|(_, stored)| stored.try_clone().expect("a copy")).collect()
     }
 
-    /// Keeps another one.
+    /// Stores a descriptor under this name.
     pub fn keep(&self, name: &str, descriptor: OwnedFd) {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Has `shell` (bash, with what comes before it) become this service, with all that is in the
-    /// store, and hands the command to `start`, which must not return before the process runs.
+    /// Turns `shell` (bash, with any wrapper in front) into a command that runs `service` with all
+    /// stored descriptors, and passes the command to `start`, which must not return before the
+    /// process runs.
     ///
     /// # Panics
-    /// If descriptors cannot be copied.
+    /// If a descriptor cannot be duplicated.
     pub fn service<A>(
         &self,
         mut shell: Command,
@@ -96,13 +97,14 @@ impl Manager {
         start: impl FnOnce(&mut Command) -> A,
     ) -> A {
         let store = self.lock();
-        // Out of the way of the places to which they go.
-        let away = store.iter().map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, AWAY));
+        // Duplicates above all target numbers, so that no redirection overwrites a source.
+        let away =
+            store.iter().map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATES_MIN));
         let away: Vec<OwnedFd> = away.collect::<Result<_, _>>().expect("copies");
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {
             fcntl_setfd(descriptor, FdFlags::empty()).expect("a descriptor");
-            // One by one: within one redirection the shell keeps copies at places of its own.
+            // One by one: within one redirection the shell keeps copies at numbers of its own.
             places += &format!("exec {place}<&{0}; exec {0}<&-; ", descriptor.as_raw_fd());
         }
         let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();
@@ -112,7 +114,7 @@ impl Manager {
             names.join(":")
         );
         shell.args(["-c", &script, "bash"]).args(service);
-        shell.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", MOST.to_string());
+        shell.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", STORED_MAX.to_string());
         start(&mut shell)
     }
 
@@ -128,7 +130,7 @@ impl Drop for Manager {
     }
 }
 
-/// Hears all that was said.
+/// Handles all pending notifications without waiting.
 fn receive(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
     let mut bytes = [0; 4096];
     let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! Names of users: the number that a test takes may have a name on another machine.
+//! User names: a user ID that a test chooses may have a name on some machines.
 
 use std::fs;
 
-/// The name of a user on this machine, if the number has one.
+/// Returns the name of a user in `/etc/passwd`; `None` if there is none.
 #[must_use]
 pub fn name(uid: u32) -> Option<String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -11,12 +11,12 @@ pub fn name(uid: u32) -> Option<String> {
     ours.find_map(|entry| Some((*entry.first()?).to_owned()))
 }
 
-/// The numbers from one on that have no name here.
+/// Returns the user IDs from `from` on that have no name on this machine.
 pub fn unnamed(from: u32) -> impl Iterator<Item = u32> {
     (from..).filter(|uid| name(*uid).is_none())
 }
 
-/// The user as sentences name it.
+/// Describes a user for messages: the quoted name, else `user 1000`.
 #[must_use]
 pub fn describe(uid: u32) -> String {
     name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_named_where_they_have_a_name() {
+    fn user_without_a_name_is_described_by_its_id() {
         assert_eq!((name(0).as_deref(), describe(0).as_str()), (Some("root"), "`root`"));
         let free = unnamed(70_000).next().unwrap();
         assert_eq!(describe(free), format!("user {free}"));

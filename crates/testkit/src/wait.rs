@@ -1,9 +1,9 @@
-//! Waiting for a condition instead of for a time.
+//! Waits for conditions instead of fixed times.
 //!
-//! While one test drops a descriptor another one may be starting a program: between fork and exec
-//! the child has copies of all descriptors of this process. So what happens when the last copy is
-//! closed happens a moment later, and is waited for: [`closed`], [`until`]. What is counted in the
-//! whole process is counted in a process in which nothing else runs: [`alone`].
+//! Between fork and exec, a program that another test starts holds copies of all descriptors of
+//! this process. So the effects of closing the last copy are delayed, and tests must wait for them:
+//! [`closed`], [`until`]. Resources of the whole process are counted in a process without other
+//! tests: [`alone`].
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -11,16 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time after which a test gives up.
+/// The time after which a wait fails the test.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The pause between two checks of a condition, which leaves the processor to others.
+/// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until this holds.
+/// Waits until `holds` returns true; `what` names the condition.
 ///
 /// # Panics
-/// If it does not within [`LIMIT`]; `what` names the condition.
+/// After [`LIMIT`].
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -30,13 +30,13 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until no process has the other end of this pipe or socket.
+/// Waits until no process has the other end of this pipe or socket open.
 ///
 /// # Panics
-/// If one has it after [`LIMIT`].
+/// After [`LIMIT`].
 #[track_caller]
 pub fn closed(end: impl AsFd) {
-    // Asking for nothing, poll reports errors and a hang-up alone.
+    // Without requested events, poll reports only errors and hang-ups.
     let mut fds = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     until("the other end is closed", || {
@@ -44,24 +44,24 @@ pub fn closed(end: impl AsFd) {
     });
 }
 
-/// Copies a program to a place from where it is to be started, by a process of its own: who has a
-/// file open for writing, or a copy of such a descriptor, keeps everybody from starting it
-/// (ETXTBSY).
+/// Copies a program that is to be started afterwards, by a child process (`cp`). A copy within this
+/// process could make the start fail with `ETXTBSY`, because a concurrently forked child may hold
+/// the file open for writing.
 ///
 /// # Panics
-/// If it cannot be copied.
+/// If `cp` fails.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
     let done = Command::new("cp").arg(from).arg(to).status().expect("cp");
     assert!(done.success(), "cp {} {} ended with {done}", from.display(), to.display());
 }
 
-/// Runs the test of this name in a process of its own, once; returns true in that
-/// process: `if !testkit::alone("module::name") { return }`. For what belongs to a process as a
-/// whole: descriptors, mappings, threads, signals, the environment.
+/// Runs the test of this name in a process of its own, once; returns true in that process:
+/// `if !testkit::alone("module::name") { return }`. For tests of resources of the whole process:
+/// descriptors, mappings, threads, signals, the environment.
 ///
 /// # Panics
-/// If the test fails there.
+/// If the test fails in that process, or if no test has this name.
 #[track_caller]
 pub fn alone(name: &str) -> bool {
     const ALONE: &str = "STREAMLINE_TEST_ALONE";
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_looks_until_it_holds() {
+    fn until_checks_again_until_the_condition_holds() {
         let mut looks = 0;
         until("three looks", || {
             looks += 1;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_closed_when_the_last_copy_is() {
+    fn end_is_closed_after_its_last_duplicate() {
         let (reading, writing) = std::io::pipe().unwrap();
         let copy = writing.try_clone().unwrap();
         drop(writing);

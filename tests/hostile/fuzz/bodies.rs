@@ -1,57 +1,57 @@
-//! The type of a fuzz body, the pieces of an input, and the bodies of the language and of rich
+//! The type of a fuzz body, a reader of fuzz input, and the bodies for the language and for rich
 //! pointers.
 
 use abi::{DbufId, Entry, Extent, RichPointer};
 use buffer::crossing::{self, Origin, crossing};
-use buffer::pool::{Config, Pin, Pool};
+use buffer::pool::{Pool, PoolConfig, SegmentPin};
 use buffer::signal::Doorbell;
-use engine::catalogue::House;
+use engine::registry::MachineRegistry;
 use pipeline::plan::{Machine, plan};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// One fuzz body.
+/// A fuzz body.
 pub(crate) struct Body {
-    /// The subject.
+    /// The subject of the body, shown in reports.
     pub(crate) name: &'static str,
-    /// Inputs that mean something.
+    /// Returns well-formed inputs to start from.
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,
-    /// Random inputs of a smoke run.
+    /// Number of random inputs in a smoke run.
     pub(crate) rounds: usize,
-    /// Panics when a promise is broken.
+    /// The body itself; panics if an invariant is violated.
     pub(crate) run: fn(&[u8]),
 }
 
-/// An input, taken apart from the front; zeros when it is used up.
-pub(crate) struct Pieces<'i>(pub(crate) &'i [u8]);
+/// A reader that consumes fuzz input from the front and returns zeros after its end.
+pub(crate) struct InputReader<'i>(pub(crate) &'i [u8]);
 
-impl<'i> Pieces<'i> {
-    /// The next bytes, at most so many.
+impl<'i> InputReader<'i> {
+    /// Returns the next bytes, at most `length`.
     pub(crate) fn bytes(&mut self, length: usize) -> &'i [u8] {
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
         bytes
     }
 
-    /// The next number.
-    pub(crate) fn number(&mut self) -> u64 {
+    /// Returns the next eight bytes as a number.
+    pub(crate) fn read_u64(&mut self) -> u64 {
         let bytes = self.bytes(8);
         bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    /// The next two bytes.
-    pub(crate) fn short(&mut self) -> u16 {
+    /// Returns the next two bytes as a number.
+    pub(crate) fn read_u16(&mut self) -> u16 {
         let bytes = self.bytes(2);
         bytes.iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
     }
 
-    /// The next byte.
-    pub(crate) fn byte(&mut self) -> u8 {
+    /// Returns the next byte.
+    pub(crate) fn read_u8(&mut self) -> u8 {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 }
 
-/// Any text is a request or a list of mistakes.
+/// Any text parses to a request or to a list of errors.
 pub(crate) const LANGUAGE: Body = Body {
     name: "language",
     corpus: requests,
@@ -59,12 +59,12 @@ pub(crate) const LANGUAGE: Body = Body {
     run: pipeline::language::fuzz::language,
 };
 
-/// Any request is refused with reasons or has a plan.
+/// Any request is either planned or refused with reasons.
 pub(crate) const REQUEST: Body =
     Body { name: "request", corpus: requests, rounds: 8000, run: request };
 
 fn requests() -> Vec<Vec<u8>> {
-    let examples = House.descriptions().map(|d| d.example);
+    let examples = MachineRegistry::descriptions().map(|d| d.example);
     let people = [
         "rx ++ tx | ip | mpeg +* !http",
         "replay - | dport |1:1023 (|22 count + |80 hist) | json",
@@ -77,30 +77,30 @@ fn requests() -> Vec<Vec<u8>> {
 
 fn request(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let (graph, mistakes) = pipeline::read(&text, &House);
-    let shown = pipeline::render(&text, &mistakes, false);
-    assert_eq!(shown.is_empty(), mistakes.is_empty(), "{shown}");
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    let rendered = pipeline::render(&text, &mistakes, false);
+    assert_eq!(rendered.is_empty(), mistakes.is_empty(), "{rendered}");
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
     if mistakes.iter().any(wrong) {
         return;
     }
-    match plan(graph, &House, &Machine::example()) {
-        Ok(plan) => assert_eq!(plan.placed.len(), plan.graph.nodes.len()),
+    match plan(graph, &MachineRegistry::Local, &Machine::example()) {
+        Ok(plan) => assert_eq!(plan.placements.len(), plan.graph.nodes.len()),
         Err(refused) => assert!(!refused.refusals.is_empty(), "refused without a reason: {text}"),
     }
 }
 
-/// Any two words are bytes that lie in the pool, or a fault; any entry crosses a ring or does not.
+/// Any two words resolve to bytes in the pool or to a fault; any ring entry is accepted or refused.
 pub(crate) const RESOLVE: Body =
     Body { name: "resolve", corpus: Vec::new, rounds: 10_000, run: resolve };
 
 fn resolve(bytes: &[u8]) {
-    let mut input = Pieces(bytes);
+    let mut input = InputReader(bytes);
     let id = DbufId::new(7).expect("a small number");
-    let mut pool = Pool::new(id, Config { segment: 1 << 12, segments: 4 }).expect("memory");
+    let mut pool = Pool::new(id, PoolConfig { segment: 1 << 12, segments: 4 }).expect("memory");
     let mut places = Vec::new();
-    for _ in 0..input.byte() % 16 {
-        let length = usize::from(input.short() % 4096);
+    for _ in 0..input.read_u8() % 16 {
+        let length = usize::from(input.read_u16() % 4096);
         let mark = places.len() as u8;
         let appended = pool.append(length, |room| {
             room.fill(mark);
@@ -108,12 +108,12 @@ fn resolve(bytes: &[u8]) {
         });
         places.extend(appended.map(|(place, _)| place));
     }
-    let (bell, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
-    let config = crossing::Config { entries: 64, ..crossing::Config::default() };
-    let (mut writer, mut readers) = crossing(&config, bell, &[far]).expect("a ring");
+    let (doorbell, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
+    let config = crossing::RingConfig { entries: 64, ..crossing::RingConfig::default() };
+    let (mut writer, mut readers) = crossing(&config, doorbell, &[far]).expect("a ring");
     let mut pin = None;
     while !input.0.is_empty() {
-        let pointer = alleged(&mut input, &places);
+        let pointer = untrusted_pointer(&mut input, &places);
         let place = pointer.place;
         match pool.resolve(pointer) {
             Ok(found) => assert_eq!(found.len(), pointer.length() as usize),
@@ -121,7 +121,7 @@ fn resolve(bytes: &[u8]) {
         }
         pin = pool.pin(place).or(pin);
         assert!(pool.lease(place).is_ok() == pool.bytes(place).is_some());
-        pool.unpin(Pin::from_word(input.number()));
+        pool.unpin(SegmentPin::from_word(input.read_u64()));
         let mut entry = [0; size_of::<Entry>()];
         let rest = input.bytes(size_of::<Entry>() - 16);
         entry[..8].copy_from_slice(&pointer.words()[0].to_le_bytes());
@@ -144,13 +144,13 @@ fn resolve(bytes: &[u8]) {
     if let Some(pin) = pin {
         pool.unpin(pin);
     }
-    pool.turn();
+    pool.end_pass();
 }
 
-/// A pointer of random words, or one near the truth.
-fn alleged(input: &mut Pieces<'_>, places: &[Extent]) -> RichPointer {
-    let [kind, which] = [input.byte(), input.byte()].map(usize::from);
-    let words = [input.number(), input.number()];
+/// Returns a random or nearly valid pointer.
+fn untrusted_pointer(input: &mut InputReader<'_>, places: &[Extent]) -> RichPointer {
+    let [kind, which] = [input.read_u8(), input.read_u8()].map(usize::from);
+    let words = [input.read_u64(), input.read_u64()];
     match places.get(which % places.len().max(1)) {
         Some(place) if kind % 4 != 0 => {
             let id = DbufId::new(if kind % 8 == 1 { words[1] as u32 >> 8 } else { 7 });

@@ -1,8 +1,8 @@
-//! Bodies of everything that reads what came from outside: captures, frames, and every filter over
-//! blocks whose marks may lie.
+//! Fuzz bodies for the readers of external data: captures, frames, and every filter over blocks
+//! with untrusted marks.
 
-use super::bodies::{Body, Pieces};
-use crate::catalogue::example_node;
+use super::bodies::{Body, InputReader};
+use crate::catalog::example_node;
 use abi::{BlockMetadata, Class, Flags, Marks};
 use filter::testing::{Arena, Frame, Node, Space, amount};
 use filter::{Amount, Batch, Block, Description, LANES};
@@ -12,7 +12,8 @@ use testkit::{Frame as Built, Segment};
 use wire::LinkType;
 use wire::capture::{Packet, Reader, Step};
 
-/// Any bytes are a capture that ends somewhere, the same however they are cut into pieces.
+/// Any bytes can be read as a capture up to an end or an error, and the result is the same however
+/// they are split.
 pub(crate) const CAPTURE: Body =
     Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
 
@@ -50,12 +51,12 @@ fn capture(bytes: &[u8]) {
     }
     let step = bytes.first().map_or(1, |byte| 1 + usize::from(*byte % 64));
     let mut taken = whole.iter();
-    let told = in_pieces(bytes, step, |packet, data| {
+    let result = in_pieces(bytes, step, |packet, data| {
         let (time, length, link, bytes) = taken.next().expect("as many packets as in one piece");
         assert_eq!((packet.time_ns, packet.wire_length, packet.link), (*time, *length, *link));
         assert_eq!(data, bytes);
     });
-    assert_eq!(told, end);
+    assert_eq!(result, end);
     assert!(taken.next().is_none());
 }
 
@@ -85,9 +86,10 @@ fn in_pieces(
     }
 }
 
-/// Any frame of any link type has layers that lie in it, one behind the other.
+/// Any frame of any link type is dissected into layers that lie inside the frame, in ascending
+/// order.
 pub(crate) const DISSECT: Body =
-    Body { name: "dissect", corpus: linked, rounds: 200_000, run: dissect };
+    Body { name: "dissect", corpus: generated_frames, rounds: 200_000, run: dissect };
 
 fn frames() -> Vec<Vec<u8>> {
     let tcp = Segment { source: 4000, target: 80, ..Segment::default() };
@@ -98,14 +100,14 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-fn linked() -> Vec<Vec<u8>> {
+fn generated_frames() -> Vec<Vec<u8>> {
     let link = LinkType::ETHERNET.0.to_be_bytes();
     frames().into_iter().map(|frame| [&link[..], &frame].concat()).collect()
 }
 
 fn dissect(bytes: &[u8]) {
-    let mut input = Pieces(bytes);
-    let link = LinkType(input.short() % 300);
+    let mut input = InputReader(bytes);
+    let link = LinkType(input.read_u16() % 300);
     let frame = input.0;
     let layers = wire::layers(link, frame);
     assert!(layers.end as usize <= frame.len());
@@ -121,17 +123,16 @@ fn dissect(bytes: &[u8]) {
     }
 }
 
-/// Any blocks, with marks that may point anywhere, go through every filter; what came in comes out,
-/// or is counted.
+/// Any blocks with arbitrary marks pass through every filter, and each block is emitted or counted.
 pub(crate) const FILTERS: Body =
-    Body { name: "filters", corpus: linked, rounds: 300, run: filters };
+    Body { name: "filters", corpus: generated_frames, rounds: 300, run: filters };
 
-/// One input of so many goes through filters that take long to make: those with automata.
-const SELDOM: u8 = 64;
+/// Filters that are slow to construct (those with automata) run for one input in this many.
+const SLOW_FILTER_STEP: u8 = 64;
 
 fn filters(bytes: &[u8]) {
-    let seldom = bytes.first().is_some_and(|first| first % SELDOM == 0);
-    for (description, words, costly) in known() {
+    let seldom = bytes.first().is_some_and(|first| first % SLOW_FILTER_STEP == 0);
+    for (description, words, costly) in catalog_examples() {
         if *costly && !seldom {
             continue;
         }
@@ -141,11 +142,11 @@ fn filters(bytes: &[u8]) {
     }
 }
 
-/// Every filter with the arguments of its own example, and whether it takes more than a millisecond
-/// to make.
-fn known() -> &'static [(&'static Description, Vec<String>, bool)] {
-    static KNOWN: OnceLock<Vec<(&'static Description, Vec<String>, bool)>> = OnceLock::new();
-    KNOWN.get_or_init(|| {
+/// Returns every filter with the arguments of its example, and true if its construction takes more
+/// than a millisecond.
+fn catalog_examples() -> &'static [(&'static Description, Vec<String>, bool)] {
+    static EXAMPLES: OnceLock<Vec<(&'static Description, Vec<String>, bool)>> = OnceLock::new();
+    EXAMPLES.get_or_init(|| {
         let word = |argument: &Argument| match &argument.key {
             Some(key) => format!("{}={}", key.text, argument.value.lossy()),
             None => argument.value.lossy().into_owned(),
@@ -166,8 +167,8 @@ fn known() -> &'static [(&'static Description, Vec<String>, bool)] {
 }
 
 fn through(mut node: Node, bytes: &[u8]) {
-    let mut input = Pieces(bytes);
-    let head = usize::from(input.short());
+    let mut input = InputReader(bytes);
+    let head = usize::from(input.read_u16());
     let mut came = Amount::default();
     let mut went = Amount::default();
     let tally = |to: &mut Amount, batches: &[Batch<'_>]| to.blocks += amount(batches).blocks;
@@ -177,16 +178,16 @@ fn through(mut node: Node, bytes: &[u8]) {
         if head % 2 == 0 {
             space = space.heads(head / 2);
         }
-        let count = 1 + usize::from(input.byte()) % LANES;
+        let count = 1 + usize::from(input.read_u8()) % LANES;
         let frames: Vec<Frame> = (0..count).map(|_| frame(&mut input)).collect();
         let mut batch = space.batch(&frames);
         for lane in 0..count {
-            let block = lying(batch.block(lane), &mut input);
+            let block = with_random_marks(batch.block(lane), &mut input);
             batch.set(lane, block);
         }
-        let now = input.number();
+        let now = input.read_u64();
         tally(&mut came, std::slice::from_ref(&batch));
-        tally(&mut went, &node.turn(batch, &mut space, now));
+        tally(&mut went, &node.pass(batch, &mut space, now));
         if input.0.is_empty() {
             tally(&mut went, &node.finish(&mut space, now));
         }
@@ -199,9 +200,9 @@ fn through(mut node: Node, bytes: &[u8]) {
     assert_eq!(came.blocks + counts.made.blocks, became, "`{name}`: {counts:?}");
 }
 
-fn frame(input: &mut Pieces<'_>) -> Frame {
+fn frame(input: &mut InputReader<'_>) -> Frame {
     const LINKS: [u16; 8] = [1, 1, 0, 12, 101, 113, 276, Marks::NO_LINK];
-    let (choice, length) = (input.byte(), usize::from(input.byte()));
+    let (choice, length) = (input.read_u8(), usize::from(input.read_u8()));
     Frame {
         link: LINKS[usize::from(choice % 8)],
         bytes: input.bytes(length).to_vec(),
@@ -210,33 +211,33 @@ fn frame(input: &mut Pieces<'_>) -> Frame {
     }
 }
 
-/// The block with marks, view, class and context that nothing has checked.
-fn lying<'a>(mut block: Block<'a>, input: &mut Pieces<'_>) -> Block<'a> {
-    let lies = input.byte();
+/// Returns the block with arbitrary marks, view, class and context.
+fn with_random_marks<'a>(mut block: Block<'a>, input: &mut InputReader<'_>) -> Block<'a> {
+    let lies = input.read_u8();
     let is = |bit: u8| lies & (1 << bit) != 0;
     let marks = &mut block.marks;
     for (bit, mark) in
         [&mut marks.network, &mut marks.transport, &mut marks.payload].into_iter().enumerate()
     {
         if is(bit as u8) {
-            *mark = if is(7) { input.short() } else { input.byte().into() };
+            *mark = if is(7) { input.read_u16() } else { input.read_u8().into() };
         }
     }
     if is(3) {
-        marks.captured = input.number() as u32;
+        marks.captured = input.read_u64() as u32;
     }
     if is(4) {
-        marks.view = if is(7) { input.number() as u32 } else { input.byte().into() };
-        block.pointer = block.pointer.within(marks.view, u32::from(input.short()));
+        marks.view = if is(7) { input.read_u64() as u32 } else { input.read_u8().into() };
+        block.pointer = block.pointer.within(marks.view, u32::from(input.read_u16()));
     }
     if is(5) {
-        marks.wire_length = input.number() as u32;
-        block.pointer.class = Class(input.number() as u32);
+        marks.wire_length = input.read_u64() as u32;
+        block.pointer.class = Class(input.read_u64() as u32);
     }
     if is(6) {
-        let session = u32::from(input.short());
-        let (time, flags) = (input.number(), Flags(input.short()));
-        block.context = BlockMetadata { time, session, flags, origin: input.short() };
+        let session = u32::from(input.read_u16());
+        let (time, flags) = (input.read_u64(), Flags(input.read_u16()));
+        block.context = BlockMetadata { time, session, flags, origin: input.read_u16() };
     }
     block
 }

@@ -1,15 +1,16 @@
-//! Bodies of HTTP/1: heads and chunks alone, and whole connections through the filter.
+//! Fuzz bodies for HTTP/1: heads and chunks alone, and whole connections through the filter.
 
-use super::bodies::{Body, Pieces};
+use super::bodies::{Body, InputReader};
 use abi::{Flags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, amount};
-use wire::http::{self, BodyPart, Head, HeadSearch, Manner, RequestMethod, Start};
+use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Start};
 
-/// Any bytes are a head, the beginning of one, or none; what follows has an end or has not.
+/// Any bytes parse as a complete head, a prefix of one, or an error, and the body framing derived
+/// from a head never reads past its end.
 pub(crate) const HEAD: Body = Body { name: "http head", corpus: texts, rounds: 30_000, run: head };
 
-/// Any bytes are two directions of a connection.
+/// Any bytes are accepted as the two directions of a connection.
 pub(crate) const CONNECTION: Body =
     Body { name: "http connection", corpus: texts, rounds: 4000, run: connection };
 
@@ -32,15 +33,15 @@ fn head(bytes: &[u8]) {
     let mut seek = HeadSearch::default();
     let middle = bytes.len() / 2;
     let ends = seek.ends_in(&bytes[..middle]) | seek.ends_in(&bytes[middle..]);
-    for manner in [Manner::Strict, Manner::Lenient] {
+    for mode in [ParseMode::Strict, ParseMode::Lenient] {
         for read in [Head::request, Head::response] {
-            let Ok(head) = read(bytes, manner) else { continue };
+            let Ok(head) = read(bytes, mode) else { continue };
             assert!(head.begin < head.end && head.end <= bytes.len());
             assert!(ends || head.version.is_empty(), "an end that the search did not find");
             let body = match head.start {
-                Start::Request { .. } => http::Body::of_request(&head, manner),
+                Start::Request { .. } => http::Body::of_request(&head, mode),
                 Start::Response { .. } => {
-                    Ok(http::Body::of_response(&head, RequestMethod::Other, manner))
+                    Ok(http::Body::of_response(&head, RequestMethod::Other, mode))
                 }
             };
             let Ok(body) = body else { continue };
@@ -50,7 +51,10 @@ fn head(bytes: &[u8]) {
                 data(body, &[&rest[..rest.len() / 2], &rest[rest.len() / 2..]]),
             );
             assert!(whole.len() <= rest.len());
-            assert!(manner == Manner::Lenient || whole == cut, "a body that depends on its pieces");
+            assert!(
+                mode == ParseMode::Lenient || whole == cut,
+                "a body that depends on its pieces"
+            );
         }
     }
 }
@@ -75,11 +79,12 @@ fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
     found
 }
 
-/// Two bytes of choices for each block, then its bytes. Every message begins with a description and
-/// has one end, nothing is held when all is over, and the ledger balances.
+/// Sends a connection through the filter, with two bytes of choices per block before the block's
+/// bytes. Asserts that every message has a description at its beginning and one end, that no block
+/// stays held, and that the ledger balances.
 fn connection(bytes: &[u8]) {
-    let mut input = Pieces(bytes);
-    let words: &[&str] = match input.byte() % 4 {
+    let mut input = InputReader(bytes);
+    let words: &[&str] = match input.read_u8() % 4 {
         0 => &["emit=body"],
         1 => &["emit=body", "decode=yes"],
         2 => &["strict=yes", "emit=head"],
@@ -91,7 +96,7 @@ fn connection(bytes: &[u8]) {
     let mut space = Space::new(&arena);
     let (mut came, mut left) = (0, Vec::new());
     while !input.0.is_empty() {
-        let (choice, length) = (input.byte(), usize::from(input.byte()));
+        let (choice, length) = (input.read_u8(), usize::from(input.read_u8()));
         let mut block = space.batch(&[Frame::tcp(1, 2, input.bytes(length))]).block(0);
         block = block.narrow(54, u32::MAX);
         if choice & 1 != 0 {
@@ -106,7 +111,7 @@ fn connection(bytes: &[u8]) {
         let mut batch = Batch::empty();
         batch.push(block, 0).expect("a free lane");
         came += 1;
-        left.extend(node.turn(batch, &mut space, came));
+        left.extend(node.pass(batch, &mut space, came));
     }
     left.extend(node.finish(&mut space, came));
     assert_eq!(node.counts.held.blocks, 0);

@@ -1,11 +1,11 @@
-//! Bodies of what reads messages: DNS, and the hellos of TLS.
+//! Fuzz bodies for the parsers of DNS messages and TLS hellos.
 
 use super::bodies::Body;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
 use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
 
-/// Any bytes behind a header are entries that lie in them, with names of bounded length, to the
-/// end or to a fault.
+/// Any bytes after a DNS header parse as entries inside the message, with names of bounded length,
+/// until the end or a fault.
 pub(crate) const DNS: Body = Body { name: "dns", corpus: responses, rounds: 60_000, run: dns };
 
 fn responses() -> Vec<Vec<u8>> {
@@ -36,8 +36,8 @@ fn dns(bytes: &[u8]) {
         let name = match entry {
             Ok(Entry::Question(question)) => question.name,
             Ok(Entry::Record(record)) => {
-                let shown = record.data.to_string();
-                assert!(shown.len() <= 64 + 8 * NAME_MAX + 4 * record.data.bytes().len());
+                let rendered = record.data.to_string();
+                assert!(rendered.len() <= 64 + 8 * NAME_MAX + 4 * record.data.bytes().len());
                 record.name
             }
             Err(_) => return assert!(entries.next().is_none(), "nothing behind a fault"),
@@ -50,7 +50,7 @@ fn dns(bytes: &[u8]) {
     assert!(read <= bytes.len() / 5);
 }
 
-/// Any bytes begin as TLS, or do not; what is known of them does not change with what follows.
+/// Any bytes are recognized as TLS or not, and appended bytes do not change the result.
 pub(crate) const HELLO: Body = Body { name: "hello", corpus: hellos, rounds: 60_000, run: hello };
 
 fn hellos() -> Vec<Vec<u8>> {
@@ -71,10 +71,10 @@ fn hellos() -> Vec<Vec<u8>> {
 
 fn hello(bytes: &[u8]) {
     let mut room = Vec::new();
-    let whole = seen(bytes, &mut room);
+    let whole = read_hello(bytes, &mut room);
     let mut known = false;
     for cut in (0..bytes.len()).step_by(1 + bytes.len() / 64) {
-        let (what, need) = seen(&bytes[..cut], &mut room);
+        let (what, need) = read_hello(&bytes[..cut], &mut room);
         match need {
             Some(need) => assert!(!known && need > cut && need <= 2 * BEGIN_MAX, "{need}"),
             None => {
@@ -86,9 +86,9 @@ fn hello(bytes: &[u8]) {
     assert!(room.len() <= HELLO_MAX + (1 << 15));
 }
 
-/// Returns the kind of the message with the sum of all its readable fields, or the number of bytes
-/// it needs.
-fn seen(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
+/// Returns the kind of the message with the sum of all its readable fields, and the number of bytes
+/// still needed; `None` if it is complete.
+fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match begin(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),
         FirstHello::Client(hello) => {

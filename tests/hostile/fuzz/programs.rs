@@ -1,13 +1,13 @@
-//! Bodies of everything that runs programs: the compiler of expressions, classic BPF, the
+//! Fuzz bodies for program execution: the expression compiler, classic BPF, and the eBPF
 //! interpreter.
 
-use super::bodies::{Body, Pieces};
+use super::bodies::{Body, InputReader};
 use ebpf::Hook;
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata, Options, compile};
 use ebpf::insn::Insn;
 use ebpf::interpret::{Machine, Packet};
 
-/// Any text is a program that answers for any frame, or a mistake with a place.
+/// Any text compiles to a program that terminates for any frame, or is rejected with a span.
 pub(crate) const EXPRESSION: Body =
     Body { name: "expression", corpus: expressions, rounds: 20_000, run: expression };
 
@@ -24,8 +24,8 @@ fn expressions() -> Vec<Vec<u8>> {
 
 fn expression(bytes: &[u8]) {
     const LINKS: [u32; 8] = [0, 1, 12, 101, 105, 113, 127, 276];
-    let mut input = Pieces(bytes);
-    let choice = input.byte();
+    let mut input = InputReader(bytes);
+    let choice = input.read_u8();
     let text = String::from_utf8_lossy(input.0);
     let link = LinkType(LINKS[usize::from(choice % 8)]);
     let options = Options { optimize: choice & 8 == 0, ..Options::default() };
@@ -41,17 +41,17 @@ fn expression(bytes: &[u8]) {
     }
 }
 
-/// Any instructions are refused, or run to an answer over any frame.
+/// Any classic BPF instructions are rejected, or terminate for any frame.
 pub(crate) const CLASSIC: Body =
     Body { name: "classic", corpus: Vec::new, rounds: 20_000, run: classic };
 
 fn classic(bytes: &[u8]) {
-    let mut input = Pieces(bytes);
-    let count = usize::from(input.byte() % 64);
+    let mut input = InputReader(bytes);
+    let count = usize::from(input.read_u8() % 64);
     let mut code: Vec<Instruction> = (0..count).map(|_| instruction(&mut input)).collect();
     code.push(Instruction::plain(0x06, 1));
     let Ok(program) = ClassicProgram::new(code) else { return };
-    // What an instruction does not use is not listed, so the answers are compared, not the fields.
+    // A listing omits unused fields, so results are compared instead.
     let again: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(again.to_string(), program.to_string());
     let answer =
@@ -59,38 +59,38 @@ fn classic(bytes: &[u8]) {
     assert_eq!(answer(&again), answer(&program));
 }
 
-/// An instruction that exists, mostly, with a jump and a scratch word that do too.
-fn instruction(input: &mut Pieces<'_>) -> Instruction {
+/// Returns a mostly valid classic BPF instruction, with a valid jump target and scratch word.
+fn instruction(input: &mut InputReader<'_>) -> Instruction {
     const KNOWN: [u16; 16] = [
         0x00, 0x01, 0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x60, 0xb1, 0x02, 0x03, 0x05, 0x15, 0x07,
         0x87,
     ];
-    let choice = input.byte();
+    let choice = input.read_u8();
     let code = match choice {
         0..160 => KNOWN[usize::from(choice % 16)],
         160..250 => 0x04 | u16::from(choice & 0x0f) << 4 | u16::from(choice & 0x10) >> 1,
-        _ => input.short(),
+        _ => input.read_u16(),
     };
-    let small = u32::from(input.byte());
+    let small = u32::from(input.read_u8());
     let k = match code {
         0x02 | 0x03 | 0x05 | 0x60 | 0x61 => small % 4,
         _ if choice & 1 == 0 => 1 + small % 31,
-        _ => input.number() as u32,
+        _ => input.read_u64() as u32,
     };
-    Instruction { code, jt: input.byte() % 3, jf: input.byte() % 3, k }
+    Instruction { code, jt: input.read_u8() % 3, jf: input.read_u8() % 3, k }
 }
 
-/// Any code over any packet ends with an answer or a fault, and can be shown.
+/// Any eBPF code over any packet ends with a value or a fault, and can be disassembled.
 pub(crate) const INTERPRETER: Body =
     Body { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: interpreter };
 
 fn interpreter(bytes: &[u8]) {
-    let mut input = Pieces(bytes);
-    let count = usize::from(input.byte() % 64);
+    let mut input = InputReader(bytes);
+    let count = usize::from(input.read_u8() % 64);
     let places = [Hook::Xdp, Hook::Tc, Hook::Socket];
-    let place = places[usize::from(input.byte()) % places.len()];
-    let linear = usize::from(input.short());
-    let mut code = if input.byte() % 4 == 0 { Vec::new() } else { prologue() };
+    let place = places[usize::from(input.read_u8()) % places.len()];
+    let linear = usize::from(input.read_u16());
+    let mut code = if input.read_u8() % 4 == 0 { Vec::new() } else { prologue() };
     code.extend((0..count).map(|_| insn(&mut input)));
     code.push(Insn { code: 0x95, dst: 0, src: 0, off: 0, imm: 0 });
     assert_eq!(ebpf::insn::decode(&ebpf::insn::encode(&code)), Some(code.clone()));
@@ -101,13 +101,14 @@ fn interpreter(bytes: &[u8]) {
         assert!(!fault.to_string().is_empty());
     }
     for (at, insn) in code.iter().enumerate() {
-        let shown = ebpf::disasm::instruction(*insn, code.get(at + 1).copied());
-        assert!(!shown.is_empty());
+        let rendered = ebpf::disasm::instruction(*insn, code.get(at + 1).copied());
+        assert!(!rendered.is_empty());
     }
 }
 
-/// Puts something into every register and onto the stack, so that what follows lives for a while:
-/// r6 the context, r7 a map value, r8 and r9 the ends of the packet where they can be asked for.
+/// Returns code that initializes every register and the stack, so that the random code after it
+/// runs for a while: r6 holds the context, r7 a map value, r8 and r9 the packet's start and end
+/// where the hook provides them.
 fn prologue() -> Vec<Insn> {
     let insn = |code, dst, src, off, imm| Insn { code, dst, src, off, imm };
     let mut code = vec![insn(0xbf, 6, 1, 0, 0), insn(0x18, 7, 2, 0, 1), insn(0, 0, 0, 0, 0)];
@@ -116,17 +117,16 @@ fn prologue() -> Vec<Insn> {
     code
 }
 
-/// Any slot; mostly an instruction that exists, with registers that do and distances that stay
-/// near.
-fn insn(input: &mut Pieces<'_>) -> Insn {
+/// Returns a random eBPF slot: mostly a valid instruction with valid registers and short distances.
+fn insn(input: &mut InputReader<'_>) -> Insn {
     const KNOWN: [u8; 32] = [
         0xb7, 0xb4, 0xbf, 0xbc, 0x07, 0x0f, 0x1f, 0x27, 0x37, 0x3f, 0x47, 0x5f, 0x67, 0x77, 0x87,
         0x97, 0xdc, 0xd4, 0xd7, 0xaf, 0x15, 0x2d, 0x55, 0xa5, 0x61, 0x69, 0x71, 0x79, 0x7b, 0x63,
         0xdb, 0x85,
     ];
-    let choice = input.byte();
-    let (dst, src) = (input.byte(), input.byte());
-    let (low, imm) = (input.byte(), input.number());
+    let choice = input.read_u8();
+    let (dst, src) = (input.read_u8(), input.read_u8());
+    let (low, imm) = (input.read_u8(), input.read_u64());
     if choice >= 0xf0 {
         let off = imm as i16;
         return Insn { code: low, dst: dst & 0x0f, src: src & 0x0f, off, imm: (imm >> 16) as i32 };

@@ -1,28 +1,29 @@
-//! The body of records: a file that anybody may have made is opened, planned and played.
+//! The fuzz body for records: an untrusted file is opened, planned and replayed.
 
 use super::bodies::Body;
 use crate::scratch::Scratch;
 use engine::build::{Extras, Settings, build_with};
-use engine::catalogue::House;
 use engine::change::change;
 use engine::digest::digest;
 use engine::kernel::point::Points;
-use engine::record::{Head, Record, Recording, Replay, Tape, Whole, layout};
+use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
+use engine::registry::MachineRegistry;
 use engine::run::{Until, run};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, Plan, plan};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any bytes are no record, which is said in words, or one that is played to an end: the spaces of
-/// its line take the turns that it has, and what was done adds up.
-pub(crate) const RECORD: Body = Body { name: "record", corpus: records, rounds: 150, run: played };
+/// Any bytes are rejected as a record with a message, or replayed to an end: the spaces run the
+/// recorded passes, and the counts balance.
+pub(crate) const RECORD: Body =
+    Body { name: "record", corpus: records, rounds: 150, run: replay_untrusted };
 
-/// Longer than any machine takes for one change.
-const LONG: Duration = Duration::from_secs(240);
+/// Timeout of one change, longer than any machine needs.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Real records: of one space, of two, of a path that was changed while it was recorded, and one of
-/// the first form.
+/// Returns valid records: of one space, of two spaces, of a path that was changed during recording,
+/// and one in the first format version.
 fn records() -> Vec<Vec<u8>> {
     let lines: [(&str, &[&str]); 3] = [
         ("generate count=4 size=60 seq=yes | udp | print", &[]),
@@ -34,30 +35,33 @@ fn records() -> Vec<Vec<u8>> {
     ];
     let mut all =
         vec![include_bytes!("../../../crates/cli/tests/records/first-form.pcapng").into()];
-    all.extend(lines.map(|(line, changes)| recorded(line, changes)));
+    all.extend(lines.map(|(line, changes)| record_request(line, changes)));
     all
 }
 
-/// The record of this line, with these changes.
-fn recorded(line: &str, changes: &[&str]) -> Vec<u8> {
-    let (plan, machine) = planned(line).expect("a line of ours");
+/// Runs a request with the given changes; returns its record.
+fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
+    let (plan, machine) = plan_request(line).expect("a line of ours");
     let folder = Scratch::new();
     let file = folder.path("r.pcapng");
     let head = Head::new(line, &plan, &machine, None);
     let steps = &sys::steps::UNLOGGED;
     let recording = Recording::create(&file, &head, 1 << 20, steps).expect("a new file");
-    let extras =
-        Extras { tape: Tape::Record(Arc::clone(&recording)), silent: true, ..Extras::default() };
+    let extras = Extras {
+        tape: RecordMode::Record(Arc::clone(&recording)),
+        silent: true,
+        ..Extras::default()
+    };
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
-    live.says(line);
+    live.set_text(line);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         for words in changes {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
-            let changed = change(&live, &edit, &Machine::with_kernel(), LONG);
+            let changed = change(&live, &edit, &Machine::with_kernel(), CHANGE_TIMEOUT);
             changed.unwrap_or_else(|why| panic!("{edit}: {why}"));
         }
         if !changes.is_empty() {
@@ -70,30 +74,30 @@ fn recorded(line: &str, changes: &[&str]) -> Vec<u8> {
     let bytes = std::fs::read(&file).expect("what was just written");
     let record = Record::open(&file).expect("a record");
     assert_eq!(record.changes.len(), changes.len(), "{line}");
-    assert_eq!(replayed(record), Some(0), "{line}");
+    assert_eq!(replay(record), Some(0), "{line}");
     bytes
 }
 
-/// Plans a line as the engine does when it is recorded or played.
-fn planned(line: &str) -> Option<(Plan, Machine)> {
-    let (graph, mistakes) = pipeline::read(line, &House);
+/// Plans a request as the engine does for recording and replay.
+fn plan_request(line: &str) -> Option<(Plan, Machine)> {
+    let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Local);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
     let machine = Head::outside_kernel(Machine::example());
     (!mistakes.iter().any(wrong)).then_some(())?;
-    Some((plan(graph, &House, &machine).ok()?, machine))
+    Some((plan(graph, &MachineRegistry::Local, &machine).ok()?, machine))
 }
 
-/// Plays a record whose line is planned here as it was where it was made, with nothing written;
-/// answers how many failures there were. None: the line is another.
-fn replayed(record: Record) -> Option<usize> {
-    let (plan, _) = planned(&record.head.request)?;
+/// Replays a record without output; returns the number of failures, or `None` if the request is
+/// planned differently on this machine.
+fn replay(record: Record) -> Option<usize> {
+    let (plan, _) = plan_request(&record.head.request)?;
     if layout(&plan) != record.head.layout {
         return None;
     }
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
     let extras =
-        Extras { tape: Tape::Play(Arc::clone(&replay)), silent: true, ..Extras::default() };
+        Extras { tape: RecordMode::Play(Arc::clone(&replay)), silent: true, ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).ok()?;
     let outcome = run(paths, Until::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{}", digest(&outcome));
@@ -101,12 +105,15 @@ fn replayed(record: Record) -> Option<usize> {
         assert!(!failure.to_string().is_empty());
     }
     if outcome.failures.is_empty() && !replay.ended_short() {
-        assert!(matches!(replay.record().whole, Whole::Whole { .. } | Whole::Changed));
+        assert!(matches!(
+            replay.record().whole,
+            Completeness::Whole { .. } | Completeness::Changed
+        ));
     }
     Some(outcome.failures.len())
 }
 
-fn played(bytes: &[u8]) {
+fn replay_untrusted(bytes: &[u8]) {
     let folder = Scratch::new();
     let file = folder.path("any.pcapng");
     std::fs::write(&file, bytes).expect("a file");
@@ -114,7 +121,7 @@ fn played(bytes: &[u8]) {
         Err(broken) => assert!(broken.to_string().contains("any.pcapng"), "{broken}"),
         Ok(record) => {
             assert!(engine::record::read::is_record(&file).expect("a file"));
-            replayed(record);
+            replay(record);
         }
     }
 }

@@ -1,10 +1,9 @@
-//! A twin on a real interface, and a witness of what it was given and what it said.
+//! A twin on a real interface, instrumented to record its input and its result.
 //!
-//! In: a program that returns its class. Out: one record per packet, in their order. The program is
-//! changed at its ends only: before its first instruction the length of the linear part is written
-//! down, and in the place of each exit the class, the counters, what lies beside the frame, and all
-//! of its bytes as a helper reads them, whatever pieces they lie in. Then the frame goes on as if
-//! nobody had looked.
+//! In: a program that returns its class. Out: one record per packet, in order. Only the ends of the
+//! program are changed: before the first instruction the length of the linear part is stored; each
+//! exit records the class, counters, metadata, and all bytes of the frame, read by a helper. The
+//! frame then continues as without the program.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -19,15 +18,15 @@ use sys::bpf::{Anchor, Link, Load, Map, Side, XdpMode};
 use sys::memory::ReadMapping;
 use sys::net::RouteSocket;
 
-/// The processor on which everything of a test runs. What the kernel itself sends from another one
-/// is not looked at: there is one order of what is.
+/// The processor on which a test runs. Packets that the kernel sends from other processors are
+/// ignored, so that there is one order.
 pub(super) const PROCESSOR: usize = 0;
-/// Bytes of records after which no more are written.
-const ROOM: u32 = 4 << 20;
-/// The longest frame that is written down whole: a GRO frame and its headers.
+/// Total size of the records in bytes; packets beyond it are not recorded.
+const RECORDS_SIZE: u32 = 4 << 20;
+/// Maximum recorded length of a frame in bytes: a GRO frame with its headers.
 const FRAME_MAX: u32 = 1 << 17;
 
-/// Offsets in the witness's map.
+/// Offsets in the map that holds the records.
 mod witness {
     pub(super) const POSITION: i16 = 0;
     pub(super) const LOST: i16 = 8;
@@ -43,27 +42,27 @@ mod record {
     pub(super) const TAGGED: usize = 12;
     pub(super) const TCI: usize = 16;
     pub(super) const PROTOCOL: usize = 20;
-    /// Counters from here on, then the frame.
+    /// The counters begin at this offset; the frame follows them.
     pub(super) const COUNTERS: usize = 24;
 }
 
 /// The attachment point of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
+pub(super) enum AttachPoint {
     Tcx(Side),
     Xdp,
 }
 
-impl Stand {
-    pub(super) const fn place(self) -> Hook {
+impl AttachPoint {
+    pub(super) const fn hook(self) -> Hook {
         match self {
             Self::Tcx(_) => Hook::Tc,
             Self::Xdp => Hook::Xdp,
         }
     }
 
-    /// Returns the value that lets a frame go on.
-    const fn on(self) -> i32 {
+    /// Returns the hook's verdict that passes a frame on (`TCX_NEXT`, `XDP_PASS`).
+    const fn pass_verdict(self) -> i32 {
         match self {
             Self::Tcx(_) => -1,
             Self::Xdp => 2,
@@ -80,34 +79,34 @@ pub(super) struct Stage<'p> {
 }
 
 impl<'p> Stage<'p> {
-    /// Attaches the program to an interface of the name space of this thread.
-    pub(super) fn enter(program: &'p Program, device: &str, stand: Stand) -> Self {
-        let staged = staged(program, stand);
+    /// Attaches the program to an interface in this thread's namespace.
+    pub(super) fn attach(program: &'p Program, device: &str, stand: AttachPoint) -> Self {
+        let staged = instrumented(program, stand);
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = staged.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&staged.relocate(&descriptors).unwrap());
-        let load = Load::new(kind(stand.place()), "live", &code);
-        let load = Load { fragments: stand == Stand::Xdp, ..load };
+        let load = Load::new(kind(stand.hook()), "live", &code);
+        let load = Load { fragments: stand == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().named(device).unwrap().index;
         let link = match stand {
-            Stand::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
-            Stand::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
+            AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
+            AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
         };
         let seen = maps.last().unwrap().map_read().unwrap();
         Self { program, maps, seen, _link: link.unwrap() }
     }
 
-    /// Returns the bytes of records.
-    pub(super) fn written(&self) -> usize {
+    /// Returns the number of bytes that the records fill.
+    pub(super) fn filled_bytes(&self) -> usize {
         self.seen.word(witness::POSITION as usize).unwrap() as usize
     }
 
     /// Returns the records in order.
     pub(super) fn records(&self) -> Vec<Record> {
         assert_eq!(self.seen.word(witness::LOST as usize), Some(0), "the witness had no room");
-        let (mut at, end) = (witness::RECORDS as usize, self.written());
+        let (mut at, end) = (witness::RECORDS as usize, self.filled_bytes());
         let mut records = Vec::new();
         while at < witness::RECORDS as usize + end {
             let begin = at;
@@ -117,7 +116,7 @@ impl<'p> Stage<'p> {
             assert!(self.seen.copy(at + record::COUNTERS, &mut bytes));
             let tag = Tag {
                 tci: half(record::TCI) as u16,
-                // As the kernel has it, in the order of the network.
+                // In network order, as in the kernel.
                 protocol: u16::from_be(half(record::PROTOCOL) as u16),
             };
             at += (record::COUNTERS + bytes.len()).next_multiple_of(8);
@@ -133,8 +132,8 @@ impl<'p> Stage<'p> {
         records
     }
 
-    /// The program as a judge of what went by.
-    pub(super) fn judge(&self, records: &[Record]) -> Seen {
+    /// Returns the recorded results as a judge.
+    pub(super) fn judge(&self, records: &[Record]) -> RecordedVerdicts {
         let mut before = vec![0; self.program.counters.len()];
         let mut rulings = Vec::new();
         for record in records {
@@ -146,13 +145,13 @@ impl<'p> Stage<'p> {
         let specs = self.program.maps.iter().zip(&self.maps);
         let states = specs.filter(|(spec, _)| spec.state_of.is_some());
         let states = states.map(|(_, map)| map.get(0).unwrap()).collect();
-        Seen { rulings: rulings.into_iter(), states: (!has_a_clock).then_some(states) }
+        RecordedVerdicts { rulings: rulings.into_iter(), states: (!has_a_clock).then_some(states) }
     }
 }
 
-/// A program before the others that puts a tag beside every frame to nobody (an address of zeros),
-/// as a device for tags would: 0x8100 if the frame has an even length, 0x88a8 otherwise.
-pub(super) fn tagger(device: &str, side: Side) -> Link {
+/// Attaches a program, before the others, that puts a VLAN tag into the metadata of every frame
+/// addressed to zeros, like a VLAN device: protocol 0x8100 for even lengths, 0x88a8 for odd ones.
+pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// BPF_FUNC_skb_vlan_push
     const PUSH: i32 = 18;
     let mut a = Asm::new();
@@ -177,7 +176,7 @@ pub(super) fn tagger(device: &str, side: Side) -> Link {
     a.push(Insn::mov(R3, 0xa00f));
     a.push(Insn { imm: PUSH, ..Insn::call(Helper::CpuId) });
     a.bind(on);
-    a.push(Insn::mov(R0, Stand::Tcx(side).on()));
+    a.push(Insn::mov(R0, AttachPoint::Tcx(side).pass_verdict()));
     a.push(Insn::exit());
     let code = insn::encode(&a.finish().unwrap());
     let program = Load::new(kind(Hook::Tc), "tagger", &code).load();
@@ -186,10 +185,10 @@ pub(super) fn tagger(device: &str, side: Side) -> Link {
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
 }
 
-/// A packet that went by, and what the twin said.
+/// A recorded packet, with the twin's result.
 pub(super) struct Record {
     pub(super) outcome: Outcome,
-    /// Bytes that direct access reached before the twin ran; all of them at XDP.
+    /// Number of directly readable bytes before the twin ran; at XDP, all bytes.
     pub(super) linear: usize,
     pub(super) tag: Option<Tag>,
     pub(super) counters: Vec<u64>,
@@ -197,27 +196,27 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The frame with its tag back in its place.
-    pub(super) fn whole(&self) -> Vec<u8> {
+    /// Returns the frame with its VLAN tag inline.
+    pub(super) fn frame_with_tag(&self) -> Vec<u8> {
         let Some(tag) = self.tag else { return self.frame.clone() };
         let (addresses, rest) = self.frame.split_at(12);
         [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
     }
 
-    /// For the judges that can be asked again.
+    /// Returns the packet in the form that the other judges take.
     pub(super) fn packet(&self) -> Packet<'_> {
         let packet = Packet { tag: self.tag, ..Packet::new(&self.frame) };
         packet.split_at(self.linear)
     }
 }
 
-/// The verdicts of the attached program.
-pub(super) struct Seen {
+/// The verdicts of the attached program, in the order of its packets.
+pub(super) struct RecordedVerdicts {
     rulings: std::vec::IntoIter<Ruling>,
     states: Option<Vec<Vec<u8>>>,
 }
 
-impl Judge for Seen {
+impl Judge for RecordedVerdicts {
     fn name(&self) -> &str {
         "attached program"
     }
@@ -227,35 +226,36 @@ impl Judge for Seen {
     }
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
-        // While packets are left, what it kept then is not known.
+        // The final state is known only after the last packet.
         self.rulings.as_slice().is_empty().then(|| self.states.clone()).flatten()
     }
 }
 
-/// The program with the witness around it, whose map is the last.
-fn staged(program: &Program, stand: Stand) -> Program {
+/// Returns the program with recording code around it; the map of records comes last.
+fn instrumented(program: &Program, stand: AttachPoint) -> Program {
     let number = u32::try_from(program.maps.len()).unwrap();
-    let mut code = entry(number, stand);
+    let mut code = entry_code(number, stand);
     let ends = code.len() + program.code.len();
     for insn in &program.code {
         let to_the_end = i16::try_from(ends - code.len() - 1).unwrap();
         code.push(if *insn == Insn::exit() { Insn::jump(to_the_end) } else { *insn });
     }
-    code.extend(testimony(number, program.counters.len(), stand));
+    code.extend(exit_code(number, program.counters.len(), stand));
     let mut maps = program.maps.clone();
-    let value_size = witness::RECORDS as u32 + ROOM + 2 * FRAME_MAX;
+    let value_size = witness::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_MAX;
     maps.push(MapSpec::array("witness", value_size));
     Program { code, maps, ..program.clone() }
 }
 
-/// Lets what runs on another processor go on unseen, and writes down how long the linear part is.
-fn entry(map: u32, stand: Stand) -> Vec<Insn> {
-    let (data, end) = if stand == Stand::Xdp { (0, 4) } else { (76, 80) };
+/// Returns code that lets packets of other processors pass unrecorded, and stores the length of the
+/// linear part.
+fn entry_code(map: u32, stand: AttachPoint) -> Vec<Insn> {
+    let (data, end) = if stand == AttachPoint::Xdp { (0, 4) } else { (76, 80) };
     let mut code = vec![
         Insn::mov(R6, R1),
         Insn::call(Helper::CpuId),
         Insn::jump_if(Cond::Eq, R0, PROCESSOR as i32, 2),
-        Insn::mov(R0, stand.on()),
+        Insn::mov(R0, stand.pass_verdict()),
         Insn::exit(),
         Insn::mov(R1, R6),
         Insn::load(Size::W, R2, R1, end),
@@ -267,15 +267,15 @@ fn entry(map: u32, stand: Stand) -> Vec<Insn> {
     code
 }
 
-/// Writes a record: r0 is the class, r6 the context.
-fn testimony(map: u32, counters: usize, stand: Stand) -> Vec<Insn> {
+/// Returns code that writes a record: r0 is the class, r6 the context.
+fn exit_code(map: u32, counters: usize, stand: AttachPoint) -> Vec<Insn> {
     let mut a = Asm::new();
     let (lost, on) = (a.label(), a.label());
     a.push(Insn::mov(R9, R0));
     a.push_wide(Insn::load_map_value(R7, map, 0));
     a.push(Insn::load(Size::DW, R8, R7, witness::POSITION));
-    a.jump_if(Cond::Ge, R8, ROOM as i32, lost);
-    // r7: the record, by a number that the verifier knows the bounds of.
+    a.jump_if(Cond::Ge, R8, RECORDS_SIZE as i32, lost);
+    // r7: the record, by an index whose bounds the verifier knows.
     a.push(Insn::alu(Alu::Add, R7, R8));
     header(&mut a, map, stand);
     for counter in 0..counters {
@@ -297,19 +297,19 @@ fn testimony(map: u32, counters: usize, stand: Stand) -> Vec<Insn> {
     a.push(Insn::mov(R2, 1));
     a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, witness::LOST, R2));
     a.bind(on);
-    a.push(Insn::mov(R0, stand.on()));
+    a.push(Insn::mov(R0, stand.pass_verdict()));
     a.push(Insn::exit());
     a.finish().unwrap()
 }
 
-/// Emits the words before the counters of a record; the length of the frame is also at stack offset
-/// -8.
-fn header(a: &mut Asm, map: u32, stand: Stand) {
+/// Emits code that writes the words before the counters of a record; the frame's length is also
+/// stored at stack offset -8.
+fn header(a: &mut Asm, map: u32, stand: AttachPoint) {
     a.push(field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));
     a.push(Insn::load(Size::DW, R1, R1, witness::LINEAR));
     a.push(field(Size::W, record::LINEAR, R1));
-    if stand == Stand::Xdp {
+    if stand == AttachPoint::Xdp {
         a.push(Insn::mov(R1, R6));
         a.push(Insn::call(Helper::XdpBuffLen));
     } else {
@@ -323,8 +323,8 @@ fn header(a: &mut Asm, map: u32, stand: Stand) {
     a.push(Insn::store(Size::DW, R10, -8, R0));
 }
 
-/// The bytes of the frame, all of them.
-fn frame(a: &mut Asm, head: i32, stand: Stand, lost: Label) {
+/// Emits code that copies all bytes of the frame.
+fn frame(a: &mut Asm, head: i32, stand: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
     a.jump_if(Cond::Lt, R4, 1, lost);
@@ -332,12 +332,12 @@ fn frame(a: &mut Asm, head: i32, stand: Stand, lost: Label) {
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R7));
     a.push(Insn::alu(Alu::Add, R3, i32::from(witness::RECORDS) + head));
-    let xdp = stand == Stand::Xdp;
+    let xdp = stand == AttachPoint::Xdp;
     a.push(Insn::call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes }));
     a.jump_if(Cond::Ne, R0, 0, lost);
 }
 
-/// Stores a field of the record that r7 points at.
+/// Returns the instruction that stores a field of the record at r7.
 fn field(size: Size, at: usize, from: insn::Reg) -> Insn {
     Insn::store(size, R7, witness::RECORDS + at as i16, from)
 }

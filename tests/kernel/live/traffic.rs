@@ -1,5 +1,5 @@
-//! Traffic for twins on real interfaces: all that a network gives them and a test run cannot make.
-//! Everything runs on one processor, so that there is one order.
+//! Traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. Everything runs on
+//! one processor, so that there is one order.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -10,13 +10,15 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, until};
 
-/// Bytes of a stream: several frames of the largest size.
+/// Length of a stream in bytes: several frames of maximum size.
 const STREAM: usize = 150_000;
-/// From this length on, a packet socket keeps a frame in pieces: the first 14 bytes, and pages.
-pub(super) const PIECES: usize = 4_500;
+/// From this length in bytes, a packet socket stores a frame in fragments: the first 14 bytes in
+/// the linear part, the rest in pages.
+pub(super) const FRAGMENTED_FROM: usize = 4_500;
 
-/// Addresses of the client and of the server; of both behind a tag, and behind two.
-const ENDS: [[&str; 2]; 5] = [
+/// Addresses of client and server: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags (IPv4,
+/// IPv6).
+const ADDRESSES: [[&str; 2]; 5] = [
     [testkit::net::CLIENT, testkit::net::SERVER],
     [testkit::net::CLIENT6, testkit::net::SERVER6],
     ["10.78.0.1", "10.78.0.2"],
@@ -24,14 +26,15 @@ const ENDS: [[&str; 2]; 5] = [
     ["fd79::1", "fd79::2"],
 ];
 
-/// The network to which twins are attached, with its peers.
+/// The network to which twins are attached: a veth pair with a client and a server.
 pub(super) struct Network {
     pub(super) pair: Pair,
     ends: &'static [[&'static str; 2]],
 }
 
 impl Network {
-    /// A pair with large frames and, where the kernel knows them, devices for tags at both ends.
+    /// Creates a veth pair with a large MTU and, if the kernel supports them, VLAN devices at both
+    /// ends. Returns `None` and skips the test without the required privileges.
     pub(super) fn new() -> Option<Self> {
         let cable = Cable { mtu: 9000, ..Cable::default() };
         let pair = Pair::new(cable)?;
@@ -40,10 +43,10 @@ impl Network {
         if !tags {
             println!("this kernel has no VLAN devices: only a program puts tags beside frames");
         }
-        Some(Self { pair, ends: if tags { &ENDS } else { &ENDS[..2] } })
+        Some(Self { pair, ends: if tags { &ADDRESSES } else { &ADDRESSES[..2] } })
     }
 
-    /// Streams and datagrams of the client, with and without tags.
+    /// Sends streams and datagrams from the client's sockets, with and without tags.
     pub(super) fn sockets(&self) {
         for [near, far] in self.ends {
             stream(&self.pair, near, far);
@@ -51,12 +54,13 @@ impl Network {
         }
     }
 
-    /// Frames as they are, and in pieces: with as many zeros behind as make the kernel keep it so.
+    /// Sends each frame unchanged, and padded with zeros so that the kernel stores it in fragments;
+    /// returns the sent frames.
     pub(super) fn frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
         let each = frames.iter().flat_map(|frame| {
             let mut long = frame.to_vec();
-            // Of an odd length if it was: the tagger looks at that.
-            long.resize(PIECES + frame.len() % 2, 0);
+            // Parity of the length is preserved: the tagger depends on it.
+            long.resize(FRAGMENTED_FROM + frame.len() % 2, 0);
             [frame.to_vec(), long]
         });
         let sent: Vec<Vec<u8>> = each.collect();
@@ -65,7 +69,7 @@ impl Network {
         sent
     }
 
-    /// The last frame of all, known by its content.
+    /// Sends and returns the last frame of a run, which receivers recognize by its content.
     pub(super) fn last(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
@@ -74,7 +78,7 @@ impl Network {
     }
 }
 
-/// Devices for one tag and for two; whether the kernel knows such.
+/// Adds devices for one VLAN tag and for two; returns false if the kernel does not support them.
 fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
     let add = [
         format!("{device} name one type vlan id 7"),
@@ -91,13 +95,14 @@ fn add_tags(space: &Namespace, device: &str, end: usize) -> bool {
     for device in ["one", "outer", "two"] {
         space.ip(&format!("link set dev {device} addrgenmode none up"));
     }
-    space.ip(&format!("address add {}/24 dev one", ENDS[2][end]));
-    space.ip(&format!("address add {}/24 dev two", ENDS[3][end]));
-    space.ip(&format!("address add {}/64 dev two nodad", ENDS[4][end]));
+    space.ip(&format!("address add {}/24 dev one", ADDRESSES[2][end]));
+    space.ip(&format!("address add {}/24 dev two", ADDRESSES[3][end]));
+    space.ip(&format!("address add {}/64 dev two nodad", ADDRESSES[4][end]));
     true
 }
 
-/// A stream: first from memory, then from a file, whose pages are sent as they are.
+/// Sends a stream, first from memory, then with `sendfile`, which sends the file's pages without a
+/// copy.
 fn stream(pair: &Pair, near: &str, far: &str) {
     let listener = pair.server.enter(|| TcpListener::bind((far, 80)).unwrap());
     let receive = || {
@@ -132,7 +137,7 @@ fn send_file(stream: &TcpStream) {
     }
 }
 
-/// Datagrams of every size class, whose checksums nobody has filled in.
+/// Sends datagrams of every size class with partial checksums.
 fn datagrams(pair: &Pair, near: &str, far: &str) {
     let server = pair.server.enter(|| UdpSocket::bind((far, 53)).unwrap());
     server.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,9 +1,10 @@
-//! Frames made from a twin's own constants, so that each of its comparisons is met from both sides.
+//! Frames derived from a twin's constants, so that each of its comparisons is evaluated on both
+//! sides.
 //!
-//! In: a sound program and frames to begin with. Out: frames at which what the program says, or the
-//! way that it goes, changes: a constant of its code, and the numbers beside it, written at every
-//! place that it may look at; cut, in pieces, with a tag beside. A frame that goes a new way is
-//! begun with again. No line of it knows a protocol.
+//! In: an unmodified program and seed frames. Out: frames at which the program's result or path
+//! changes. Candidates are each constant of the code and its neighbors, written at every offset
+//! within reach, and the frame truncated, fragmented, or with a tag in metadata. A frame with a new
+//! path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
 use ebpf::exam::{Interpreter, Judge as _, Ruling};
@@ -25,11 +26,11 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn whole(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         Self { bytes: bytes.to_vec(), linear: usize::MAX, tag: None, is_unfilled: false }
     }
 
-    pub(super) fn of(packet: &Packet<'_>) -> Self {
+    pub(super) fn from_packet(packet: &Packet<'_>) -> Self {
         Self {
             bytes: packet.bytes.to_vec(),
             linear: packet.linear,
@@ -49,8 +50,8 @@ impl Case {
 }
 
 impl Case {
-    /// The case cut and divided everywhere, with a tag beside, unfilled; and with each of these
-    /// numbers at every place.
+    /// Returns the case truncated and split everywhere, with a tag in metadata, with a partial
+    /// checksum, and with each of `numbers` at every offset.
     pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shapes(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
@@ -66,7 +67,7 @@ impl Case {
 
     fn shapes(&self, place: Hook, reach: usize) -> Vec<Self> {
         let depth = (reach + 4).min(self.bytes.len());
-        // A tag is taken out of a whole header.
+        // Removing a tag needs a whole header.
         let least = if self.tag.is_some() { ethernet::LENGTH } else { 0 };
         let cut = |end| Self { bytes: self.bytes[..end].to_vec(), ..self.clone() };
         let mut all: Vec<Self> = (least..=depth).map(cut).collect();
@@ -81,7 +82,7 @@ impl Case {
         all
     }
 
-    /// With this number written there.
+    /// Returns the case with a number written at an offset.
     fn with(&self, at: usize, width: usize, number: u32) -> Self {
         let mut case = self.clone();
         let bytes = number.to_be_bytes();
@@ -89,8 +90,8 @@ impl Case {
         case
     }
 
-    /// Some changes at random places.
-    pub(super) fn scatter(&mut self, reach: usize, numbers: &[u32], state: &mut u64) {
+    /// Changes the packet at some random offsets.
+    pub(super) fn change_randomly(&mut self, reach: usize, numbers: &[u32], state: &mut u64) {
         let mut random = |below: usize| {
             *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (*state >> 33) as usize % below.max(1)
@@ -126,10 +127,10 @@ impl fmt::Display for Case {
     }
 }
 
-/// The program, asked about one packet after the other as if each were the first.
+/// The search: runs a program on candidate packets, each from the program's initial state.
 struct Explorer<'p> {
     program: &'p Program,
-    /// Packets that it may still be asked about.
+    /// Remaining number of runs.
     left: usize,
     known: HashSet<u64>,
     kept: HashSet<Case>,
@@ -137,7 +138,7 @@ struct Explorer<'p> {
     begin: VecDeque<Case>,
 }
 
-/// The cases, after at most so many questions.
+/// Returns the cases found in at most `questions` runs.
 pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -> Vec<Case> {
     let mut explorer = Explorer {
         program,
@@ -148,22 +149,22 @@ pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -
         begin: VecDeque::new(),
     };
     for frame in frames {
-        explorer.meet(Case::whole(frame));
+        explorer.add_if_new(Case::from_bytes(frame));
     }
     let constants = constants(program);
     while let Some(case) = explorer.begin.pop_front().filter(|_| explorer.left > 0) {
         explorer.shapes(&case);
-        explorer.write(&case, &constants);
+        explorer.try_constants(&case, &constants);
     }
     explorer.all
 }
 
 impl Explorer<'_> {
-    /// Returns the verdict and the path taken, as one number.
-    fn ask(&mut self, case: &Case) -> u64 {
+    /// Returns the verdict and the path taken, combined into one number.
+    fn run_case(&mut self, case: &Case) -> u64 {
         self.left = self.left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
-        let said = match interpreter.judge(&case.packet()) {
+        let ruling = match interpreter.judge(&case.packet()) {
             Ruling::Answered { outcome: Outcome::Class(class), counted, frame } => {
                 (Some(class), counted, frame)
             }
@@ -171,31 +172,31 @@ impl Explorer<'_> {
             Ruling::Refused(_) | Ruling::Broken(_) => (None, Vec::new(), None),
         };
         let mut hasher = DefaultHasher::new();
-        (said, interpreter.steps()).hash(&mut hasher);
+        (ruling, interpreter.steps()).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Keeps the case and begins with it if it goes a new way.
-    fn meet(&mut self, case: Case) {
-        let way = self.ask(&case);
+    /// Adds the case to the seeds if its path is new.
+    fn add_if_new(&mut self, case: Case) {
+        let way = self.run_case(&case);
         if self.known.insert(way) {
-            self.keep(case.clone());
+            self.add_seed(case.clone());
             self.begin.push_back(case);
         }
     }
 
-    fn keep(&mut self, case: Case) {
+    fn add_seed(&mut self, case: Case) {
         if self.kept.insert(case.clone()) {
             self.all.push(case);
         }
     }
 
-    /// Keeps neighbours between which the answer or the way changes.
-    fn turns(&mut self, row: Vec<Case>) {
-        let ways: Vec<u64> = row.iter().map(|case| self.ask(case)).collect();
+    /// Adds the neighboring cases between which the result or the path changes.
+    fn add_boundaries(&mut self, row: Vec<Case>) {
+        let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
             if pair[0] != pair[1] {
-                cases.iter().for_each(|case| self.keep(case.clone()));
+                cases.iter().for_each(|case| self.add_seed(case.clone()));
                 for (way, case) in pair.iter().zip(cases) {
                     if self.known.insert(*way) {
                         self.begin.push_back(case.clone());
@@ -205,28 +206,29 @@ impl Explorer<'_> {
         }
     }
 
-    /// The case cut everywhere, and where there is such, in pieces, with tags, unfilled.
+    /// Tries the case truncated everywhere and, where the hook has them, fragmented, with tags, and
+    /// with a partial checksum.
     fn shapes(&mut self, case: &Case) {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
         let cut = |end| Case { bytes: case.bytes[..end].to_vec(), ..case.clone() };
-        // A tag is taken out of a whole header.
+        // Removing a tag needs a whole header.
         let least = if case.tag.is_some() { ethernet::LENGTH } else { 0 };
-        self.turns((least..=depth).map(cut).collect());
+        self.add_boundaries((least..=depth).map(cut).collect());
         if self.program.hook == Hook::Tc {
             let split = |linear| Case { linear, ..case.clone() };
-            self.turns((0..=depth).map(split).collect());
+            self.add_boundaries((0..=depth).map(split).collect());
         }
         if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             let tagged = tags.map(|tag| Case { tag: Some(tag), ..case.clone() });
-            self.turns([std::slice::from_ref(case), &tagged[..]].concat());
+            self.add_boundaries([std::slice::from_ref(case), &tagged[..]].concat());
         }
         let unfilled = Case { is_unfilled: true, ..case.clone() };
-        self.turns(vec![case.clone(), unfilled]);
+        self.add_boundaries(vec![case.clone(), unfilled]);
     }
 
-    /// Every constant at every place.
-    fn write(&mut self, case: &Case, constants: &BTreeSet<u32>) {
+    /// Tries every constant at every offset.
+    fn try_constants(&mut self, case: &Case, constants: &BTreeSet<u32>) {
         let depth = (self.program.reach as usize + 2).min(case.bytes.len());
         for (at, width) in (0..depth).flat_map(|at| [1, 2, 4].map(|width| (at, width))) {
             let Some(most) = u32::MAX.checked_shr(32 - 8 * width as u32) else { continue };
@@ -244,7 +246,7 @@ impl Explorer<'_> {
                     case.bytes[at..at + width].copy_from_slice(&bytes[4 - width..]);
                     case
                 });
-                self.turns(row.to_vec());
+                self.add_boundaries(row.to_vec());
             }
         }
     }

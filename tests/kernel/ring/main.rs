@@ -1,6 +1,6 @@
-//! The kernel as the writer of a ring (CONTRACT 29), on a real cable: what several processes got
-//! and lost is what was produced, no copy is torn, the bell is limited by time; and what all of it
-//! costs for each packet.
+//! The kernel as the writer of a ring (CONTRACT 29), on a veth pair: for each of several processes,
+//! packets received plus packets lost equal packets sent, no copy is torn, and doorbells are
+//! rate-limited. Also measures the cost per packet.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "figures are told with the result")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -10,8 +10,8 @@ mod reader;
 
 use ebpf::emit::tap::{WakePolicy, Wakeup};
 use endpoint::source::kernel::reader::Reader as Walk;
-use program::SILENT;
-use reader::{Content, Reader, Seen};
+use program::NO_DOORBELL;
+use reader::{Content, Reader, ReaderCounts};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -28,8 +28,8 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, until};
 use testkit::{Frame, Random, need};
 
 const MILLISECOND: u32 = 1_000_000;
-const FOR_EVER: Duration = Duration::from_secs(60);
-const BELL: WakePolicy = WakePolicy {
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAKE_POLICY: WakePolicy = WakePolicy {
     blocks: 32,
     apart_ns: MILLISECOND,
     wait_ns: 10 * MILLISECOND,
@@ -38,10 +38,10 @@ const BELL: WakePolicy = WakePolicy {
     wakes: Wakeup::Everyone,
 };
 
-/// A tap at the receiving end of a cable.
+/// A tap at the receiving end of a veth pair.
 struct Tap {
     rings: Arc<Rings>,
-    bell: RingBuffer,
+    doorbell: RingBuffer,
     program: Program,
     _link: Link,
 }
@@ -49,13 +49,13 @@ struct Tap {
 impl Tap {
     fn new(pair: &Pair, shape: RingsLayout, when: WakePolicy) -> Self {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
-        let bell = RingBuffer::create("bell", 1 << 16).unwrap();
-        let program = program::load(&rings, &bell, when);
+        let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
+        let program = program::load(&rings, &doorbell, when);
         let link = pair.server.enter(|| {
             let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
         });
-        Self { rings, bell, program, _link: link }
+        Self { rings, doorbell, program, _link: link }
     }
 
     fn sum(&self, one: impl Fn(u32) -> u64) -> u64 {
@@ -71,7 +71,7 @@ impl Tap {
     }
 
     fn readers(&self, count: usize, content: Content) -> Vec<Reader> {
-        (0..count).map(|_| Reader::start(&self.rings, &self.bell, content)).collect()
+        (0..count).map(|_| Reader::start(&self.rings, &self.doorbell, content)).collect()
     }
 }
 
@@ -85,14 +85,14 @@ fn pair(addresses: bool) -> Option<Pair> {
     Pair::new(Cable { addresses, ..Cable::default() })
 }
 
-/// A frame with a number, and bytes that follow from it.
+/// Returns a frame that contains `number`, and bytes derived from it.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
     let fill = (0..length).map(|at| (number as usize + at) as u8);
     let payload = [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat();
     Frame::ethernet().ethertype(0x88b5, &payload)
 }
 
-/// Sends so many frames of mixed size.
+/// Sends `count` frames of mixed lengths.
 fn send(pair: &Pair, count: u32) {
     let mut random = Random::replayable();
     let length = |random: &mut Random| {
@@ -116,28 +116,29 @@ fn send(pair: &Pair, count: u32) {
     });
 }
 
-/// Sends, and checks that every reader accounts for every packet.
-fn examine(pair: &Pair, shape: RingsLayout, packets: u32, readers: usize) -> Vec<Seen> {
-    let mut tap = Tap::new(pair, shape, BELL);
+/// Sends frames, and checks that every reader accounts for every packet.
+fn examine(pair: &Pair, shape: RingsLayout, packets: u32, readers: usize) -> Vec<ReaderCounts> {
+    let mut tap = Tap::new(pair, shape, WAKE_POLICY);
     let running = tap.readers(readers, Content::Numbered);
     let begin = Instant::now();
     send(pair, packets);
     until("all have been written", || tap.produced() == u64::from(packets));
     let took = begin.elapsed();
-    let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
-    let (bells, failed) = (tap.word(NOTIFIED), tap.word(NOTIFIED + 8));
-    println!("{shape:?}: {packets} in {took:?}, {bells} bells ({failed} failed): {seen:?}");
+    let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
+    let (doorbells, failed) = (tap.word(NOTIFIED), tap.word(NOTIFIED + 8));
+    println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {seen:?}");
     assert_eq!(tap.word(FAILED), 0);
     for one in &seen {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
         assert!(one.got > 0, "{one:?}");
     }
-    // By time, by bytes, and once more at each CPU.
+    // By time, by bytes, and once more per CPU.
     let committed = tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
-    let limit = took.as_millis() as u64 + committed / u64::from(BELL.bytes) + u64::from(shape.cpus);
-    assert!(bells > 0 && bells <= limit, "{bells} of {limit}");
-    assert_eq!(tap.bell.drain(|record| assert_eq!(record.len(), 8)) as u64, bells);
+    let limit =
+        took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);
+    assert!(doorbells > 0 && doorbells <= limit, "{doorbells} of {limit}");
+    assert_eq!(tap.doorbell.drain(|record| assert_eq!(record.len(), 8)) as u64, doorbells);
     seen
 }
 
@@ -152,42 +153,42 @@ fn readers_account_for_every_packet() {
     let tight = RingsLayout { pointers: 64, bytes: 1 << 15, ..roomy };
     let lossy = examine(&pair, tight, 200_000, 3);
     assert!(lossy.iter().any(|one| one.lost > 0), "the writer comes round");
-    // Pointers for more than lies in the ring: the records are lapped before them.
+    // More pointers than records fit the ring: records are lapped before their pointers.
     examine(&pair, RingsLayout { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
 }
 
-/// A reader is woken by the first notification after it has taken all earlier ones, and by no
+/// A reader is woken by the first notification after it has drained all earlier ones, and by no
 /// other.
 #[test]
-fn a_reader_with_pending_notifications_is_not_woken() {
+fn reader_with_pending_notifications_is_not_woken() {
     let Some(pair) = pair(false) else { return };
     let shape =
         RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
-    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..SILENT };
+    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
-    let listener = Listener::to(&[tap.bell.as_fd()]).unwrap();
+    let listener = Listener::to(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
         send(&pair, 1);
-        assert!(listener.wait(FOR_EVER), "all was taken out before");
+        assert!(listener.wait(WAIT_MAX), "all was taken out before");
         send(&pair, 5);
         assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
-        assert_eq!(tap.bell.drain(|_| ()), 6, "each bell is there all the same");
+        assert_eq!(tap.doorbell.drain(|_| ()), 6, "each bell is there all the same");
     }
     assert_eq!((tap.word(NOTIFIED), tap.word(NOTIFIED + 8)), (18, 0));
 }
 
-/// Frames without a reader are counted and not copied; once it takes a notification, frames are
-/// copied again.
+/// Frames without a reader are counted but not copied; once the reader drains a notification,
+/// frames are copied again.
 #[test]
 fn frames_without_a_reader_are_only_counted() {
-    const BUNCH: u32 = 1_000;
+    const BATCH_FRAMES: u32 = 1_000;
     let Some(pair) = pair(false) else { return };
-    // The one who sends is the one who writes: always the same, where that can be had.
+    // The sender's processor writes: pinned, so that it is always the same.
     let _ = sys::process::pin_to(0);
     let shape =
         RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 12, bytes: 1 << 17, record_max: 2048 };
-    let bell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..BELL };
-    let mut tap = Tap::new(&pair, shape, bell);
+    let doorbell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..WAKE_POLICY };
+    let mut tap = Tap::new(&pair, shape, doorbell);
     let committed = |tap: &Tap| tap.sum(|cpu| tap.rings.region(cpu).unwrap().committed());
     let mut sent = 0;
     let mut copies = |tap: &Tap, count: u32| {
@@ -198,12 +199,12 @@ fn frames_without_a_reader_are_only_counted() {
         assert_eq!(tap.word(FAILED), 0);
         committed(tap) > before
     };
-    // While bells are taken, now and then, all is copied: here 60 rings.
+    // While notifications are drained now and then, everything is copied: here 60 rings.
     for _ in 0..20 {
-        assert!(copies(&tap, BUNCH), "somebody takes bells");
-        assert!(tap.bell.drain(|_| ()) > 0);
+        assert!(copies(&tap, BATCH_FRAMES), "somebody takes bells");
+        assert!(tap.doorbell.drain(|_| ()) > 0);
     }
-    until("it copies no more", || !copies(&tap, BUNCH));
+    until("it copies no more", || !copies(&tap, BATCH_FRAMES));
     let gone = tap.produced();
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
@@ -219,16 +220,16 @@ fn frames_without_a_reader_are_only_counted() {
         (numbers, reader.missing()[0].lost)
     };
     assert_eq!(whole(&mut walk), (vec![], gone), "nothing of it is there any more");
-    assert!(!copies(&tap, BUNCH));
-    assert!(tap.bell.drain(|_| ()) > 0, "it was called");
+    assert!(!copies(&tap, BATCH_FRAMES));
+    assert!(tap.doorbell.drain(|_| ()) > 0, "it was called");
     assert!(copies(&tap, 10), "somebody has come");
-    assert_eq!(whole(&mut walk), ((0..10).collect(), gone + u64::from(BUNCH)));
-    assert!(tap.bell.drain(|_| ()) > 0, "and is called");
+    assert_eq!(whole(&mut walk), ((0..10).collect(), gone + u64::from(BATCH_FRAMES)));
+    assert!(tap.doorbell.drain(|_| ()) > 0, "and is called");
 }
 
-/// Frames that the sender's kernel never cut: up to 64 KB in one record.
+/// GSO frames that the sender's kernel did not segment, up to 64 KB, fit into one record.
 #[test]
-fn whole_frames_of_a_stream_lie_in_one_record() {
+fn segmented_frames_lie_whole_in_one_record() {
     let Some(pair) = pair(true) else { return };
     let shape = RingsLayout {
         cpus: cpus(),
@@ -237,7 +238,7 @@ fn whole_frames_of_a_stream_lie_in_one_record() {
         bytes: 1 << 26,
         record_max: 66_000,
     };
-    let tap = Tap::new(&pair, shape, BELL);
+    let tap = Tap::new(&pair, shape, WAKE_POLICY);
     let readers = tap.readers(2, Content::Counting);
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).unwrap());
     let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).unwrap());
@@ -254,7 +255,7 @@ fn whole_frames_of_a_stream_lie_in_one_record() {
         swallowed
     });
     assert_eq!(swallowed, 20 << 20);
-    let seen: Vec<Seen> = readers.into_iter().map(Reader::end).collect();
+    let seen: Vec<ReaderCounts> = readers.into_iter().map(Reader::end).collect();
     println!("{seen:?}");
     for one in seen {
         assert_eq!((one.torn, one.lost), (0, 0), "{one:?}");
@@ -262,38 +263,44 @@ fn whole_frames_of_a_stream_lie_in_one_record() {
     }
 }
 
-/// Started by the tests above, in processes of their own.
+/// Entry point of the child processes that the other tests start.
 #[test]
 #[ignore = "is a reader, started by other tests"]
 fn reads() {
-    reader::read();
+    reader::run_reader();
 }
 
-/// Run alone with `--ignored --nocapture nanoseconds`.
+/// Measures the cost per packet. Run alone with `--ignored --nocapture nanoseconds`.
 #[test]
 #[ignore = "a measurement"]
-fn nanoseconds_per_packet() {
+fn prints_nanoseconds_per_packet() {
     const PACKETS: u32 = 300_000;
     let Some(pair) = pair(false) else { return };
     let shape =
         RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 14, bytes: 1 << 22, record_max: 2048 };
     let counting = RunStatistics::enable().unwrap();
     for round in 0..3 {
-        for (bell, readers) in [(SILENT, 0), (BELL, 0), (BELL, 1), (BELL, 2), (BELL, 10)] {
-            let tap = Tap::new(&pair, shape, bell);
+        for (doorbell, readers) in [
+            (NO_DOORBELL, 0),
+            (WAKE_POLICY, 0),
+            (WAKE_POLICY, 1),
+            (WAKE_POLICY, 2),
+            (WAKE_POLICY, 10),
+        ] {
+            let tap = Tap::new(&pair, shape, doorbell);
             let running = tap.readers(readers, Content::Numbered);
             let begin = Instant::now();
             send(&pair, PACKETS);
             until("all have been written", || tap.produced() == u64::from(PACKETS));
             let took = begin.elapsed();
             let info = tap.program.info().unwrap();
-            let seen: Vec<Seen> = running.into_iter().map(Reader::end).collect();
+            let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
             let lost: u64 = seen.iter().map(|one| one.lost).sum();
             assert!(seen.iter().all(|one| one.torn == 0));
             println!(
-                "round {round}, bell {}, {readers} readers: {:.0} ns a run, {:.0} thousand a \
-                 second, {} bells, {lost} lost",
-                bell != SILENT,
+                "round {round}, doorbell {}, {readers} readers: {:.0} ns a run, {:.0} thousand a \
+                 second, {} doorbells, {lost} lost",
+                doorbell != NO_DOORBELL,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
                 tap.word(NOTIFIED),
@@ -303,10 +310,10 @@ fn nanoseconds_per_packet() {
     drop(counting);
 }
 
-/// Run alone with `--ignored --nocapture test_runs`.
+/// Measures the cost of BPF_PROG_TEST_RUN. Run alone with `--ignored --nocapture test_runs`.
 #[test]
 #[ignore = "a measurement"]
-fn nanoseconds_by_test_runs() {
+fn prints_nanoseconds_of_test_runs() {
     let Some(()) = need::bpf() else { return };
     let shape = RingsLayout {
         cpus: cpus(),
@@ -316,11 +323,11 @@ fn nanoseconds_by_test_runs() {
         record_max: 66_000,
     };
     let rings = Rings::create("ring", shape).unwrap();
-    let bell = RingBuffer::create("bell", 1 << 16).unwrap();
+    let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
     let empty = Program::load(ProgramKind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
-    let silent = program::load(&rings, &bell, SILENT);
-    let ringing = program::load(&rings, &bell, BELL);
+    let silent = program::load(&rings, &doorbell, NO_DOORBELL);
+    let ringing = program::load(&rings, &doorbell, WAKE_POLICY);
     for length in [46, 1482] {
         let frame = numbered(1, length);
         let mut best = [u32::MAX; 3];

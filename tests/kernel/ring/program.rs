@@ -1,4 +1,4 @@
-//! The writer: a tap that hands every frame over, once.
+//! The writer under test: a tap that delivers every frame once.
 
 use ebpf::Hook;
 use ebpf::emit::Value;
@@ -7,8 +7,8 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
-/// A bell that never rings.
-pub(crate) const SILENT: WakePolicy = WakePolicy {
+/// A policy that never rings the doorbell.
+pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
     blocks: i32::MAX as u32,
     apart_ns: 0,
     wait_ns: i32::MAX as u32,
@@ -17,8 +17,8 @@ pub(crate) const SILENT: WakePolicy = WakePolicy {
     wakes: Wakeup::Everyone,
 };
 
-/// Loads the writer.
-pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Program {
+/// Loads the program that writes the ring.
+pub(crate) fn load(rings: &Rings, ring: &RingBuffer, doorbell: WakePolicy) -> Program {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,
@@ -28,7 +28,7 @@ pub(crate) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Progra
         records_at: shape.records(),
         bytes: shape.bytes,
         record_max: shape.record_max,
-        wake: bell,
+        wake: doorbell,
         sent: false,
     };
     let hand = Delivery { number: 0, reader: 0, exit: 7, shared: false, failed: None };

@@ -1,5 +1,5 @@
-//! A reader: a process of its own, of another user where that is possible, that was handed the
-//! rings and the bell, copies every block, and looks at every byte of it.
+//! A reader: a process, of another user if possible, that receives the rings and the doorbell,
+//! copies every block, and checks every byte.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -14,37 +14,37 @@ use sys::descriptor;
 
 /// The user `nobody`.
 const OTHER_USER: u32 = 65_534;
-/// A reader that hears no bell looks all the same, so often.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// The frames that a reader got.
+/// Polling interval of a reader that is not notified.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Counters of a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
     pub(crate) lost: u64,
     pub(crate) torn: u64,
     pub(crate) bytes: u64,
     pub(crate) longest: u64,
-    pub(crate) bells: u64,
+    pub(crate) doorbells: u64,
 }
 
-/// The content of frames.
+/// The content of the sent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Ethernet, a number, and bytes that follow from it.
+    /// An Ethernet header, a number, and bytes derived from the number.
     Numbered,
-    /// TCP over IPv4; each byte is the one before plus one.
+    /// TCP over IPv4, where each payload byte is its predecessor plus one.
     Counting,
 }
 
-/// A reader that runs.
+/// A running reader process.
 pub(crate) struct Reader {
     child: Child,
     socket: OwnedFd,
 }
 
 impl Reader {
-    /// Starts one, which is the test program again, at its ignored test `reads`.
-    pub(crate) fn start(rings: &Rings, bell: &RingBuffer, content: Content) -> Self {
+    /// Starts a reader: this test executable again, running its ignored test `reads`.
+    pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: Content) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -62,7 +62,7 @@ impl Reader {
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = rings.shape();
         let words = [cpus, sinks, pointers, bytes, record_max, content as u32];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let waits = bell.map().read_only().unwrap();
+        let waits = doorbell.map().read_only().unwrap();
         descriptor::send(&socket, &message, &[rings.as_fd(), waits.as_fd()]).unwrap();
         let mut ready = [0];
         let reader = Self { child: child.unwrap(), socket };
@@ -70,8 +70,8 @@ impl Reader {
         reader
     }
 
-    /// Nothing more is written: it reads what is left, tells what it has seen, and ends.
-    pub(crate) fn end(mut self) -> Seen {
+    /// Lets the reader drain the rings once the writer has stopped; returns the reader's counters.
+    pub(crate) fn end(mut self) -> ReaderCounts {
         descriptor::send(&self.socket, b"end", &[]).unwrap();
         let mut message = [0; 48];
         let (length, _) = descriptor::receive(&self.socket, &mut message).unwrap();
@@ -79,19 +79,19 @@ impl Reader {
         assert!(self.child.wait().unwrap().success());
         let (words, _) = message.as_chunks::<8>();
         let word = |number: usize| u64::from_ne_bytes(words[number]);
-        Seen {
+        ReaderCounts {
             got: word(0),
             lost: word(1),
             torn: word(2),
             bytes: word(3),
             longest: word(4),
-            bells: word(5),
+            doorbells: word(5),
         }
     }
 }
 
 /// Runs a reader in its own process.
-pub(crate) fn read() {
+pub(crate) fn run_reader() {
     let socket = io::stdin();
     let mut message = [0; 24];
     let (length, mut descriptors) = descriptor::receive(&socket, &mut message).unwrap();
@@ -106,54 +106,54 @@ pub(crate) fn read() {
         record_max: word(4),
     };
     let content = if word(5) == 0 { Content::Numbered } else { Content::Counting };
-    let bell = descriptors.pop().unwrap();
+    let doorbell = descriptors.pop().unwrap();
     let rings = Rings::received(descriptors.pop().unwrap(), shape).unwrap();
-    let listener = Listener::to(&[bell.as_fd()]).unwrap();
-    let mut seen = Seen::default();
-    let mut walk = Walk::new(rings, content);
+    let listener = Listener::to(&[doorbell.as_fd()]).unwrap();
+    let mut seen = ReaderCounts::default();
+    let mut walk = CheckingReader::new(rings, content);
     descriptor::send(&socket, b"r", &[]).unwrap();
-    let mut ending = false;
+    let mut stop = false;
     loop {
-        if walk.on(&mut seen) > 0 {
+        if walk.read_available(&mut seen) > 0 {
             continue;
         }
-        if ending {
-            // Heard, or the other end would be told that it was not.
+        if stop {
+            // Drained, or the sender would consider it undelivered.
             descriptor::receive(&socket, &mut [0; 8]).unwrap();
             break;
         }
-        seen.bells += u64::from(listener.wait(PATIENCE));
-        ending = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
+        seen.doorbells += u64::from(listener.wait(POLL_INTERVAL));
+        stop = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
     seen.lost = walk.lost();
-    let Seen { got, lost, torn, bytes, longest, bells } = seen;
-    let message: Vec<u8> = [got, lost, torn, bytes, longest, bells]
+    let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = seen;
+    let message: Vec<u8> = [got, lost, torn, bytes, longest, doorbells]
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .collect();
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// The reader of the house, and what it is to find.
-struct Walk {
+/// The production ring reader, with the expected content.
+struct CheckingReader {
     reader: reader::Reader,
     content: Content,
     frame: Vec<u8>,
 }
 
-impl Walk {
+impl CheckingReader {
     fn new(rings: Rings, content: Content) -> Self {
         let frame = vec![0; rings.shape().record_max as usize];
         Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
     }
 
-    /// Reads what is there; answers how many frames that were.
-    fn on(&mut self, seen: &mut Seen) -> u64 {
+    /// Reads the available frames; returns their number.
+    fn read_available(&mut self, seen: &mut ReaderCounts) -> u64 {
         let mut count = 0;
         self.reader.look();
         while let Some(handed) = self.reader.front() {
             count += 1;
-            let frame = &mut self.frame[..handed.header.kept as usize];
+            let frame = &mut self.frame[..handed.header.captured as usize];
             let inside = self.reader.copy(&handed, 0, frame);
             self.reader.pass(&handed);
             if !self.reader.is_whole(&handed, self.reader.reserved(handed.cpu)) {
@@ -164,8 +164,8 @@ impl Walk {
             seen.bytes += frame.len() as u64;
             seen.longest = seen.longest.max(frame.len() as u64);
             let FramePointer { length, class, offset, way, .. } = handed.pointer;
-            let told = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
-            seen.torn += u64::from(!(inside && told && whole(frame, self.content)));
+            let is_expected = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
+            seen.torn += u64::from(!(inside && is_expected && is_intact(frame, self.content)));
         }
         count
     }
@@ -175,8 +175,8 @@ impl Walk {
     }
 }
 
-/// Returns true if a copy that was not lapped is what was written: one record, whole or empty.
-fn whole(frame: &[u8], content: Content) -> bool {
+/// Returns true if a copy that was not lapped is empty or a complete record.
+fn is_intact(frame: &[u8], content: Content) -> bool {
     let payload = match content {
         Content::Numbered => {
             let Some((number, rest)) = frame.get(14..).and_then(|rest| rest.split_first_chunk())
@@ -191,7 +191,7 @@ fn whole(frame: &[u8], content: Content) -> bool {
     payload.windows(2).all(|two| two[1] == two[0].wrapping_add(1))
 }
 
-/// Returns the TCP payload over IPv4; empty for anything else.
+/// Returns the TCP payload of an IPv4 frame; empty for any other frame.
 fn tcp_payload(frame: &[u8]) -> &[u8] {
     let Some(&first) = frame.get(14) else { return &[] };
     let transport = 14 + usize::from(first & 15) * 4;

@@ -1,24 +1,24 @@
-//! Forms of capture files, and what is wrong with files.
+//! The capture file formats, and damaged capture files.
 
 use crate::traffic::traffic;
 use wire::LinkType;
 
-/// A form in which captures are written.
+/// A variant of the capture file formats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Form {
-    /// pcapng, and not the classic format.
+    /// True for pcapng, false for the classic pcap format.
     next: bool,
     big: bool,
-    /// Times in nanoseconds, and not in microseconds.
+    /// True for timestamps in ns, false for µs.
     nanoseconds: bool,
-    /// The most bytes of a frame.
+    /// The snapshot length: the maximum number of captured bytes per frame.
     snap: usize,
 }
 
 const CLASSIC: Form = Form { next: false, big: false, nanoseconds: false, snap: 262_144 };
 const NEXT: Form = Form { next: true, ..CLASSIC };
 
-/// All of them.
+/// All variants that captures are written in.
 pub(super) const FORMS: [Form; 8] = [
     CLASSIC,
     Form { big: true, ..CLASSIC },
@@ -41,7 +41,8 @@ impl Form {
         }
     }
 
-    /// A file of these frames; pcapng has an interface for each link type.
+    /// Returns a capture file with these frames. pcapng describes one interface per link type; the
+    /// classic format stores only the first link type and its frames.
     pub(super) fn write(self, interfaces: &[(LinkType, Frames<'_>)]) -> Vec<u8> {
         match self.next {
             true => self.blocks(interfaces),
@@ -127,7 +128,7 @@ impl Form {
     }
 }
 
-/// Captures in which something is wrong, or nothing is.
+/// Returns truncated, damaged and empty capture files, with their names.
 pub(super) fn faults() -> Vec<(String, Vec<u8>)> {
     let frames = traffic(7, 3).frames;
     let [classic, next] = [CLASSIC, NEXT].map(|form| form.write(&[(LinkType::ETHERNET, &frames)]));

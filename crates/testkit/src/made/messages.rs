@@ -1,4 +1,4 @@
-//! Messages of the protocols that filters read: HTTP/1, DNS, TLS, and what begins like SSH, RTSP
+//! Captures of the protocols that filters parse: HTTP/1, DNS, TLS, and the first bytes of SSH, RTSP
 //! and telnet.
 
 use super::talk::{Talk, joined};
@@ -72,7 +72,7 @@ pub(super) fn http() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Each byte of a request and of its answer in a segment of its own.
+/// Returns a connection with every byte of the request and of the response in its own segment.
 fn byte_by_byte() -> Capture {
     let mut talk = Talk::new(42, 80);
     for byte in content::get(HOST, "/slow") {
@@ -84,7 +84,7 @@ fn byte_by_byte() -> Capture {
     talk.close()
 }
 
-/// A stream of gzip (RFC 1952) that stores its data (RFC 1951 §3.2.4).
+/// Returns a gzip file (RFC 1952) with one uncompressed block (RFC 1951 §3.2.4).
 fn gzip(data: &[u8]) -> Vec<u8> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
     let length = data.len() as u16;
@@ -148,14 +148,14 @@ pub(super) fn tls() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// The message of a record in two records (RFC 8446 §5.1).
+/// Splits the handshake message of one TLS record into two records (RFC 8446 §5.1).
 fn two_records(record: &[u8]) -> Vec<u8> {
     let (one, other) = record[5..].split_at(60);
     let record = |part: &[u8]| [&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat();
     [record(one), record(other)].concat()
 }
 
-/// Protocols that are recognized by their first words.
+/// Returns captures of protocols that are recognised by their first bytes.
 pub(super) fn text() -> Vec<(&'static str, Capture)> {
     let ssh = |seed| {
         let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";

@@ -1,8 +1,9 @@
-//! Captures that testkit makes: of every kind of traffic, form of file and fault that the outside
-//! cases have, so that a test needs no captures of others.
+//! Generated captures, which cover every kind of traffic, file format and fault of the external
+//! cases, so that tests do not depend on captures made by others.
 //!
-//! Out: files in a folder of the target directory, the same for every program, made by the first
-//! that asks. Their contents follow from seeds; [`made`] gives all, [`file`] one by its name.
+//! The first test program that needs the files writes them to a folder of the target directory,
+//! which all programs share. Their contents depend only on fixed seeds. [`made`] returns all of
+//! them, [`file`] one by its name.
 
 mod files;
 mod messages;
@@ -18,19 +19,19 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use wire::LinkType;
 
-/// Captures that a test looks at.
+/// A set of capture files for a test.
 #[derive(Clone, Debug)]
 pub struct Captures {
-    /// The folder in which they lie.
+    /// The folder that contains the files.
     pub root: PathBuf,
-    /// All of them, in a fixed order.
+    /// The files, in a fixed order.
     pub paths: Vec<PathBuf>,
-    /// Returns true if others made them: more, and stranger.
+    /// True for external captures, false for generated ones.
     pub outside: bool,
 }
 
 impl Captures {
-    /// Those whose names begin with one of these.
+    /// Keeps the captures whose names start with one of these prefixes.
     #[must_use]
     pub fn of(mut self, begins: &[&str]) -> Self {
         let all = std::mem::take(&mut self.paths).into_iter();
@@ -39,17 +40,17 @@ impl Captures {
         Self { paths, ..self }
     }
 
-    /// The name of a capture below the folder.
+    /// Returns the path of a capture relative to [`Captures::root`], as text.
     #[must_use]
     pub fn name(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
 
-/// All captures that are made here.
+/// Returns all generated captures, sorted by path. Writes the files if they do not exist.
 ///
 /// # Panics
-/// If they cannot be written.
+/// If the files cannot be written.
 #[must_use]
 pub fn made() -> Captures {
     let root = folder();
@@ -58,10 +59,10 @@ pub fn made() -> Captures {
     Captures { root: root.to_owned(), paths, outside: false }
 }
 
-/// One of the captures, such as `streams/gap.pcap`.
+/// Returns the path of one generated capture, such as `streams/gap.pcap`.
 ///
 /// # Panics
-/// If there is none of this name.
+/// If no generated capture has this name.
 #[must_use]
 pub fn file(name: &str) -> PathBuf {
     let path = folder().join(name);
@@ -69,10 +70,10 @@ pub fn file(name: &str) -> PathBuf {
     path
 }
 
-/// The number of seeds of mixed traffic, and of kinds of traffic in one capture.
+/// The number of captures of mixed traffic, and of scenes in each.
 const MIXED: (u64, usize) = (48, 6);
 
-/// Names and contents of all captures.
+/// Returns the names and contents of all generated captures.
 fn all() -> Vec<(String, Vec<u8>)> {
     let mut all = vec![("web.pcap".to_owned(), traffic::web().to_pcap())];
     for seed in 1..=MIXED.0 {
@@ -98,8 +99,9 @@ fn all() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The folder of these captures. Its name says what lies in it: programs of another revision have
-/// another, and no program changes files that another reads.
+/// Returns the folder of the generated captures, and writes the files if it does not exist. Its
+/// name is a hash of the contents, so that test programs of different revisions do not overwrite
+/// each other's files.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -121,7 +123,7 @@ fn folder() -> &'static Path {
             fs::create_dir_all(parent).expect("a folder in the target directory");
             fs::write(path, bytes).expect("a capture");
         }
-        // Another program may have been faster, with the same.
+        // Another program may have written the same folder first.
         if fs::rename(&draft, &folder).is_err() {
             assert!(folder.is_dir(), "{} cannot be made", folder.display());
             fs::remove_dir_all(draft).expect("a draft of our own");
@@ -136,7 +138,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn captures_are_the_same_each_time_and_have_one_name_each() {
+    fn captures_are_reproducible_and_names_are_unique() {
         let (one, other) = (all(), all());
         assert!(one == other);
         let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_lie_where_they_are_named() {
+    fn captures_are_found_under_their_names() {
         let made = made();
         assert!(made.paths.is_sorted() && made.paths.iter().all(|path| path.is_file()));
         assert_eq!(made.name(&file("web.pcap")), "web.pcap");

@@ -1,4 +1,4 @@
-//! Packets of every form: fragments, tags, extension headers, link types.
+//! Packets with unusual layers: fragments, tags, extension headers, other link types.
 
 use super::files::FORMS;
 use crate::packet::{Frame, Segment};
@@ -6,7 +6,8 @@ use crate::random::Random;
 use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, traffic};
 use wire::LinkType;
 
-/// The fragments of a datagram or segment, of at most so many bytes (a multiple of 8), in order.
+/// Splits a transport payload into fragments of at most `most` bytes, a multiple of 8; returns them
+/// in order.
 fn cut(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {
@@ -27,7 +28,8 @@ fn six(host: u8) -> Frame {
     Frame::ethernet().ipv6(&format!("2001:db8:1::{host:x}"), SERVER6)
 }
 
-/// A datagram with its header; where its network header is of 20 or of 40 bytes.
+/// Returns a UDP datagram with a payload of `length` bytes, without the Ethernet header and the
+/// `network` bytes (20 or 40) of the IP header.
 fn datagram(whole: Frame, network: usize, length: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
     whole.udp(4000, 4001, &payload)[14 + network..].to_vec()
@@ -81,7 +83,7 @@ pub(super) fn fragments() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Frames of which each is another form.
+/// Returns captures of frames with tags, extension headers, invalid fields and truncated contents.
 pub(super) fn frames() -> Vec<(&'static str, Capture)> {
     let ask = content::question(7, "www.example.org", 1);
     let base = || Frame::ethernet().ipv4(CLIENT, SERVER);
@@ -137,7 +139,7 @@ pub(super) fn frames() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Captures of the other link types, and one of several.
+/// Returns a capture for each link type other than Ethernet, and one with two link types.
 pub(super) fn links() -> Vec<(String, Vec<u8>)> {
     let segment = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
     let ask = content::question(7, "www.example.org", 1);

@@ -1,7 +1,7 @@
-//! Streams that do not come in order and once: what holds for them is in the name.
+//! TCP connections with loss, reordering, overlap or unusual ends; the name of each capture names
+//! the fault.
 //!
-//! What lets a reader take one thing for another is marked by words: `GOOD` was sent and accepted
-//! by the other end, `EVIL` was not.
+//! Payloads mark the correct reassembly: `GOOD` was sent and accepted by the peer, `EVIL` was not.
 
 use super::talk::{ACK, RST, SYN, Talk};
 use crate::packet::Frame;
@@ -34,7 +34,8 @@ pub(super) fn all() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// A segment was lost before the capture and before the other end, which acknowledges none of it.
+/// Returns a connection with a segment that neither the capture nor the peer received: the client
+/// acknowledges no data of the server.
 fn unacknowledged() -> Capture {
     let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html(4_000));
@@ -43,12 +44,13 @@ fn unacknowledged() -> Capture {
     talk.open()
 }
 
-/// The middle comes twice and is not the same, before what lies in front of it.
+/// Returns a connection with two different segments for the same range, both before the bytes that
+/// precede them.
 fn overlap() -> Capture {
     Talk::new(13, 4000).pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")]).close()
 }
 
-/// The second begins in front of the first and ends behind it.
+/// Returns a connection whose second segment starts before the first one and ends after it.
 fn overlap_longer() -> Capture {
     let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
     Talk::new(14, 4000).pieces(pieces).close()
@@ -72,7 +74,8 @@ fn data_in_syn() -> Capture {
     ])
 }
 
-/// A reset may carry words about itself, which are no data (RFC 9293 §3.5.3).
+/// Returns a connection that ends with a reset carrying a diagnostic text, which is not part of the
+/// stream (RFC 9293 §3.5.3).
 fn data_in_reset() -> Capture {
     let mut talk = Talk::new(19, 4000).client("GOOD DATA");
     let frame = talk.connection.piece(Side::Server, RST | ACK, 0, b"EVIL REASON");
@@ -87,7 +90,7 @@ fn one_side() -> Capture {
     Capture::of(frames.filter(from_server))
 }
 
-/// Sequence numbers go round.
+/// Returns a stream whose sequence numbers wrap around zero.
 fn around_zero() -> Capture {
     let mut frames = Vec::new();
     let mut put = |sequence: u32, flags, data: &[u8]| {
@@ -101,7 +104,7 @@ fn around_zero() -> Capture {
     Capture::of(frames)
 }
 
-/// Two connections, one behind the other.
+/// Returns two successive connections between the same ports.
 fn same_ports_again() -> Capture {
     let first = Talk::new(17, 80).client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
@@ -109,7 +112,7 @@ fn same_ports_again() -> Capture {
     Talk { capture, connection }.client(b"first or second").close()
 }
 
-/// Eighty connections side by side, each with its own words, in two segments that change places.
+/// Returns 80 concurrent connections, each with a different text in two swapped segments.
 fn many_small() -> Capture {
     let mut talks: Vec<_> = (100..180).map(|seed| Talk::new(seed, 4000)).collect();
     for (number, talk) in talks.iter_mut().enumerate() {

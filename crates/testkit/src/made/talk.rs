@@ -1,4 +1,4 @@
-//! A TCP connection with what its ends say, in order or out of it.
+//! A TCP connection and its capture, with segments in order or out of order.
 
 use crate::random::Random;
 use crate::traffic::connection::{Connection, Side};
@@ -8,19 +8,20 @@ pub(super) const SYN: u8 = 0x02;
 pub(super) const RST: u8 = 0x04;
 pub(super) const ACK: u8 = 0x10;
 
-/// A connection that is being captured.
+/// A connection that is being captured. Each method appends frames to the capture.
 pub(super) struct Talk {
     pub(super) capture: Capture,
     pub(super) connection: Connection,
 }
 
 impl Talk {
-    /// A connection whose handshake was captured; its numbers follow from the seed.
+    /// Captures the handshake of a connection to `port`; the seed determines the client's port and
+    /// the sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
         Self::between(seed, (CLIENT, SERVER), port)
     }
 
-    /// The same over IPv6.
+    /// Like [`Talk::new`], over IPv6.
     pub(super) fn six(seed: u64, port: u16) -> Self {
         Self::between(seed, (CLIENT6, SERVER6), port)
     }
@@ -31,26 +32,27 @@ impl Talk {
         Self { capture, connection }
     }
 
-    /// A connection that was open before the capture began.
+    /// Returns a connection that was open before the capture began: the handshake is missing.
     pub(super) fn midway(seed: u64, port: u16) -> Self {
         let mut talk = Self::new(seed, port);
         talk.capture.frames.clear();
         talk
     }
 
-    /// The client sends this, and it is acknowledged.
+    /// Sends data from the client, which the server acknowledges.
     pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Client, data.as_ref());
         self
     }
 
-    /// The server sends this, and it is acknowledged.
+    /// Sends data from the server, which the client acknowledges.
     pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Server, data.as_ref());
         self
     }
 
-    /// The segments of this were sent, and come in this order; missing ones were not captured.
+    /// Sends data from the server with its segments captured in the given order. A segment missing
+    /// in `order` was sent but not captured; a repeated one was captured twice.
     pub(super) fn server_as(mut self, data: &[u8], order: &[usize]) -> Self {
         let segments = self.connection.segments(Side::Server, data);
         for at in order {
@@ -60,8 +62,8 @@ impl Talk {
         self
     }
 
-    /// Pieces of the client's data, by where they begin from here on; then it goes on behind the
-    /// last of them.
+    /// Sends segments of the client, each at its offset from the current sequence number, then
+    /// continues after the highest byte.
     pub(super) fn pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.piece(Side::Client, ACK, *at, data);
@@ -73,25 +75,25 @@ impl Talk {
         self
     }
 
-    /// Both ends say that they have no more.
+    /// Closes both directions (FIN) and returns the capture.
     pub(super) fn close(mut self) -> Capture {
         self.connection.close(&mut self.capture);
         self.capture
     }
 
-    /// The client ends it at once.
+    /// Resets the connection from the client and returns the capture.
     pub(super) fn reset(mut self) -> Capture {
         self.connection.reset(&mut self.capture);
         self.capture
     }
 
-    /// The capture ends before the connection.
+    /// Returns the capture while the connection is still open.
     pub(super) fn open(self) -> Capture {
         self.capture
     }
 }
 
-/// One capture behind the other.
+/// Concatenates captures; the frames get new times, 1 µs apart.
 pub(super) fn joined(captures: impl IntoIterator<Item = Capture>) -> Capture {
     let frames = captures.into_iter().flat_map(|capture| capture.frames);
     Capture::of(frames.map(|(_, frame)| frame))

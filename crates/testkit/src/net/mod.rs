@@ -1,13 +1,12 @@
-//! Networks of a test's own: name spaces, pairs of virtual Ethernet devices between them, and
-//! conditions to wait for.
+//! Private networks for tests: network namespaces, pairs of virtual Ethernet devices between them,
+//! and waits for their state.
 //!
-//! Every name holds the number of its process (`sl-<process>-<number>`). What a test made goes away
-//! with its values, and with it every process that still runs there; what a killed test left is
-//! removed by the next one that makes a network. Tests may run side by side: no name is used twice.
+//! Every namespace name contains the process ID (`sl-<process>-<number>`), so concurrent tests
+//! never share one. Dropping a value removes its namespace and kills every process in it.
+//! Namespaces left by a killed test are removed by the next test that creates one.
 //!
-//! Everything is done by `ip` of iproute2, as a user would do it, and needs root: [`Pair::new`]
-//! skips loudly where there is none, and where the kernel has no such things. Any other step that
-//! fails ends the test by a panic.
+//! All commands run through `ip` of iproute2 and need root. [`Pair::new`] skips the test without
+//! root or without kernel support; any other failure panics.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};
@@ -30,40 +29,40 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// The client's addresses and those of the server, on the devices of a [`Pair`].
+/// The client's IPv4 address on the device of a [`Pair`].
 pub const CLIENT: &str = "10.77.0.1";
-/// See [`CLIENT`].
+/// The server's IPv4 address on the device of a [`Pair`].
 pub const SERVER: &str = "10.77.0.2";
-/// See [`CLIENT`].
+/// The client's IPv6 address on the device of a [`Pair`].
 pub const CLIENT6: &str = "fd77::1";
-/// See [`CLIENT`].
+/// The server's IPv6 address on the device of a [`Pair`].
 pub const SERVER6: &str = "fd77::2";
 
-/// The client's device in its name space.
+/// The name of the client's device.
 pub const CLIENT_DEVICE: &str = "client0";
-/// The server's device in its name space.
+/// The name of the server's device.
 pub const SERVER_DEVICE: &str = "server0";
 
-/// The folder of the names of `ip netns`.
+/// The directory in which `ip netns` stores the names of namespaces.
 const NAMES: &str = "/run/netns";
 
-/// A network name space of a test's own.
+/// A private network namespace, removed on drop.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// A new one, in which nothing but the loopback device is, and that is up. `None`: this test is
-    /// skipped, and has said why.
+    /// Creates a namespace with only the loopback device, which is up. Returns `None`, with the
+    /// skip reported, if the machine cannot.
     pub fn new() -> Option<Self> {
         need::root()?;
         need::net_admin()?;
         need::command("ip")?;
-        static BEFORE: Once = Once::new();
-        // As long as we have made none, one of our own number is of a process before us.
+        static STALE: Once = Once::new();
+        // Before the first creation, a namespace with our process ID is from an earlier process.
         let own = std::process::id();
-        BEFORE.call_once(|| remove_what_others_left(|process| process == own || !alive(process)));
+        STALE.call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
@@ -71,7 +70,7 @@ impl Namespace {
             return need::skip(&format!("needs network name spaces: {why}"));
         }
         let made = Self { name };
-        // Entering it takes more rights than making it: `/sys` is mounted anew.
+        // Entering needs more privileges than creating, because `ip` mounts `/sys` again.
         if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
             return need::skip(&format!("needs to enter network name spaces: {why}"));
         }
@@ -79,46 +78,47 @@ impl Namespace {
         Some(made)
     }
 
-    /// Its name, as `ip netns` knows it.
+    /// Returns the name under which `ip netns` knows the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that names it.
+    /// Returns the path of the namespace file.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(NAMES).join(&self.name)
     }
 
-    /// A command that runs a program here. The process that is started becomes the program, so that
-    /// signals reach it. Its standard input is empty.
+    /// Returns a command that runs a program in the namespace, with empty standard input. The child
+    /// process becomes the program (`ip netns exec`), so signals reach it.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).stdin(Stdio::null());
         command
     }
 
-    /// Runs a program here to its end; returns its output.
+    /// Runs a program in the namespace and waits for it; returns its standard output.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the program cannot be run or fails.
     pub fn run(&self, program: &str, words: &str) -> String {
-        let done = done(self.command(program).args(words.split_whitespace()));
+        let done = output_of(self.command(program).args(words.split_whitespace()));
         done.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Runs `ip` on this name space; returns its output.
+    /// Runs `ip` on this namespace and waits for it; returns its standard output.
     ///
     /// # Panics
-    /// If it fails.
+    /// If `ip` fails.
     pub fn ip(&self, words: &str) -> String {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
         ip(&words)
     }
 
-    /// Does something here, in a thread of its own: sockets that are made there stay here.
+    /// Runs `work` inside the namespace, in a new thread, and returns its result. Sockets created
+    /// by `work` stay in the namespace.
     ///
     /// # Panics
-    /// If that panics.
+    /// If `work` panics.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             let file = File::open(self.path()).expect("the name space is there");
@@ -130,31 +130,31 @@ impl Namespace {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Switches offloads of a device: `offload("client0", "tso off gso off")`. `None`: this test is
-    /// skipped, because `ethtool` is not here.
+    /// Switches offloads of a device: `offload("client0", "tso off gso off")`. Returns `None`, with
+    /// the skip reported, if `ethtool` is not installed.
     ///
     /// # Panics
-    /// If the device refuses.
+    /// If `ethtool` fails.
     pub fn offload(&self, device: &str, features: &str) -> Option<()> {
         need::command("ethtool")?;
         self.run("ethtool", &format!("-K {device} {features}"));
         Some(())
     }
 
-    /// Waits until a device carries: both ends of it are up.
+    /// Waits until a device has its carrier: both ends of the pair are up.
     ///
     /// # Panics
-    /// If that does not come.
+    /// After [`LIMIT`].
     pub fn until_up(&self, device: &str) {
         until(&format!("{device} is up"), || {
             self.ip(&format!("-o link show dev {device}")).contains(" state UP ")
         });
     }
 
-    /// Waits until a socket here listens at this address.
+    /// Waits until a socket in the namespace accepts TCP connections at this address.
     ///
     /// # Panics
-    /// If none does.
+    /// After [`LIMIT`].
     pub fn until_listens(&self, address: (&str, u16)) {
         until(&format!("somebody listens at {address:?}"), || {
             self.enter(|| std::net::TcpStream::connect(address).is_ok())
@@ -171,12 +171,12 @@ impl Drop for Namespace {
 /// The settings of a pair of devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Cable {
-    /// The largest packet.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Receive and transmit queues of each end.
+    /// The number of receive queues, and of transmit queues, of each end.
     pub queues: u32,
-    /// True if the ends have addresses. Without them the test alone sends frames over it: no ARP,
-    /// no router solicitation, no report of a multicast listener.
+    /// True if the devices have addresses. Without addresses, only the test sends frames: no ARP,
+    /// no router solicitations, no multicast listener reports.
     pub addresses: bool,
 }
 
@@ -186,18 +186,19 @@ impl Default for Cable {
     }
 }
 
-/// Two name spaces, joined by a pair of virtual Ethernet devices: [`CLIENT_DEVICE`] and
+/// Two namespaces joined by a pair of virtual Ethernet devices, [`CLIENT_DEVICE`] and
 /// [`SERVER_DEVICE`].
 #[derive(Debug)]
 pub struct Pair {
-    /// The end that sends requests.
+    /// The namespace of the client.
     pub client: Namespace,
-    /// The end that answers them.
+    /// The namespace of the server.
     pub server: Namespace,
 }
 
 impl Pair {
-    /// Both, with a cable between them that is up. `None`: this test is skipped, and has said why.
+    /// Creates both namespaces and the devices between them, and waits until the devices are up.
+    /// Returns `None`, with the skip reported, if the machine cannot.
     pub fn new(cable: Cable) -> Option<Self> {
         let pair = Self { client: Namespace::new()?, server: Namespace::new()? };
         let Cable { mtu, queues, addresses } = cable;
@@ -218,7 +219,7 @@ impl Pair {
         for (space, device, four, six) in ends {
             if addresses {
                 space.ip(&format!("address add {four}/24 dev {device}"));
-                // Nobody else has it: asking whether somebody has takes a second.
+                // Duplicate address detection would take a second.
                 space.ip(&format!("address add {six}/64 dev {device} nodad"));
             } else {
                 space.ip(&format!("link set dev {device} addrgenmode none arp off"));
@@ -232,8 +233,8 @@ impl Pair {
     }
 }
 
-/// Removes the name spaces of processes that have gone.
-fn remove_what_others_left(has_gone: impl Fn(u32) -> bool) {
+/// Removes the namespaces whose process `has_gone`.
+fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         if owner(&name).is_some_and(&has_gone) {
@@ -242,19 +243,20 @@ fn remove_what_others_left(has_gone: impl Fn(u32) -> bool) {
     }
 }
 
-/// Returns the process that made a name space of this name.
+/// Returns the ID of the process that created the namespace of this name; `None` if this module did
+/// not create it.
 fn owner(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;
     number.parse::<u32>().ok()?;
     process.parse().ok()
 }
 
-fn alive(process: u32) -> bool {
+fn is_alive(process: u32) -> bool {
     fs::exists(format!("/proc/{process}")).unwrap_or(true)
 }
 
-/// Ends what runs in a name space of ours, and removes it. What has gone already is no mistake:
-/// another test may remove the same.
+/// Kills all processes in a namespace and removes it. Ignores failures, because another test may
+/// remove the same namespace.
 fn remove(name: &str) {
     let quiet = |words: &[&str]| {
         let mut command = Command::new("ip");
@@ -273,11 +275,11 @@ fn ip(words: &[&str]) -> String {
 }
 
 fn try_ip(words: &[&str]) -> Result<String, String> {
-    done(Command::new("ip").args(words).stdin(Stdio::null()))
+    output_of(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 
-/// Runs a command to its end; returns its output, or the reason of its failure.
-fn done(command: &mut Command) -> Result<String, String> {
+/// Runs a command and waits for it; returns its standard output, or the failure as text.
+fn output_of(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -298,11 +300,11 @@ mod tests {
         for name in ["sl-17", "sl-x-3", "sl-17-x", "other", "sl--1", "esl-1-1"] {
             assert_eq!(owner(name), None, "{name}");
         }
-        assert!(alive(std::process::id()));
+        assert!(is_alive(std::process::id()));
     }
 
     #[test]
-    fn bytes_go_from_one_name_space_to_the_other() {
+    fn bytes_cross_between_the_namespaces() {
         let Some(pair) = Pair::new(Cable::default()) else { return };
         for (address, of) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
             let listener = pair.server.enter(|| TcpListener::bind((address, 7)).unwrap());
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn without_addresses_the_cable_is_silent() {
+    fn pair_without_addresses_sends_no_frames() {
         let cable = Cable { addresses: false, mtu: 9000, queues: 2 };
         let Some(pair) = Pair::new(cable) else { return };
         let text = pair.client.ip(&format!("link show dev {CLIENT_DEVICE}"));
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn only_leftovers_of_killed_tests_are_removed() {
+    fn only_namespaces_of_dead_processes_are_removed() {
         let Some(kept) = Namespace::new() else { return };
         // A process that has gone, and been waited for: its number is free.
         let mut gone = Command::new("true").spawn().unwrap();
@@ -343,7 +345,7 @@ mod tests {
         let mut lives = Command::new("ip");
         let mut lives = lives.args(["netns", "exec", &left, "sleep", "1000"]).spawn().unwrap();
         until("it runs there", || !ip(&["netns", "pids", &left]).is_empty());
-        remove_what_others_left(|process| !alive(process));
+        remove_stale_namespaces(|process| !is_alive(process));
         assert!(!fs::exists(format!("{NAMES}/{left}")).unwrap());
         assert!(!lives.wait().unwrap().success(), "what ran there has been ended");
         let path = kept.path();

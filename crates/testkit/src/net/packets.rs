@@ -1,6 +1,6 @@
-//! Counters of the devices of a name space, and its packet sockets, as the kernel lists them.
+//! Device counters and packet sockets of a namespace, as the kernel lists them.
 //!
-//! In: `/proc/thread-self/net`, which is that of the name space in which the thread is.
+//! The source is `/proc/thread-self/net`, which shows the network namespace of the calling thread.
 
 use super::{Namespace, until};
 use std::fs;
@@ -12,38 +12,39 @@ pub struct Counters {
     pub received: u64,
     /// Frames dropped by the device on reception.
     pub receive_dropped: u64,
-    /// Frames that went.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames that should have gone and were dropped by the device.
+    /// Frames dropped by the device on transmission.
     pub send_dropped: u64,
 }
 
-/// The counters of a device; `None`: there is none of this name.
+/// Returns the counters of a device; `None` if no device has this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
 }
 
-/// Waits until a device has counted so many frames, dropped ones included, and the kernel has
-/// handed on all that it had put off: a device counts a frame when it is put into the queue of a
-/// processor.
+/// Waits until a device has counted at least `frames` received frames, dropped ones included, and
+/// the receive backlogs of all processors are empty: a frame is counted before it passes the
+/// backlog.
 ///
 /// # Panics
-/// If that does not come.
+/// After `LIMIT`, or if there is no such device.
 #[track_caller]
 pub fn until_received(space: &Namespace, device: &str, frames: u64) {
     until(&format!("{device} has received {frames} frames"), || {
         let now = counters(space, device).expect("the device is there");
-        now.received + now.receive_dropped >= frames && put_off(&read("softnet_stat")) == 0
+        now.received + now.receive_dropped >= frames && backlog(&read("softnet_stat")) == 0
     });
 }
 
-/// The packet sockets that see frames here, by the numbers of their inodes: they are bound, and to
-/// a protocol.
+/// Returns the inode numbers of the packet sockets that receive frames in the namespace: those
+/// bound to a protocol and running.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }
 
-/// Returns true if the process has a packet socket in the name space, or a program attached.
+/// Returns true if the process has a receiving packet socket of the namespace, or a BPF link of any
+/// kind.
 pub fn watches(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
@@ -54,7 +55,7 @@ pub fn watches(space: &Namespace, process: u32) -> bool {
         .any(|target| names.contains(&target) || LINKS.contains(&target.as_str()))
 }
 
-/// The names of a link to a BPF program among the descriptors of a process.
+/// The link targets in `/proc/PID/fd` that denote a BPF link.
 const LINKS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
 fn read(name: &str) -> String {
@@ -66,7 +67,7 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
         let (name, rest) = line.split_once(':')?;
         (name.trim() == device).then_some(rest)
     })?;
-    // Bytes, packets, errors, dropped and four more of what came, then the same of what went.
+    // Received bytes, packets, errors, drops and four more; then the same of sent ones.
     let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
     let mut number = |skip: usize| numbers.nth(skip).flatten();
     Some(Counters {
@@ -77,9 +78,10 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     })
 }
 
-/// Counts the frames in the receive backlogs of all processors.
-fn put_off(text: &str) -> u64 {
-    // Of each processor in hexadecimal, and its queues together are the twelfth.
+/// Returns the number of frames in the receive backlogs of all processors, given the text of
+/// `softnet_stat`.
+fn backlog(text: &str) -> u64 {
+    // One line per processor; the twelfth hexadecimal column is the length of its queues.
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
     text.lines().filter_map(of).sum()
 }
@@ -112,12 +114,12 @@ mod tests {
     #[test]
     fn backlog_sums_the_queues_of_all_processors() {
         let line = |frames: &str| format!("00000001 {}{frames} 00000000\n", "00000000 ".repeat(10));
-        assert_eq!(put_off(&(line("0000001f") + &line("00000001"))), 32);
-        assert_eq!(put_off("0000001f 00000000 00000000\n"), 0);
+        assert_eq!(backlog(&(line("0000001f") + &line("00000001"))), 32);
+        assert_eq!(backlog("0000001f 00000000 00000000\n"), 0);
     }
 
     #[test]
-    fn sockets_without_protocol_see_nothing() {
+    fn socket_without_protocol_is_not_listed() {
         let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
             00000000 3      3    0003   2     1 0      0      54\n\
             00000000 3      3    0000   2     1 0      0      55\n\

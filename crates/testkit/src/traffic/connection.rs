@@ -1,4 +1,4 @@
-//! One TCP connection as a tap sees it: handshake, data in segments, acknowledgements, end.
+//! A TCP connection as a tap captures it: handshake, data segments, acknowledgements, close.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,8 @@ use super::{Capture, reply, segment};
 use crate::packet::Frame;
 use crate::random::Random;
 
-/// The most data of a segment: Ethernet's 1500 bytes less the headers of IPv6 and TCP.
+/// The maximum payload of a segment: the Ethernet MTU of 1500 bytes without the headers of IPv6 and
+/// TCP.
 const SEGMENT_MAX: usize = 1_440;
 
 const FIN: u8 = 0x01;
@@ -24,7 +25,7 @@ pub enum Side {
     Server,
 }
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     client: IpAddr,
@@ -35,7 +36,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Shakes hands. The addresses are those of client and server.
+    /// Opens a connection between the addresses of client and server, and captures its handshake.
     pub(crate) fn open(
         capture: &mut Capture,
         random: &mut Random,
@@ -50,7 +51,7 @@ impl Connection {
         this
     }
 
-    /// Another connection between the same ports, whose numbers begin far from those of this one.
+    /// Opens a second connection between the same ports, with initial sequence numbers 2³⁰ higher.
     pub(crate) fn again(&self, capture: &mut Capture) -> Self {
         let (client, server) = self.sequence;
         let away = |sequence: u32| sequence.wrapping_add(1 << 30);
@@ -67,7 +68,7 @@ impl Connection {
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Sends data in segments; the other side acknowledges the last.
+    /// Sends data in segments; the peer acknowledges the last one.
     pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
         for segment in self.segments(side, data) {
             capture.add(220, segment);
@@ -75,7 +76,8 @@ impl Connection {
         self.acknowledge(capture, side.other());
     }
 
-    /// The segments of some data, in order, for a caller who wants to disturb them.
+    /// Returns the segments of this data without capturing them, so that the caller can reorder or
+    /// drop some.
     pub(crate) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();
@@ -89,12 +91,12 @@ impl Connection {
             .collect()
     }
 
-    /// Acknowledges all that the other side has sent.
+    /// Captures an acknowledgement by `side` of all data received so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.frame(side, ACK, &[], &[]));
     }
 
-    /// Ends the connection from both sides.
+    /// Captures the close of both directions: two FINs and the last acknowledgement.
     pub(crate) fn close(mut self, capture: &mut Capture) {
         for side in [Side::Client, Side::Server] {
             capture.add(700, self.frame(side, FIN | ACK, &[], &[]));
@@ -103,12 +105,13 @@ impl Connection {
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Ends the connection from the client's side, at once.
+    /// Captures a reset by the client.
     pub(crate) fn reset(self, capture: &mut Capture) {
         capture.add(300, self.frame(Side::Client, RST | ACK, &[], &[]));
     }
 
-    /// A segment with the options of a handshake: segment size, SACK permitted, window scale.
+    /// Returns a segment with the options of a handshake: maximum segment size, SACK permitted,
+    /// window scale.
     fn handshake(&self, side: Side, flags: u8) -> Vec<u8> {
         let size = (SEGMENT_MAX as u16).to_be_bytes();
         let options = [2, 4, size[0], size[1], 4, 2, 1, 3, 3, 7];
@@ -131,14 +134,15 @@ impl Connection {
         frame.tcp(&segment, data)
     }
 
-    /// A segment of one side whose data lies so far behind what it has sent.
+    /// Returns a segment with data `ahead` bytes after the next sequence number of `side`, which
+    /// stays unchanged.
     pub(crate) fn piece(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);
         moved.frame(side, flags, &[], data)
     }
 
-    /// Goes on behind so much more data of one side.
+    /// Advances the next sequence number of a side.
     pub(crate) const fn advance(&mut self, side: Side, by: u32) {
         let sequence = match side {
             Side::Client => &mut self.sequence.0,

@@ -1,5 +1,5 @@
-//! Contents of connections: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first flight of TLS 1.3
-//! (RFC 8446).
+//! Payloads of connections: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first flight of TLS 1.3 (RFC
+//! 8446).
 
 use std::net::Ipv4Addr;
 
@@ -31,13 +31,13 @@ fn request(method: &str, host: &str, path: &str, fields: &str, body: &str) -> Ve
     .into_bytes()
 }
 
-/// A good answer with a body of known length.
+/// Returns a 200 response with a `Content-Length`.
 pub(crate) fn ok(kind: &str, body: &[u8]) -> Vec<u8> {
     let fields = format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
     response("200 OK", &fields, body)
 }
 
-/// A good answer in chunks of `size`.
+/// Returns a 200 response in chunks of `size` bytes.
 pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     let mut coded = Vec::new();
     for chunk in body.chunks(size) {
@@ -49,7 +49,7 @@ pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     response("200 OK", "Content-Type: text/html\r\nTransfer-Encoding: chunked\r\n", &coded)
 }
 
-/// The answer to HEAD: a length, and no body.
+/// Returns the response to a HEAD request: a `Content-Length` without a body.
 pub(crate) fn no_body(status: &str, length: usize) -> Vec<u8> {
     response(status, &format!("Content-Type: text/html\r\nContent-Length: {length}\r\n"), &[])
 }
@@ -69,7 +69,7 @@ pub(crate) fn response(status: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A page of exactly `length` bytes.
+/// Returns an HTML page of exactly `length` bytes.
 pub(crate) fn html(length: usize) -> Vec<u8> {
     let mut page = String::from("<!DOCTYPE html>\n<title>Streams</title>\n");
     let mut number = 1;
@@ -81,12 +81,12 @@ pub(crate) fn html(length: usize) -> Vec<u8> {
     page.into_bytes()
 }
 
-/// A DNS question of type 1 (A) or 28 (AAAA).
+/// Returns a DNS query of type 1 (A) or 28 (AAAA).
 pub(crate) fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     message(id, 0x0100, 0, name, kind)
 }
 
-/// The answer to a question of type A: the name as a pointer to the question, 300 seconds.
+/// Returns the DNS response to a query of type A: a compressed name, TTL 300 s.
 pub(crate) fn answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut bytes = message(id, 0x8180, 1, name, 1);
     bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4]);
@@ -94,7 +94,7 @@ pub(crate) fn answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// The answer that there is no such name.
+/// Returns the DNS response NXDOMAIN.
 pub(crate) fn no_such_name(id: u16, name: &str, kind: u16) -> Vec<u8> {
     message(id, 0x8183, 0, name, kind)
 }
@@ -112,7 +112,7 @@ pub(crate) fn message(id: u16, flags: u16, answers: u16, name: &str, kind: u16) 
     bytes
 }
 
-/// A TLS 1.3 client hello with a server name.
+/// Returns a TLS 1.3 client hello with a server name.
 pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
     let mut hello = vec![3, 3];
     hello.extend(random.bytes(32));
@@ -134,7 +134,8 @@ pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
     record(22, [3, 1], &handshake(1, &hello))
 }
 
-/// A TLS 1.3 server hello, a change of cipher for old boxes in between, and encrypted records.
+/// Returns a TLS 1.3 server hello, a change cipher spec for middlebox compatibility, and an
+/// encrypted record.
 pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
     let mut hello = vec![3, 3];
     hello.extend(random.bytes(32));
@@ -149,7 +150,7 @@ pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
     flight
 }
 
-/// A TLS record that only its ends can read.
+/// Returns a TLS application data record with random contents.
 pub(crate) fn application_data(random: &mut Random, length: usize) -> Vec<u8> {
     record(23, [3, 3], &random.bytes(length))
 }
@@ -166,7 +167,7 @@ pub(crate) fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &counted(body.iter().copied())].concat()
 }
 
-/// Bytes with their number in 16 bits before them.
+/// Returns the bytes with their 16-bit length in front.
 pub(crate) fn counted(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()

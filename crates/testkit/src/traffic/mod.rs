@@ -1,9 +1,9 @@
-//! Captures made from nothing: a small mixed web capture that never changes, and as much of the
-//! same kind as a test or a benchmark wants.
+//! Generated captures: a small mixed web capture that never changes, and any amount of similar
+//! traffic for tests and benchmarks.
 //!
-//! Out: frames with times, in order, as an Ethernet tap beside a client would see them. Everything
-//! follows from a seed; checksums, lengths and sequence numbers are right, HTTP, DNS and the first
-//! flight of TLS are valid.
+//! Frames are in order and have the times that an Ethernet tap beside a client would record. All
+//! contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and HTTP,
+//! DNS and the first flight of TLS are valid.
 
 pub(crate) mod connection;
 pub(crate) mod content;
@@ -16,16 +16,16 @@ use crate::packet::{Frame, Segment};
 use crate::random::Random;
 use connection::Connection;
 
-/// Frames with times: what a tap saw.
+/// Frames with their times.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// Time in nanoseconds since 1970, and bytes, of each Ethernet frame.
+    /// The time in ns since 1970 and the bytes of each Ethernet frame.
     pub frames: Vec<(u64, Vec<u8>)>,
     now_ns: u64,
 }
 
 impl Capture {
-    /// The frames as a capture file with nanoseconds.
+    /// Returns a pcap file of the frames, with timestamps in ns.
     pub fn to_pcap(&self) -> Vec<u8> {
         use wire::capture::write;
         let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
@@ -37,19 +37,19 @@ impl Capture {
         file
     }
 
-    /// These frames, a microsecond apart.
+    /// Returns a capture of these frames, 1 µs apart.
     pub fn of(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut capture = Self::new();
         frames.into_iter().for_each(|frame| capture.add(1, frame));
         capture
     }
 
-    /// Nothing yet; the clock stands at the beginning of 2026.
+    /// Returns an empty capture; its clock starts at the beginning of 2026.
     pub(crate) const fn new() -> Self {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
     }
 
-    /// Adds a frame, `after_us` behind the last.
+    /// Appends a frame, `after_us` µs after the last one.
     pub(crate) fn add(&mut self, after_us: u64, frame: Vec<u8>) {
         self.now_ns += after_us * 1_000;
         self.frames.push((self.now_ns, frame));
@@ -64,9 +64,9 @@ const OTHER: &str = "198.51.100.7";
 pub(crate) const CLIENT6: &str = "2001:db8::1";
 pub(crate) const SERVER6: &str = "2001:db8:80::80";
 
-/// The capture that the project carries as `examples/web.pcap`: six connections to port 80 (one
-/// with segments out of order and one sent twice, one over IPv6), one to port 443, DNS, ARP, echo,
-/// and one frame with a VLAN tag.
+/// Returns the contents of `examples/web.pcap`: six connections to port 80 (one with a reordered
+/// and a repeated segment, one over IPv6), one to port 443, DNS, ARP, ICMP echo, and a frame with a
+/// VLAN tag.
 pub fn web() -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(2026));
     neighbours(&mut capture);
@@ -81,8 +81,8 @@ pub fn web() -> Capture {
     capture
 }
 
-/// A mix of the same kinds of traffic, of about twenty frames per connection, that follows from
-/// its seed.
+/// Returns a mix of the same kinds of traffic; `connections` is the number of scenes, of about
+/// twenty frames each.
 pub fn traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
@@ -103,7 +103,7 @@ pub fn traffic(seed: u64, connections: usize) -> Capture {
     capture
 }
 
-/// The client finds its router, and asks whether it is alive.
+/// Adds an ARP exchange and two ICMP echoes between the client and its router.
 fn neighbours(capture: &mut Capture) {
     let broadcast = Frame::ethernet_between(crate::packet::SOURCE, [0xff; 6]).padded_to(60);
     capture.add(0, broadcast.arp(true, CLIENT, ROUTER));
@@ -117,7 +117,7 @@ fn neighbours(capture: &mut Capture) {
     }
 }
 
-/// A question and its answer, then one without an answer.
+/// Adds a DNS query with its response, then a query that gets NXDOMAIN.
 fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask =
         |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
@@ -132,7 +132,7 @@ fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
     );
 }
 
-/// Two requests over one connection, then a second connection for random bytes.
+/// Adds a connection with two HTTP requests, and an overlapping one that downloads random bytes.
 fn page_with_style(capture: &mut Capture, random: &mut Random) {
     let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
     page.send(capture, Side::Client, &content::get("www.example.org", "/"));
@@ -150,7 +150,7 @@ fn page_with_style(capture: &mut Capture, random: &mut Random) {
     sample.close(capture);
 }
 
-/// A download whose second and third segment change places, and whose fourth comes twice.
+/// Adds a download whose second and third segments are swapped, and whose fourth one is repeated.
 fn disordered(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 80);
     connection.send(capture, Side::Client, &content::get("download.example.org", "/text"));
@@ -165,7 +165,8 @@ fn disordered(capture: &mut Capture, random: &mut Random) {
     connection.close(capture);
 }
 
-/// A form, an answer in chunks, and two requests that fail.
+/// Adds a connection with a form, a chunked response and a HEAD request, and one with a 404
+/// response that the client resets.
 fn posts_and_errors(capture: &mut Capture, random: &mut Random) {
     let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
     form.send(capture, Side::Client, &content::post("www.example.org", "/search", "q=streams"));
@@ -179,7 +180,7 @@ fn posts_and_errors(capture: &mut Capture, random: &mut Random) {
     missing.reset(capture);
 }
 
-/// The first flight of TLS, then bytes that only its ends can read.
+/// Adds a connection with the first flight of TLS and encrypted records.
 fn tls(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 443);
     let hello = content::client_hello(random, "secret.example.org");
@@ -197,19 +198,19 @@ fn over_ipv6(capture: &mut Capture, random: &mut Random) {
     connection.close(capture);
 }
 
-/// A message to a log server on VLAN 42.
+/// Adds a syslog message in VLAN 42.
 fn tagged(capture: &mut Capture) {
     let message = b"<134>1 2026-01-01T00:00:00Z host streamline - - - one line of log";
     let frame = Frame::ethernet().tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
     capture.add(5_000, frame);
 }
 
-/// A frame towards the client.
+/// Begins an Ethernet frame from the server to the client.
 pub(crate) fn reply() -> Frame {
     Frame::ethernet_between(crate::packet::TARGET, crate::packet::SOURCE)
 }
 
-/// The TCP segment of one side of a connection.
+/// Returns the TCP header of a segment without options.
 pub(crate) fn segment(
     ports: (u16, u16),
     sequence: u32,
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bundled_capture_is_what_web_makes() {
+    fn bundled_capture_equals_generated_capture() {
         let file = std::fs::read(crate::cases::workspace().join("examples/web.pcap")).unwrap();
         assert!(file == web().to_pcap(), "run the example make_web_capture again");
         assert!(file.len() <= 60 * 1024, "{}", file.len());

@@ -1,4 +1,4 @@
-//! One TCP connection written by hand: data of both sides, and segments that a third party forges.
+//! A TCP connection composed step by step: data of both sides, and forged segments.
 
 use super::connection::Side;
 use super::{CLIENT, Capture, SERVER, reply, segment};
@@ -10,7 +10,7 @@ const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 const PORTS: (u16, u16) = (40_000, 80);
 
-/// A connection to port 80, from its handshake on. Frames lie a millisecond apart.
+/// A connection to port 80, from its handshake on. Frames are 1 ms apart.
 #[derive(Clone, Debug)]
 pub struct Script {
     capture: Capture,
@@ -19,7 +19,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// The handshake.
+    /// Captures the handshake.
     pub fn begin() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
         this.sends(Side::Client, SYN, &[], &[]);
@@ -30,7 +30,7 @@ impl Script {
         this
     }
 
-    /// A side sends data in one segment, and the other acknowledges it.
+    /// Sends data from a side in one segment, which the peer acknowledges.
     pub fn data(mut self, side: Side, data: &[u8]) -> Self {
         self.sends(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
@@ -38,7 +38,7 @@ impl Script {
         self
     }
 
-    /// A side ends what it sends.
+    /// Closes one direction (FIN), which the peer acknowledges.
     pub fn ends(mut self, side: Side) -> Self {
         self.sends(side, FIN | ACK, &[], &[]);
         self.next[side as usize] += 1;
@@ -46,19 +46,19 @@ impl Script {
         self
     }
 
-    /// A reset in the name of a side, with these TCP options.
+    /// Adds a reset with the source of `side` and these TCP options.
     pub fn resets(mut self, side: Side, options: &[u8]) -> Self {
         self.sends(side, RST | ACK, options, &[]);
         self
     }
 
-    /// Nothing for so many milliseconds.
+    /// Advances the clock by `ms` milliseconds.
     pub fn waits(mut self, ms: u64) -> Self {
         self.capture.now_ns += ms * 1_000_000;
         self
     }
 
-    /// Returns the frames of the script, as a tap captures them.
+    /// Returns the capture of all frames so far.
     pub fn capture(self) -> Capture {
         self.capture
     }

@@ -1,11 +1,11 @@
-//! The ends of lines with replicas: regular, by a bug in one replica, by a number of blocks.
+//! Ends of replicated requests: regular, by a panic in one replica, and by a block limit.
 
-use crate::kept::{OURS, run};
-use crate::line::Line;
+use crate::collected::{TEST_FILTERS, run};
+use crate::request::PlannedRequest;
 use engine::build::Settings;
 
 #[test]
-fn n9_a_replica_with_a_bug_ends_the_line_without_a_hang() {
+fn n9_panicking_replica_ends_the_request_without_hanging() {
     for copies in [1, 2, 3, 4] {
         let text = "generate count=200000 seq=yes | fails | KEEP | discard";
         let (seen, outcome) = run(text, copies);
@@ -17,11 +17,11 @@ fn n9_a_replica_with_a_bug_ends_the_line_without_a_hang() {
 }
 
 #[test]
-fn n9_a_number_of_blocks_ends_a_line_with_copies() {
+fn n9_block_limit_ends_a_replicated_request() {
     for copies in [2, 4] {
         let text = format!("--parallel={copies} generate seq=yes | match hex=00 |all discard");
         let settings = Settings { count: Some(1234), ..Settings::default() };
-        let outcome = Line::with(text, OURS).threads(settings);
+        let outcome = PlannedRequest::with(text, TEST_FILTERS).run_threaded(settings);
         assert_eq!(outcome.ledger.imbalances(), []);
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let sink = outcome.ledger.filters.iter().find(|filter| filter.name == "discard");

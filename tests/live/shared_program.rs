@@ -1,13 +1,13 @@
-//! Lines that share the program of an interface: what they do alike is done once; they come and go
-//! while frames pass, and those that stay notice nothing; what fails leaves everything as it was.
+//! Requests that share the program of an interface: common filters run once, requests join and
+//! leave under traffic without effect on the others, and a failed attachment changes nothing.
 
-use crate::numbers::{SHORT, number, numbered};
+use crate::numbers::{FRAME_LENGTH, kernel_objects, number};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
-use engine::build::{BuildError, Extras, Path, Settings, build_with};
-use engine::catalogue::House;
-use engine::kernel::point::{Points, Shown};
+use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
+use engine::kernel::point::{PointStatus, Points};
 use engine::live::Live;
+use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
 use pipeline::plan::plan;
 use std::collections::BTreeMap;
@@ -21,34 +21,35 @@ use sys::steps::{InjectedFault, Steps};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
-/// A cable over which nobody but the test sends, where programs can be loaded.
+/// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
+/// loaded.
 pub(crate) fn silent() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-fn built(pair: &Pair, points: &Points, text: &str) -> Result<Vec<Path>, BuildError> {
-    built_with(pair, points, text, &Steps::default())
+fn build_request(pair: &Pair, points: &Points, text: &str) -> Result<Vec<BuiltPath>, BuildError> {
+    build_with_steps(pair, points, text, &Steps::default())
 }
 
-/// Builds a line in the server's name space; every source must be placed in the kernel.
-fn built_with(
+/// Builds a request in the server's namespace. The plan must place every source in the kernel.
+fn build_with_steps(
     pair: &Pair,
     points: &Points,
     text: &str,
     steps: &Steps,
-) -> Result<Vec<Path>, BuildError> {
+) -> Result<Vec<BuiltPath>, BuildError> {
     pair.server.enter(|| {
-        let (graph, mistakes) = pipeline::read(text, &House);
+        let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
         assert!(!plan.programs.is_empty(), "{text}: {plan:?}");
         let extras = Extras { steps: steps.clone(), ..Extras::default() };
         build_with(&plan, Settings::default(), points, &extras)
     })
 }
 
-/// A line that runs.
+/// A running request.
 pub(crate) struct Running {
     lives: Vec<Live>,
     thread: JoinHandle<Outcome>,
@@ -56,8 +57,8 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(pair: &Pair, points: &Points, text: &str) -> Self {
-        let paths = built(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
-        let lives = paths.iter().map(Path::live).collect();
+        let paths = build_request(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
+        let lives = paths.iter().map(BuiltPath::live).collect();
         let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
         Self { lives, thread }
     }
@@ -71,7 +72,7 @@ impl Running {
     }
 }
 
-/// Returns the reports of a line's filters, by name.
+/// Returns the reports of a request's filters, by name.
 pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>> {
     let reports = outcome.reports.iter();
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
@@ -81,13 +82,13 @@ fn index() -> u32 {
     RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
 }
 
-/// The programs at the receiving end.
+/// Returns the ids of the programs at the server's device.
 pub(crate) fn chain(pair: &Pair) -> Vec<u32> {
     let chain = pair.server.enter(|| tcx_chain(index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
 }
 
-pub(crate) fn shown(points: &Points) -> Shown {
+pub(crate) fn program_status(points: &Points) -> PointStatus {
     let shown = points.shown();
     assert_eq!(shown.len(), 1, "one point: {shown:?}");
     shown[0].1.clone()
@@ -105,7 +106,7 @@ pub(crate) fn datagrams(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn o7_lines_of_a_request_are_one_program_with_one_demultiplexer() {
+fn o7_branches_of_a_request_share_one_demultiplexer() {
     const FRAMES: usize = 400;
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
@@ -125,7 +126,7 @@ fn o7_lines_of_a_request_are_one_program_with_one_demultiplexer() {
     assert_eq!(programs.len(), 1, "three lines, one program");
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
-    let now = shown(&points);
+    let now = program_status(&points);
     assert_eq!((now.lines, now.owners, now.program), (3, 1, programs[0]));
     let all = FRAMES as u64;
     let steps = |name: &str| now.steps.iter().filter(|(step, ..)| step == name).collect::<Vec<_>>();
@@ -137,14 +138,14 @@ fn o7_lines_of_a_request_are_one_program_with_one_demultiplexer() {
     drop(counting);
     let told = reports(&inside.stop());
     assert!(chain(&pair).is_empty(), "nothing stays");
-    // Beside it the same lines in threads, on the same frames.
+    // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
     let threads = pair.server.enter(|| {
-        let (graph, _) = pipeline::read(&line(&outside, "outside.pcap"), &House);
-        let plan = plan(graph, &House, &engine::machine::look()).expect("a plan");
+        let (graph, _) = pipeline::read(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
+        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
         engine::build::build(&plan, Settings::default()).expect("paths")
     });
-    let lives: Vec<Live> = threads.iter().map(Path::live).collect();
+    let lives: Vec<Live> = threads.iter().map(BuiltPath::live).collect();
     let thread = std::thread::spawn(|| run(threads, Until::default()).expect("a run"));
     send_all(&pair, &frames);
     lives.iter().for_each(Live::stop);
@@ -154,9 +155,9 @@ fn o7_lines_of_a_request_are_one_program_with_one_demultiplexer() {
     assert!(captured("inside.pcap") == captured("outside.pcap"));
 }
 
-/// A filter that keeps something is not shared with a line that came earlier.
+/// A new request does not share the instance of a stateful filter.
 #[test]
-fn o6_a_filter_that_keeps_something_is_each_lines_own() {
+fn o6_stateful_filter_is_separate_per_request() {
     let Some(pair) = silent() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | count");
@@ -165,7 +166,7 @@ fn o6_a_filter_that_keeps_something_is_each_lines_own() {
     let second = Running::start(&pair, &points, &text);
     assert_eq!(chain(&pair).len(), 1);
     send_all(&pair, &datagrams(100));
-    let now = shown(&points);
+    let now = program_status(&points);
     let lines: Vec<_> = now.steps.iter().map(|(name, lines, _)| (name.as_str(), *lines)).collect();
     assert_eq!(lines[..2], [("ip", 2), ("udp", 2)], "{now:?}");
     assert_eq!(lines[2..].iter().filter(|one| **one == ("count", 1)).count(), 2, "{now:?}");
@@ -177,8 +178,8 @@ fn o6_a_filter_that_keeps_something_is_each_lines_own() {
 }
 
 #[test]
-fn adding_a_line_changes_nothing_whichever_step_fails() {
-    let name = "shared::adding_a_line_changes_nothing_whichever_step_fails";
+fn failed_addition_of_a_request_changes_nothing() {
+    let name = "shared_program::failed_addition_of_a_request_changes_nothing";
     if !testkit::alone(name) {
         return;
     }
@@ -192,18 +193,18 @@ fn adding_a_line_changes_nothing_whichever_step_fails() {
     let mut failed = 0;
     let own = descriptors();
     for step in 0.. {
-        let shows = shown(&points);
+        let shows = program_status(&points);
         let steps = Steps::with(InjectedFault::Fail(step));
         send_all(&pair, &datagrams(40));
-        match built_with(&pair, &points, &text, &steps) {
+        match build_with_steps(&pair, &points, &text, &steps) {
             Err(why) => assert!(why.to_string().contains("a test"), "{step}: {why}"),
             Ok(_) => break,
         }
         failed += 1;
-        // Another one, where the line was there when something behind it failed.
+        // Another program, if the request existed when a later step failed.
         assert_eq!(chain(&pair).len(), 1, "{step}");
-        assert_eq!(shown(&points).lines, shows.lines, "{step}");
-        // What waits for replaced programs is made once.
+        assert_eq!(program_status(&points).lines, shows.lines, "{step}");
+        // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
         until("what was made is gone", || descriptors() <= own + more);
     }
@@ -222,30 +223,30 @@ fn descriptors() -> usize {
     links.filter_map(link).filter(|to| to.to_string_lossy().contains("bpf")).count()
 }
 
-/// Numbers that a line wrote into its capture.
+/// Returns the frame numbers in the capture of a request.
 fn captured(path: &std::path::Path) -> Vec<u64> {
     let frames = frames_of(&std::fs::read(path).expect("a capture"));
     frames.iter().map(|frame| number(frame)).collect()
 }
 
-/// Sends numbered frames until it is told to end, so many microseconds apart; answers how many.
-pub(crate) fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64 {
-    const AT_ONCE: u64 = 20;
+/// Sends numbered frames, `apart_us` microseconds apart, until `stop` is set; returns their number.
+pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
+    const FRAMES_PER_BATCH: u64 = 20;
     pair.client.enter(|| {
         let index =
             RouteSocket::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
-        while !ending.load(Ordering::Relaxed) {
-            let frames = numbered(sent..sent + AT_ONCE, SHORT);
+        while !stop.load(Ordering::Relaxed) {
+            let frames = kernel_objects(sent..sent + FRAMES_PER_BATCH, FRAME_LENGTH);
             let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             until("all frames are sent", || {
                 let sent = sender.send(&rest);
                 rest.drain(..sent.frames);
                 rest.is_empty()
             });
-            sent += AT_ONCE;
-            // The pace of the traffic: nothing becomes readable.
+            sent += FRAMES_PER_BATCH;
+            // A delay: nothing becomes readable.
             let due = Duration::from_micros(apart_us * sent);
             sys::poll::readable(&[], Some(due.saturating_sub(begin.elapsed())));
         }
@@ -253,9 +254,10 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, ending: &AtomicBool) -> u64
     })
 }
 
-/// Lines come and go under traffic: who stays gets every number once and in order, or counts it as
-/// lost; who comes gets all from its first to its last.
-fn come_and_go(rounds: usize, apart_us: u64) {
+/// Lets requests join and leave under traffic. Asserts that requests that stay receive every number
+/// once and in order, or count it as lost, and that new ones receive all numbers from their first
+/// to their last.
+fn join_and_leave(rounds: usize, apart_us: u64) {
     let Some(pair) = silent() else { return };
     let scratch = Scratch::new();
     let points = Points::default();
@@ -263,18 +265,18 @@ fn come_and_go(rounds: usize, apart_us: u64) {
     let behind = format!("ip | udp | dport |9 pcap {}", stays.display());
     let text = format!("rx {SERVER_DEVICE} ring=128MB | {behind}");
     let first = Running::start(&pair, &points, &text);
-    let (ending, begin) = (AtomicBool::new(false), Instant::now());
+    let (stop, begin) = (AtomicBool::new(false), Instant::now());
     let mut lapped = 0;
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(&pair, apart_us, &ending));
+        let sender = scope.spawn(|| send_until(&pair, apart_us, &stop));
         for round in 0..rounds {
-            lapped += comes_and_goes(&pair, &points, &scratch, round);
+            lapped += join_and_leave_once(&pair, &points, &scratch, round);
         }
-        ending.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
     });
     let took = begin.elapsed();
-    assert_eq!(shown(&points).replaced, 2 * rounds as u64);
+    assert_eq!(program_status(&points).replaced, 2 * rounds as u64);
     let outcome = first.stop();
     let numbers = captured(&stays);
     let lost = outcome.ledger.lost();
@@ -290,8 +292,8 @@ fn come_and_go(rounds: usize, apart_us: u64) {
     }
 }
 
-/// A line comes, sees some frames, and goes; answers how many of them were lapped.
-fn comes_and_goes(pair: &Pair, points: &Points, scratch: &Scratch, round: usize) -> u64 {
+/// Starts a request, lets it receive frames, and stops it; returns the number of lapped frames.
+fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: usize) -> u64 {
     let path = scratch.path(&format!("{round}.pcap"));
     let capture = path.display();
     let behind = [
@@ -302,8 +304,8 @@ fn comes_and_goes(pair: &Pair, points: &Points, scratch: &Scratch, round: usize)
     ];
     let text = format!("rx {SERVER_DEVICE} | {}", behind[round % behind.len()]);
     let line = Running::start(pair, points, &text);
-    // Counted by the program since it was put in its place.
-    until("it sees frames", || shown(points).steps[0].2 > 20);
+    // Counted by the current program.
+    until("it sees frames", || program_status(points).steps[0].2 > 20);
     let lost = line.stop().ledger.lost();
     let numbers = captured(&path);
     let all = numbers[numbers.len() - 1] - numbers[0] + 1;
@@ -315,18 +317,18 @@ fn comes_and_goes(pair: &Pair, points: &Points, scratch: &Scratch, round: usize)
 }
 
 #[test]
-fn o6_lines_come_and_go_at_a_steady_rate() {
-    come_and_go(12, 100);
+fn o6_requests_join_and_leave_under_steady_traffic() {
+    join_and_leave(12, 100);
 }
 
 #[test]
-fn o6_lines_come_and_go_flat_out() {
-    come_and_go(6, 0);
+fn o6_requests_join_and_leave_under_full_rate_traffic() {
+    join_and_leave(6, 0);
 }
 
 #[test]
 #[ignore = "long: `cargo test -p streamline-tests --test live -- --ignored o6_two --nocapture`"]
-fn o6_two_hundred_lines_come_and_go() {
-    come_and_go(200, 100);
-    come_and_go(200, 0);
+fn o6_two_hundred_requests_join_and_leave() {
+    join_and_leave(200, 100);
+    join_and_leave(200, 0);
 }

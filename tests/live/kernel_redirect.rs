@@ -1,11 +1,11 @@
-//! Lines that take frames and decide in the kernel what becomes of them: what a line drops ends at
-//! the driver, what goes on comes up by AF_XDP, the host gets nothing of it; and all of it is as
-//! where the same line runs in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
+//! Requests that redirect frames and decide in the kernel: dropped frames end in the driver, the
+//! others arrive through AF_XDP, and the host receives none. The results equal those of the same
+//! request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
 
 use crate::frames::tagged;
-use crate::long;
-use crate::numbers::{number, numbered, numbers};
-use crate::observer::{Observer, Ran, is_taken};
+use crate::long_requests;
+use crate::numbers::{kernel_objects, number, numbers};
+use crate::observer::{Observer, ObserverResult, has_xdp_program};
 use crate::send::{capture_length, send, send_all};
 use serde_json::Value;
 use sys::bpf::{Anchor, Link, Program, ProgramKind, Side};
@@ -13,7 +13,8 @@ use sys::net::RouteSocket;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
-/// A cable on which nobody but the test sends, and where programs of XDP may be attached.
+/// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
+/// attached.
 fn silent(mtu: u32) -> Option<Pair> {
     need::bpf()?;
     let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
@@ -22,31 +23,32 @@ fn silent(mtu: u32) -> Option<Pair> {
     Some(pair)
 }
 
-/// Frames that the device of the server got, or dropped.
+/// Returns the number of frames that the server's device received or dropped.
 fn received(pair: &Pair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
-/// Sends in bunches; all of them find room in the memory, though nobody should read.
-fn send_bunches(pair: &Pair, frames: &[Vec<u8>]) {
+/// Sends frames in groups that fit into the AF_XDP buffers even if nothing is read.
+fn send_in_groups(pair: &Pair, frames: &[Vec<u8>]) {
     frames.chunks(250).for_each(|bunch| send_all(pair, bunch));
 }
 
-/// Runs a line that takes, with these options, over frames.
-fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> Ran {
-    let observer = Observer::taking_given(&pair.server, SERVER_DEVICE, options, line);
-    send_bunches(pair, frames);
+/// Runs a redirecting request with these options over frames.
+fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+    let observer =
+        Observer::start_redirecting_with_options(&pair.server, SERVER_DEVICE, options, line);
+    send_in_groups(pair, frames);
     let ran = observer.stop();
-    assert!(!is_taken(&pair.server, SERVER_DEVICE), "nothing is left there");
+    assert!(!has_xdp_program(&pair.server, SERVER_DEVICE), "nothing is left there");
     ran
 }
 
-/// Runs it where it is placed, and in a thread.
-fn both(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [Ran; 2] {
+/// Runs a redirecting request over frames twice: where the plan places it, and in a thread.
+fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
         let ran = run(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
-        ran.assert_well();
+        ran.assert_balanced();
         assert_eq!(filter(&ran, "rx")["space"], place, "{behind}: {}", ran.err);
         let source = ran.source();
         assert_eq!(source.seen, Some(frames.len() as u64), "{behind}: {source:?}");
@@ -54,19 +56,19 @@ fn both(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [Ran; 2] {
     })
 }
 
-fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns what filters took, passed, did not answer and dropped.
-fn flow(ran: &Ran, names: &[&str]) -> Vec<Value> {
+/// Returns, for each filter, the blocks that it received, passed, did not select and dropped.
+fn flow(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
     let what = ["taken", "passed", "unselected", "unanswered", "dropped"];
     let one = |name: &&str| what.map(|what| filter(ran, name)[what].clone());
     names.iter().flat_map(one).collect()
 }
 
-/// Datagrams with a number each, to three ports in turn.
+/// Returns `count` numbered datagrams, to three ports in rotation.
 fn datagrams(count: u64) -> Vec<Vec<u8>> {
     let one = |number: u64| {
         let port = [53, 80, 443][number as usize % 3];
@@ -77,13 +79,13 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn i6_dropped_frames_end_in_the_kernel_and_the_rest_comes_up() {
+fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
     const FRAMES: u64 = 6_000;
     let Some(pair) = silent(1500) else { return };
     let frames = datagrams(FRAMES);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let line = "| ip | udp | dport | ( |53 drop + |80 pcap seen.pcap )";
-    let [inside, outside] = both(&pair, line, &frames);
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for ran in [&inside, &outside] {
         let seen = ran.frames("seen.pcap");
         let expected: Vec<u64> = (0..FRAMES).filter(|number| number % 3 == 1).collect();
@@ -91,19 +93,19 @@ fn i6_dropped_frames_end_in_the_kernel_and_the_rest_comes_up() {
         assert!(seen.iter().all(|frame| *frame == frames[number(frame) as usize]), "as it came");
         let dropped = &filter(ran, "drop")["dropped"]["by request"]["blocks"];
         assert_eq!(*dropped, FRAMES / 3, "{}", ran.ledger);
-        // Taken, and wanted by nobody: the host does not get it either.
+        // Redirected and not selected: the host does not receive it either.
         assert_eq!(filter(ran, "dport")["unselected"]["blocks"], FRAMES / 3, "{}", ran.ledger);
     }
     let names = ["rx", "ip", "udp", "dport", "drop"];
     assert_eq!(flow(&inside, &names), flow(&outside, &names));
     assert_eq!(filter(&inside, "drop")["space"], "kernel");
     let host = host.stop();
-    host.assert_whole();
+    host.assert_lossless();
     assert_eq!(host.source().given, 0, "the host got nothing");
 }
 
 #[test]
-fn v5_a_refused_line_that_takes_frames_takes_them_in_a_thread() {
+fn v5_refused_redirect_request_runs_in_a_thread() {
     let Some(pair) = silent(1500) else { return };
     let frames = datagrams(300);
     let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
@@ -116,7 +118,7 @@ fn v5_a_refused_line_that_takes_frames_takes_them_in_a_thread() {
         ("ip", "thread0"),
     ] {
         let ran = run(&pair, &[&format!("--kernel-refuses={refuses}")], &line, &frames);
-        ran.assert_well();
+        ran.assert_balanced();
         assert_eq!(filter(&ran, "rx")["space"], first, "{refuses}: {}", ran.err);
         assert_eq!(ran.err.contains("the kernel refuses it"), refuses != "nothing", "{}", ran.err);
         told.push(flow(&ran, &["ip", "udp", "dport", "drop", "count"]));
@@ -125,13 +127,13 @@ fn v5_a_refused_line_that_takes_frames_takes_them_in_a_thread() {
 }
 
 #[test]
-fn j1_a_frame_that_goes_several_ways_goes_each_of_them() {
+fn j1_frame_with_several_exits_reaches_each() {
     let Some(pair) = silent(1500) else { return };
     let mut frames = tagged();
     frames.extend(datagrams(600));
     let line =
         "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap + |udp count )";
-    let [inside, outside] = both(&pair, line, &frames);
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
         let seen = inside.frames(name);
         assert!(seen == outside.frames(name), "{name}: {}", seen.len());
@@ -141,7 +143,7 @@ fn j1_a_frame_that_goes_several_ways_goes_each_of_them() {
 }
 
 #[test]
-fn k1_twins_that_write_change_frames_as_the_filters_do() {
+fn k1_editing_twins_match_their_filters() {
     let Some(pair) = silent(1500) else { return };
     let mut frames = tagged();
     frames.extend(datagrams(100));
@@ -153,7 +155,8 @@ fn k1_twins_that_write_change_frames_as_the_filters_do() {
         "bpf ip | strip eth",
         "ip | udp | rewrite ttl=3 | dport",
     ] {
-        let [inside, outside] = both(&pair, &format!("| {line} | pcap seen.pcap"), &frames);
+        let [inside, outside] =
+            run_in_kernel_and_thread(&pair, &format!("| {line} | pcap seen.pcap"), &frames);
         let seen = inside.file("seen.pcap");
         assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"), "{line}");
         assert!(!inside.frames("seen.pcap").is_empty(), "{line}");
@@ -170,13 +173,13 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
     const FRAMES: u64 = 20_000;
     let Some(pair) = silent(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
-    let observer = Observer::taking(&pair.server, SERVER_DEVICE, &line);
+    let observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &numbered(0..FRAMES, 100));
+    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..FRAMES, 100));
     until("all have come", || received(&pair) >= FRAMES);
     observer.signal("CONT");
     let ran = observer.stop();
-    ran.assert_well();
+    ran.assert_balanced();
     assert_eq!(filter(&ran, "ip")["space"], "kernel", "{}", ran.err);
     let source = ran.source();
     assert_eq!((source.seen, source.given), (Some(FRAMES), FRAMES), "the program saw all");
@@ -189,7 +192,7 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
 }
 
 #[test]
-fn g1_frames_in_several_buffers_are_looked_at_and_come_whole() {
+fn g1_multi_buffer_frames_are_matched_and_arrive_whole() {
     let Some(pair) = silent(9000) else { return };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_700, 3_780, 3_800, 4_040, 7_700, 8_900, 1_400];
@@ -199,7 +202,7 @@ fn g1_frames_in_several_buffers_are_looked_at_and_come_whole() {
     };
     let frames: Vec<Vec<u8>> = lengths.iter().cycle().take(404).enumerate().map(datagram).collect();
     let line = "| udp | dport | ( |53 pcap seen.pcap + |80 count )";
-    let [inside, outside] = both(&pair, line, &frames);
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"));
     assert_eq!(inside.frames("seen.pcap").len(), 202);
     assert_eq!(flow(&inside, &["udp", "dport"]), flow(&outside, &["udp", "dport"]));
@@ -215,7 +218,7 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn g2_a_frame_without_its_tag_is_decided_with_the_tag() {
+fn g2_frame_with_removed_tag_is_decided_with_it() {
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
@@ -229,7 +232,7 @@ fn g2_a_frame_without_its_tag_is_decided_with_the_tag() {
     });
     let frames = datagrams(90);
     let line = "| vlan | ip | udp | dport |53 pcap seen.pcap";
-    let [inside, outside] = both(&pair, line, &frames);
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let expected: Vec<Vec<u8>> = frames.iter().step_by(3).map(tagged).collect();
     assert!(inside.frames("seen.pcap") == expected && outside.frames("seen.pcap") == expected);
@@ -238,13 +241,13 @@ fn g2_a_frame_without_its_tag_is_decided_with_the_tag() {
 }
 
 #[test]
-fn g7_a_killed_line_leaves_nothing_behind_in_the_kernel() {
+fn g7_killed_redirect_leaves_nothing_attached() {
     let Some(pair) = silent(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take | udp | count");
-    let mut observer = Observer::taking(&pair.server, SERVER_DEVICE, &line);
+    let mut observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("KILL");
     until("it is gone", || !observer.runs());
-    until("nothing is attached", || !is_taken(&pair.server, SERVER_DEVICE));
+    until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let frames = datagrams(10);
     send(&pair.client, CLIENT_DEVICE, &frames);
@@ -253,7 +256,7 @@ fn g7_a_killed_line_leaves_nothing_behind_in_the_kernel() {
 }
 
 #[test]
-fn the_default_route_is_spared_by_a_program_too() {
+fn program_on_the_default_route_needs_force_too() {
     let Some(pair) = need::bpf().and_then(|()| Pair::new(Cable::default())) else { return };
     pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
@@ -262,25 +265,26 @@ fn the_default_route_is_spared_by_a_program_too() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("default route") && told.contains("--force"), "{told}");
-    assert!(!is_taken(&pair.server, SERVER_DEVICE));
-    let ran = Observer::taking(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();
-    ran.assert_well();
+    assert!(!has_xdp_program(&pair.server, SERVER_DEVICE));
+    let ran =
+        Observer::start_redirecting(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();
+    ran.assert_balanced();
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
 }
 
-/// As many filters as fit into one program; each may be unsure of a frame, and room in front of it
-/// is there for one.
+/// A program with the maximum number of filters: any of them may return unsure for a frame, and the
+/// headroom holds the metadata of that exit.
 #[test]
-fn v5_a_line_of_64_filters_that_takes_is_decided_in_the_kernel() {
+fn v5_redirect_of_64_filters_runs_in_the_kernel() {
     let Some(pair) = silent(1500) else { return };
-    let frames = long::mixed();
+    let frames = long_requests::mixed_frames();
     let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
-        let line = long::line(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);
+        let line = long_requests::line(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);
         let ran = run(&pair, &["--policy=deepest"], &line, &frames);
-        ran.assert_well();
+        ran.assert_balanced();
         ran
     });
     assert_eq!(filter(&inside, "dport")["space"], "kernel", "{}", inside.err);
-    long::assert_ways(&inside, "ip");
-    assert_eq!(long::flows(&inside), long::flows(&outside));
+    long_requests::assert_unsure_exits(&inside, "ip");
+    assert_eq!(long_requests::flows(&inside), long_requests::flows(&outside));
 }

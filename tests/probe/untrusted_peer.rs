@@ -1,17 +1,17 @@
-//! 7. A process of another user maps a ring read-only and fails at every way to write.
+//! Probe 7: a process of another user maps a ring read-only, and every attempt to write fails.
 //!
-//! The owner hands a ring ([`buffer::share`]) to this very executable, started again as user 65534.
-//! The stranger reads all blocks, then tries by name whatever might write to the ring or its
-//! geometry, or resize its own page; then it hands the descriptors on, and a third process tries
-//! again. Each attempt must be refused, the owner must see nothing of it, and the ring goes on.
-//! (RELIABILITY T1, facts 2, 4)
+//! The owner passes a ring ([`buffer::share`]) to this executable, started again as user 65534.
+//! That process reads all blocks, then tries everything that might write to the ring or its
+//! geometry, or resize the reader's page; then it passes the descriptors on, and a third process
+//! tries again. Each attempt must be refused, the owner must observe no effect, and the ring must
+//! continue to work. (RELIABILITY T1, facts 2, 4)
 //!
-//! That an attempt is one, and would work on memory that nobody has sealed, is a test of its own.
+//! Another test shows that each attempt would succeed on unsealed memory.
 
 use crate::maps;
 use buffer::Policy;
-use buffer::dbuf::{Config, Visitor, Writer};
-use buffer::share::{self, Offer};
+use buffer::dbuf::{BlockConfig, BlockVisitor, BlockWriter};
+use buffer::share::{self, RingOffer};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
 use sys::descriptor;
 use sys::memory::{Memfd, ReadMapping, Seals};
-use sys::process::{self, NOBODY};
+use sys::process::{self, OVERFLOW_ID};
 use testkit::{Random, need};
 
 const CHILD: &str = "STREAMLINE_PROBE_STRANGER";
@@ -30,21 +30,21 @@ const PAGE: u64 = 4096;
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
 
-/// Returns block `n` as the owner writes it.
+/// Returns the bytes that the owner writes as block `n`.
 fn block(n: u64) -> Vec<u8> {
     let mut random = Random::new(n);
     let length = random.within(1..900);
     random.bytes(length)
 }
 
-/// A file that was handed over, and the mapping that its receiver may have.
-struct Part {
+/// A received file, and the mapping that its seals permit.
+struct SharedFile {
     name: &'static str,
     file: File,
     mapping: ReadMapping,
 }
 
-impl Part {
+impl SharedFile {
     fn new(name: &'static str, fd: BorrowedFd<'_>) -> sys::Result<Self> {
         let copy = || fd.try_clone_to_owned().expect("a free descriptor");
         let mapping = Memfd::from_fd(copy())?.map_read()?;
@@ -59,23 +59,24 @@ impl Part {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// The same file by a descriptor that was opened for writing.
+    /// Opens the same file for writing.
     fn reopened(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(self.path())
     }
 
-    /// Returns true if `mprotect` could make the mapping writable, by the kernel's own flag:
-    /// calling it takes unsafe code (`sys` shows that the flag holds).
-    fn may_be_widened(&self) -> bool {
+    /// Returns true if `mprotect` could make the mapping writable, by the kernel's flag
+    /// `VM_MAYWRITE` in smaps. Calling `mprotect` would need unsafe code; a test in `sys` shows
+    /// that the flag is honoured.
+    fn may_become_writable(&self) -> bool {
         maps::may_write(self.mapping.base().addr().get()).expect("it is mapped")
     }
 }
 
-/// One way to do harm.
-type Attempt = (&'static str, fn(&Part) -> io::Result<()>);
+/// An attack, with its name.
+type Attempt = (&'static str, fn(&SharedFile) -> io::Result<()>);
 
-/// Ways to change bytes.
-const WRITES: &[Attempt] = &[
+/// Attempts to write bytes.
+const WRITE_ATTEMPTS: &[Attempt] = &[
     ("mmap, shared and writable", |part| map_writable(part.file.try_clone()?)),
     ("write", |part| (&part.file).write_all(b"x")),
     ("pwrite", |part| part.file.write_all_at(b"x", 0)),
@@ -85,8 +86,8 @@ const WRITES: &[Attempt] = &[
     ("open for writing, then punch a hole", |part| punch(&part.reopened()?, part.length())),
 ];
 
-/// Ways to change the size, or what may be done at all.
-const SIZES: &[Attempt] = &[
+/// Attempts to change the size or the seals.
+const RESIZE_ATTEMPTS: &[Attempt] = &[
     ("ftruncate to nothing", |part| part.file.set_len(0)),
     ("ftruncate to a page less", |part| part.file.set_len(part.length() - PAGE)),
     ("ftruncate to a page more", |part| part.file.set_len(part.length() + PAGE)),
@@ -111,11 +112,11 @@ fn punch(file: &File, length: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, mode, 0, length)?)
 }
 
-/// Tries all of it, and says what the kernel said; answers how much was tried.
-fn try_everything(who: &str, offer: &Offer) -> usize {
+/// Makes all attempts, and prints the kernel's results; returns the number of attempts.
+fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
     let [geometry, ring, cursor] = offer.descriptors();
     let mut tried = 0;
-    let mut attempt = |part: &Part, attempts: &[Attempt]| {
+    let mut attempt = |part: &SharedFile, attempts: &[Attempt]| {
         for (what, attempt) in attempts {
             let refused = attempt(part).expect_err(what);
             println!("{CHILD}{who}: {}: {what}: {refused}", part.name);
@@ -123,24 +124,24 @@ fn try_everything(who: &str, offer: &Offer) -> usize {
         }
     };
     for (name, fd) in [("geometry", geometry), ("ring", ring)] {
-        let part = Part::new(name, fd).expect("it may be read");
-        attempt(&part, WRITES);
-        attempt(&part, SIZES);
-        assert!(!part.may_be_widened(), "mprotect could make the {name} writable");
+        let part = SharedFile::new(name, fd).expect("it may be read");
+        attempt(&part, WRITE_ATTEMPTS);
+        attempt(&part, RESIZE_ATTEMPTS);
+        assert!(!part.may_become_writable(), "mprotect could make the {name} writable");
         println!("{CHILD}{who}: {name}: mprotect: the mapping may never be written");
     }
-    // Its own page the reader writes; but it stays as long as it is.
-    attempt(&Part::new("cursor", cursor).expect("it may be read"), SIZES);
+    // The reader may write its own page, but not resize it.
+    attempt(&SharedFile::new("cursor", cursor).expect("it may be read"), RESIZE_ATTEMPTS);
     tried
 }
 
-/// Starts this executable again as nobody with these descriptors. `None`: nobody cannot reach it,
-/// or we may not become nobody.
-fn hand_on(role: &str, offer: &Offer) -> Option<Child> {
+/// Starts this executable again as the overflow user, with the ring's descriptors. Returns `None`
+/// if that user cannot execute it, or this process may not change its user.
+fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let mut command = process::reexec_as(NOBODY, there).expect("this executable");
-    command.args(["stranger::child", "--exact", "--nocapture"]).env(CHILD, role);
-    if role == SECOND {
+    let mut command = process::reexec_as(OVERFLOW_ID, there).expect("this executable");
+    command.args(["untrusted_peer::child", "--exact", "--nocapture"]).env(CHILD, role);
+    if role == SECOND_PROCESS {
         command.stdout(Stdio::piped());
     }
     let child = match process::spawn(&mut command) {
@@ -152,31 +153,32 @@ fn hand_on(role: &str, offer: &Offer) -> Option<Child> {
     Some(child)
 }
 
-const SECOND: &str = "the stranger";
-const THIRD: &str = "a third process";
+const SECOND_PROCESS: &str = "the stranger";
+const THIRD_PROCESS: &str = "a third process";
 
-/// The other processes: get the descriptors on standard input.
+/// Entry point of the other processes, which receive the descriptors over standard input.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(CHILD) else { return };
-    assert_eq!(process::identity(), (NOBODY, NOBODY));
+    assert_eq!(process::identity(), (OVERFLOW_ID, OVERFLOW_ID));
     let (_, received) = descriptor::receive(io::stdin(), &mut [0; 16]).unwrap();
     let copies: Vec<OwnedFd> = received.iter().map(|fd| fd.try_clone().unwrap()).collect();
-    let offer = Offer::from_descriptors(received).unwrap();
-    if role == SECOND {
-        let mut visitor = Offer::from_descriptors(copies).unwrap().read_blocks().unwrap();
+    let offer = RingOffer::from_descriptors(received).unwrap();
+    if role == SECOND_PROCESS {
+        let mut visitor = RingOffer::from_descriptors(copies).unwrap().read_blocks().unwrap();
         read_all(&mut visitor, 0..BLOCKS);
         println!("{CHILD}{role}: read {} blocks", visitor.count().blocks);
-        try_everything(&role, &offer);
-        let mut third = hand_on(THIRD, &offer).expect("we have reached it ourselves");
+        make_all_attempts(&role, &offer);
+        let mut third =
+            start_with_descriptors(THIRD_PROCESS, &offer).expect("we have reached it ourselves");
         assert!(third.wait().unwrap().success());
     } else {
-        try_everything(&role, &offer);
+        make_all_attempts(&role, &offer);
     }
 }
 
-/// Reads these blocks and compares every byte.
-fn read_all(visitor: &mut Visitor, blocks: std::ops::Range<u64>) {
+/// Reads the given blocks, and compares every byte.
+fn read_all(visitor: &mut BlockVisitor, blocks: std::ops::Range<u64>) {
     let mut out = [0; 1024];
     for n in blocks {
         let length = visitor.read(&mut out).unwrap().expect("a block");
@@ -185,8 +187,8 @@ fn read_all(visitor: &mut Visitor, blocks: std::ops::Range<u64>) {
     assert_eq!(visitor.read(&mut out), Ok(None));
 }
 
-/// All bytes of the files that were handed over, but for the reader's own.
-fn bytes(offer: &Offer) -> [Vec<u8>; 2] {
+/// Returns all bytes of the shared files, except the reader's own page.
+fn bytes(offer: &RingOffer) -> [Vec<u8>; 2] {
     let [geometry, ring, _] = offer.descriptors();
     [geometry, ring].map(|fd| {
         let file = File::from(fd.try_clone_to_owned().unwrap());
@@ -197,19 +199,19 @@ fn bytes(offer: &Offer) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn p4_an_untrusted_peer_reads_a_ring_and_cannot_write() {
+fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
     let Some(()) = need::root() else { return };
     for policy in [Policy::Overwrite, Policy::Block, Policy::DropNew] {
         let id = abi::DbufId::new(7).unwrap();
-        let config = Config { capacity: 1 << 16, policy, readers: 2, ..Config::new(id) };
+        let config = BlockConfig { capacity: 1 << 16, policy, readers: 2, ..BlockConfig::new(id) };
         let (mut writer, mut offers) = share::blocks(&config).unwrap();
         let mut own = offers.pop().unwrap().read_blocks().unwrap();
         let theirs = offers.pop().unwrap();
-        put(&mut writer, 0..BLOCKS);
+        write_blocks(&mut writer, 0..BLOCKS);
         let (before, counted) = (bytes(&theirs), writer.count());
 
         let why = "needs to become user 65534, who may enter the build folder";
-        let child = hand_on(SECOND, &theirs).or_else(|| need::skip(why));
+        let child = start_with_descriptors(SECOND_PROCESS, &theirs).or_else(|| need::skip(why));
         let Some(child) = child else { return };
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
@@ -217,32 +219,32 @@ fn p4_an_untrusted_peer_reads_a_ring_and_cannot_write() {
         let lines: Vec<&str> = said.lines().filter_map(|l| Some(l.split_once(CHILD)?.1)).collect();
         println!("{policy:?}\n  {}", lines.join("\n  "));
         let refused = lines.iter().filter(|line| line.contains("(os error ")).count();
-        assert_eq!(refused, 2 * (2 * WRITES.len() + 3 * SIZES.len()));
+        assert_eq!(refused, 2 * (2 * WRITE_ATTEMPTS.len() + 3 * RESIZE_ATTEMPTS.len()));
 
         assert!(bytes(&theirs) == before, "a byte of the ring or of its geometry has changed");
         assert_eq!(writer.count(), counted);
         assert_eq!(writer.taken(0).map(|taken| taken.blocks), Some(BLOCKS), "what it read");
         read_all(&mut own, 0..BLOCKS);
-        put(&mut writer, BLOCKS..BLOCKS + 5);
+        write_blocks(&mut writer, BLOCKS..BLOCKS + 5);
         read_all(&mut own, BLOCKS..BLOCKS + 5);
     }
 }
 
-fn put(writer: &mut Writer, blocks: std::ops::Range<u64>) {
+fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
     for n in blocks {
         assert_eq!(writer.write(&block(n)), Ok(true));
     }
     writer.publish();
 }
 
-/// On memory that nobody has sealed each attempt succeeds: what refuses is the seals.
+/// Every attempt succeeds on unsealed memory, so the seals are what refuses them.
 #[test]
-fn every_attempt_works_where_nothing_is_sealed() {
-    for (what, attempt) in WRITES.iter().chain(SIZES) {
+fn every_attempt_succeeds_on_unsealed_memory() {
+    for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {
         let file = Memfd::create("probe-unsealed", 4 * PAGE as usize).unwrap();
         assert_eq!(file.seals(), Ok(Seals::NONE));
-        let part = Part::new("unsealed", file.as_fd()).unwrap();
-        assert!(part.may_be_widened());
+        let part = SharedFile::new("unsealed", file.as_fd()).unwrap();
+        assert!(part.may_become_writable());
         attempt(&part).unwrap_or_else(|refused| panic!("{what}: {refused}"));
     }
 }

@@ -1,16 +1,18 @@
-//! Lines of several users in one program: each user's frames are in rings of its own, and a process
-//! of that user, which may load nothing, reads them there and cannot write. (CONTRACT 21, 25;
-//! RELIABILITY T2, T17, T19)
+//! Requests of several users in one program: each user's frames are in the user's own rings, which
+//! a process of that user, without the right to load programs, reads but cannot write. (CONTRACT
+//! 21, 25; RELIABILITY T2, T17, T19)
 
 use crate::judge::without_perfmon;
 use crate::send::{frames_of, send_all};
-use crate::shared::{chain, shown, silent};
-use endpoint::source::kernel::Standing;
-use engine::build::{BuildError, Path, Settings, build_at};
-use engine::catalogue::House;
-use engine::kernel::handout::{Ended, Handout, Layout, Part, Running};
+use crate::shared_program::{chain, program_status, silent};
+use endpoint::source::kernel::Attachment;
+use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
+use engine::kernel::delegation::{
+    DelegatedLayout, DelegatedProgram, DelegatedRequest, FinalCounters, KernelPart, Owner,
+};
 use engine::kernel::point::Points;
-use engine::kernel::{Asked, Held, Host, Lent};
+use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
+use engine::registry::MachineRegistry;
 use engine::run::{Until, run};
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Kernel, Machine, complete, plan};
@@ -20,52 +22,62 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, OnceLock};
 use sys::bpf::{Map, Rings};
 use sys::descriptor;
-use sys::process::{self, NOBODY};
+use sys::process::{self, OVERFLOW_ID};
 use testkit::net::{LIMIT, Pair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
-const ALICE: u32 = NOBODY;
-const BOB: u32 = NOBODY - 1;
+const ALICE: u32 = OVERFLOW_ID;
+const BOB: u32 = OVERFLOW_ID - 1;
 
-/// A request as who runs lines for others reads it.
-fn read(text: &str) -> Graph {
-    let (graph, mistakes) = pipeline::read(text, &House);
+/// Parses a request as the daemon does.
+fn parse_as_daemon(text: &str) -> Graph {
+    let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    complete(graph, &House).0
+    complete(graph, &MachineRegistry::Local).0
 }
 
-/// The part of a line that its plan places in the kernel.
-pub(crate) fn part_of(text: &str, machine: &Machine) -> Part {
-    let (graph, _) = pipeline::read(text, &House);
-    let planned = plan(graph, &House, machine).expect("a plan");
+/// Returns the part of a request that its plan places in the kernel.
+pub(crate) fn part_of(text: &str, machine: &Machine) -> KernelPart {
+    let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
+    let planned = plan(graph, &MachineRegistry::Local, machine).expect("a plan");
     let program = planned.programs.first().expect("a program");
     let steps = program.steps.iter().flat_map(|step| &step.nodes);
     let mut nodes: Vec<NodeId> = program.sources.iter().chain(steps).copied().collect();
     nodes.sort_unstable_by_key(|id| id.0);
-    Part { nodes, ring: program.ring.clone() }
+    KernelPart { nodes, ring: program.ring.clone() }
 }
 
-/// Runs a line for a user.
-fn attach(pair: &Pair, points: &Points, text: &str, owner: u32) -> (Handout, Running) {
+/// Attaches a request for a user.
+fn attach(
+    pair: &Pair,
+    points: &Points,
+    text: &str,
+    owner: u32,
+) -> (DelegatedProgram, DelegatedRequest) {
     pair.server.enter(|| attach_here(points, text, owner))
 }
 
-/// The same in the name space of this thread.
-fn attach_here(points: &Points, text: &str, owner: u32) -> (Handout, Running) {
+/// Attaches a request for a user in this thread's namespace.
+fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, DelegatedRequest) {
     let machine = engine::machine::look();
     let part = part_of(text, &machine);
-    let attached = points.attach((&read(text), &part), &machine, owner);
+    let attached = points.attach_if(
+        (&parse_as_daemon(text), &part),
+        &machine,
+        Owner { uid: owner, about: "" },
+        &|_| Ok(()),
+    );
     attached.unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Frames to a port that carry a mark from their first byte to their last.
+/// Returns `count` frames to a port, filled with a mark.
 fn marked(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
     let payload = mark.repeat(1000 / mark.len());
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, port, &payload);
     vec![frame; count]
 }
 
-/// Returns true if a mark is anywhere in a map.
+/// Returns true if a map contains the mark.
 fn holds(rings: &Rings, mark: &[u8]) -> bool {
     let mut bytes = vec![0; rings.memory().len()];
     assert!(rings.memory().copy(0, &mut bytes));
@@ -87,12 +99,12 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (alice, hers) = open(53, ALICE);
     let (bob, his) = open(80, BOB);
     let (again, hers_too) = open(53, ALICE);
-    let now = shown(&points);
+    let now = program_status(&points);
     assert_eq!((now.lines, now.owners, chain(&pair).len()), (3, 2, 1));
     let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
-    // So many that the ring of a processor is written more than once, on a machine with any number.
+    // Enough to lap the ring of a processor, whatever their number.
     let shape = alice.shape();
     let count = 3 * shape.bytes as usize * shape.cpus as usize / 1000;
     let frames: Vec<Vec<u8>> =
@@ -108,7 +120,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
             assert!(!holds(rings, mark), "pointers hold no bytes of frames");
         }
     }
-    // Bob's memory goes back to the kernel, and carol's comes from there.
+    // Bob's memory returns to the kernel, and Carol's comes from there.
     drop((bob, his));
     let (carol, hers_as_well) = open(443, BOB - 1);
     for (_, mark) in MARKS {
@@ -122,31 +134,32 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     assert!(chain(&pair).is_empty());
 }
 
-/// As a daemon without CAP_PERFMON loads them; what each line finds is its own.
+/// The program is loaded as by a daemon without CAP_PERFMON, and each request receives its own
+/// frames.
 #[test]
-fn o7_ten_lines_of_five_users_are_one_program_without_perfmon() {
-    const LINES: u16 = 10;
+fn o7_ten_requests_of_five_users_share_one_hardened_program() {
+    const REQUESTS: u16 = 10;
     let Some(pair) = silent() else { return };
     let points = Points::default();
     let mut lines = Vec::new();
-    for port in 1..=LINES {
+    for port in 1..=REQUESTS {
         let owner = ALICE - u32::from(port % 5);
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
         let here = || without_perfmon(|| attach_here(&points, &text, owner));
         lines.push(pair.server.enter(here));
     }
-    let now = shown(&points);
+    let now = program_status(&points);
     assert_eq!((now.lines, now.owners, chain(&pair).len()), (10, 5, 1));
-    let mut frames: Vec<Vec<u8>> = (1..=LINES).flat_map(|p| marked(p, b"x", p.into())).collect();
-    frames.extend(marked(LINES + 1, b"nobody's", 20));
+    let mut frames: Vec<Vec<u8>> = (1..=REQUESTS).flat_map(|p| marked(p, b"x", p.into())).collect();
+    frames.extend(marked(REQUESTS + 1, b"nobody's", 20));
     send_all(&pair, &frames);
-    let now = shown(&points);
+    let now = program_status(&points);
     let all = frames.len() as u64;
     let steps: Vec<_> =
         now.steps.iter().map(|(name, lines, n)| (name.as_str(), *lines, *n)).collect();
     assert_eq!(steps, [("ip", 10, all), ("udp", 10, all), ("dport", 10, all)]);
-    for (port, (handout, line)) in (1..=LINES).zip(lines) {
+    for (port, (handout, line)) in (1..=REQUESTS).zip(lines) {
         let (rings, _) = handout.open().expect("what it says");
         let cpus = 0..rings.shape().cpus;
         let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
@@ -156,18 +169,25 @@ fn o7_ten_lines_of_five_users_are_one_program_without_perfmon() {
     assert!(chain(&pair).is_empty());
 }
 
-/// The receiver checks a request itself, whatever the sender claims.
+/// The receiving process checks a layout against its own plan, whatever the sender claims.
 #[test]
-fn t17_a_part_that_was_not_planned_so_is_refused() {
+fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = silent() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
     let machine = engine::machine::look();
-    let graph = read(&text);
+    let graph = parse_as_daemon(&text);
     let good = part_of(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
-        let part = Part { nodes, ..good.clone() };
-        let asked = pair.server.enter(|| points.attach((&graph, &part), &machine, ALICE));
+        let part = KernelPart { nodes, ..good.clone() };
+        let asked = pair.server.enter(|| {
+            points.attach_if(
+                (&graph, &part),
+                &machine,
+                Owner { uid: ALICE, about: "" },
+                &|_| Ok(()),
+            )
+        });
         assert!(matches!(asked, Err(BuildError::Refused(_))), "{part:?}: {asked:?}");
     }
     assert!(chain(&pair).is_empty());
@@ -175,11 +195,12 @@ fn t17_a_part_that_was_not_planned_so_is_refused() {
 
 const CHILD: &str = "STREAMLINE_LIVE_HANDOUT";
 const LINE: &str = "| ip | udp | dport |53 ( count + pcap - )";
-/// As many as a pipe holds while nobody reads it.
+/// Number of frames: as many as an unread pipe holds.
 const FRAMES: usize = 40;
 
-/// Returns the next message of the peer, within the time that tests have.
-fn hear(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
+/// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
+/// timeout of tests.
+fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     let heard = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
     assert_eq!(heard, [true], "waited for {whom}");
     let mut message = vec![0; 1 << 16];
@@ -187,21 +208,27 @@ fn hear(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     (String::from_utf8_lossy(&message[..length]).into_owned(), descriptors)
 }
 
-/// Runs lines for the process at the other end of a socket, until that ends.
+/// Serves requests of the process at the other end of a socket until that process ends.
 fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {
-        let (told, _) = hear(socket, "the other user's process");
+        let (told, _) = receive_message(socket, "the other user's process");
         let (what, rest) = told.split_once(':').unwrap_or((&told, ""));
         match what {
             "part" => {
-                let part = Part::from_text(rest).expect("a part");
+                let part = KernelPart::from_text(rest).expect("a part");
                 let machine = engine::machine::look();
-                let graph = read(text);
-                let attached =
-                    pair.server.enter(|| points.attach((&graph, &part), &machine, ALICE));
+                let graph = parse_as_daemon(text);
+                let attached = pair.server.enter(|| {
+                    points.attach_if(
+                        (&graph, &part),
+                        &machine,
+                        Owner { uid: ALICE, about: "" },
+                        &|_| Ok(()),
+                    )
+                });
                 let (handout, line) = attached.unwrap_or_else(|why| panic!("{why}"));
-                let Handout { layout, records, pointers, bell } = &handout;
+                let DelegatedProgram { layout, records, pointers, bell } = &handout;
                 let descriptors = [records.as_fd(), pointers.as_fd(), bell.as_fd()];
                 descriptor::send(socket, layout.text().as_bytes(), &descriptors).expect("sent");
                 held = Some(line);
@@ -220,7 +247,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
 }
 
 #[test]
-fn p4_t19_another_user_reads_delegated_rings_and_cannot_write() {
+fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let Some(pair) = silent() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} {LINE}");
@@ -229,7 +256,7 @@ fn p4_t19_another_user_reads_delegated_rings_and_cannot_write() {
     let mut frames = marked(53, b"hers", FRAMES);
     frames.extend(marked(80, b"others'", FRAMES));
     serve(&pair, &points, &text, &here, &|| {
-        assert_eq!(shown(&points).lines, 1);
+        assert_eq!(program_status(&points).lines, 1);
         send_all(&pair, &frames);
     });
     let output = child.wait_with_output().expect("it ends");
@@ -246,55 +273,58 @@ fn p4_t19_another_user_reads_delegated_rings_and_cannot_write() {
     assert!(chain(&pair).is_empty());
 }
 
-/// Starts this executable again as another user, in this name space.
+/// Starts this executable again as another user in this namespace, with the socket as standard
+/// input. Returns `None` if that user cannot execute it.
 fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     let mut command = process::reexec_as(ALICE, socket).expect("this executable");
-    command.args(["handout::child", "--exact", "--nocapture", "--quiet"]).env(CHILD, text);
+    command.args(["delegated::child", "--exact", "--nocapture", "--quiet"]).env(CHILD, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";
     process::spawn(&mut command).ok().or_else(|| need::skip(why))
 }
 
-/// A client whose lines run in the process at the other end of standard input.
+/// Sends kernel requests to the process at the other end of standard input.
 #[derive(Debug)]
-struct Elsewhere;
+struct RemoteKernel;
 
-/// A line that runs there.
+/// A request that the process at the other end of standard input serves.
 #[derive(Debug, Default)]
-struct There(OnceLock<Ended>);
+struct RemoteRequest(OnceLock<FinalCounters>);
 
-/// Says something, and hears the answer.
-fn ask(message: &str) -> (String, Vec<OwnedFd>) {
+/// Sends a message; returns the reply and its descriptors.
+fn exchange(message: &str) -> (String, Vec<OwnedFd>) {
     let socket = io::stdin();
     descriptor::send(&socket, message.as_bytes(), &[]).expect("somebody listens");
-    hear(socket, "who runs the line")
+    receive_message(socket, "who runs the line")
 }
 
-impl Host for Elsewhere {
-    fn add(&self, asked: &Asked<'_>) -> Result<Lent, BuildError> {
-        let (layout, descriptors) = ask(&format!("part:{}", Part::of(asked).text()));
+impl Host for RemoteKernel {
+    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        let (layout, descriptors) = exchange(&format!("part:{}", KernelPart::of(asked).text()));
         let [records, pointers, bell] = descriptors.try_into().expect("three descriptors");
-        let layout = Layout::from_text(&layout).expect("a layout");
+        let layout = DelegatedLayout::from_text(&layout).expect("a layout");
         try_to_write(&layout, [&records, &pointers, &bell]);
-        let handout = Handout { layout, records, pointers, bell };
-        Ok(handout.lend(Arc::new(There::default()))?)
+        let handout = DelegatedProgram { layout, records, pointers, bell };
+        Ok(handout.lend(Arc::new(RemoteRequest::default()))?)
     }
 }
 
-impl Standing for There {
+impl Attachment for RemoteRequest {
     fn leave(&self) {
         let _ = self.ended();
     }
 }
 
-impl Held for There {
-    fn ended(&self) -> &Ended {
-        self.0.get_or_init(|| Ended::from_text(&ask("leave").0).expect("what it leaves behind"))
+impl AttachmentHandle for RemoteRequest {
+    fn ended(&self) -> &FinalCounters {
+        self.0.get_or_init(|| {
+            FinalCounters::from_text(&exchange("leave").0).expect("what it leaves behind")
+        })
     }
 }
 
-/// All that must be refused; and a map that is another one.
-fn try_to_write(layout: &Layout, [records, pointers, bell]: [&OwnedFd; 3]) {
+/// Asserts that every attempt to write is refused, and so is a substituted map.
+fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;
     for fd in [records, pointers] {
@@ -311,21 +341,22 @@ fn try_to_write(layout: &Layout, [records, pointers, bell]: [&OwnedFd; 3]) {
     eprintln!("refused {refused}");
 }
 
-/// The other process: the request is in its environment.
+/// Entry point of the client process; its request is in an environment variable.
 #[test]
 fn child() {
     let Ok(text) = std::env::var(CHILD) else { return };
     assert_eq!(process::identity(), (ALICE, ALICE));
-    let (graph, _) = pipeline::read(&text, &House);
-    // The kernel is that of the one who runs the lines.
+    let (graph, _) = pipeline::read(&text, &MachineRegistry::Local);
+    // The kernel is the serving process's.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
     let machine = Machine { kernel, ..engine::machine::look() };
-    let plan = plan(graph, &House, &machine).expect("a plan");
-    let paths = build_at(&plan, Settings::default(), &Elsewhere).expect("paths");
-    let lives: Vec<_> = paths.iter().map(Path::live).collect();
+    let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
+    let paths =
+        build_with(&plan, Settings::default(), &RemoteKernel, &Extras::default()).expect("paths");
+    let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     let outcome = std::thread::scope(|scope| {
         let runs = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-        assert_eq!(ask("runs").0, "stop");
+        assert_eq!(exchange("runs").0, "stop");
         lives.iter().for_each(engine::live::Live::stop);
         runs.join().expect("a run")
     });

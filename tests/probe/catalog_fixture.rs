@@ -1,30 +1,30 @@
-//! The catalogue of the house with filters of a probe in front, and lines run through all of it.
+//! The built-in catalog with additional test filters, and requests that use it.
 
 use engine::build::{Settings, build};
 use engine::run::{Outcome, Until, run};
 use filter::Description;
-use pipeline::Catalogue;
+use pipeline::Registry;
 use pipeline::plan::{Machine, plan};
 
-/// The house's catalogue and these filters.
-pub(crate) struct With(pub(crate) &'static [&'static Description]);
+/// The built-in catalog, preceded by the given filters.
+pub(crate) struct CatalogWith(pub(crate) &'static [&'static Description]);
 
-impl Catalogue for With {
+impl Registry for CatalogWith {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let own = self.0.iter().copied().find(|entry| entry.name == name);
-        own.or_else(|| engine::catalogue::House.find(name))
+        own.or_else(|| engine::registry::MachineRegistry::Local.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        engine::catalogue::House.find_source(name)
+        engine::registry::MachineRegistry::Local.find_source(name)
     }
 
     fn endpoint(&self, entry: &Description) -> &'static filter::EndpointFacts {
-        engine::catalogue::House.endpoint(entry)
+        engine::registry::MachineRegistry::Local.endpoint(entry)
     }
 
     fn names(&self) -> Vec<&'static str> {
-        engine::catalogue::House.names()
+        engine::registry::MachineRegistry::Local.names()
     }
 
     fn spaces(&self) -> Vec<&str> {
@@ -32,9 +32,9 @@ impl Catalogue for With {
     }
 }
 
-/// Runs a line to its end; the ledger balances and nothing failed.
-pub(crate) fn line(text: &str, filters: &'static [&'static Description]) -> Outcome {
-    let catalogue = With(filters);
+/// Runs a request to its end; asserts that its ledger balances and nothing failed.
+pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> Outcome {
+    let catalogue = CatalogWith(filters);
     let (graph, mistakes) = pipeline::read(text, &catalogue);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &catalogue, &Machine::example()).expect("a plan");
@@ -45,7 +45,7 @@ pub(crate) fn line(text: &str, filters: &'static [&'static Description]) -> Outc
     outcome
 }
 
-/// A number out of the report of a filter.
+/// Returns a counter from the report of a filter.
 pub(crate) fn reported(outcome: &Outcome, filter: &str, row: &str) -> u64 {
     let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
     let row = report.report.rows.iter().find(|(name, _)| name == row);

@@ -1,12 +1,12 @@
-//! A daemon at one end of a cable, whose policy opens the interface there to some users, and the
-//! command as they start it.
+//! A daemon at the server's end of a veth pair, whose policy lets some users observe the interface,
+//! and commands run by those users.
 
 use crate::observer::Observer;
-use crate::privilege::for_everybody;
+use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
-use crate::shared::chain;
+use crate::shared_program::chain;
 use member::client::Client;
-use member::protocol::{Program, Sharing};
+use member::protocol::{KernelProgram, KernelPrograms};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ pub(crate) const ALICE: u32 = 41_101;
 pub(crate) const BOB: u32 = 41_102;
 pub(crate) const CAROL: u32 = 41_103;
 pub(crate) const DAVE: u32 = 41_104;
-/// The group of which bob is.
-pub(crate) const WATCHERS: u32 = 41_200;
+/// Bob's group.
+pub(crate) const WATCHERS_GID: u32 = 41_200;
 
-/// Alice, bob and dave may watch the interface, and carol may not.
+/// Policy under which Alice, Bob and Dave may observe the interface, and Carol may not.
 pub(crate) const POLICY: &str = "
 others-see = \"names\"
 [[open]]
@@ -35,23 +35,23 @@ interfaces = [\"server0\"]
 [users.41104]
 rings = 4
 ";
-/// The folder in which users keep what outlives a run.
+/// The directory in which the daemon persists users' files.
 const STATE: &str = "state";
-/// Asks the server for a page.
+/// A shell script that requests a page from the server.
 const REQUEST: &str = "exec 3<>/dev/tcp/$0/80
 head='GET /small HTTP/1.1\\r\\nHost: x\\r\\nX-Mark: %s\\r\\nConnection: close\\r\\n\\r\\n'
 printf \"$head\" \"$1\" >&3
 cat <&3 >/dev/null";
 
-/// A daemon at the server's end of a cable, with this policy.
-pub(crate) struct House {
+/// A daemon at the server's end of a veth pair, with a given policy.
+pub(crate) struct DaemonFixture {
     pub(crate) pair: Pair,
     folder: Scratch,
     program: PathBuf,
     child: Mutex<Child>,
 }
 
-impl House {
+impl DaemonFixture {
     pub(crate) fn new(policy: &str) -> Option<Self> {
         let start = |space: &Namespace, _: &Path, words: &[String]| {
             let mut command = space.command(&words[0]);
@@ -61,8 +61,9 @@ impl House {
         Self::with(policy, start)
     }
 
-    /// With a daemon that somebody starts by these words, in this name space; the folder is the
-    /// house's.
+    /// Creates the fixture with the daemon that `start` starts, given the namespace, the fixture's
+    /// directory and the arguments. Returns `None` and skips the test without the required
+    /// privileges.
     pub(crate) fn with(
         policy: &str,
         start: impl FnOnce(&Namespace, &Path, &[String]) -> Child,
@@ -72,36 +73,36 @@ impl House {
         let pair = Pair::new(Cable::default())?;
         let folder = Scratch::new();
         fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
-        let program = for_everybody(&folder);
+        let program = copy_for_every_user(&folder);
         fs::create_dir(folder.path(STATE)).expect("a folder");
         let everybody = Permissions::from_mode(0o1777);
         fs::set_permissions(folder.path(STATE), everybody).expect("our folder");
         let file = folder.path("policy.toml");
         fs::write(&file, policy).expect("a file");
         let child = start(&pair.server, &folder.path(""), &words(&program, &folder));
-        let house = Self { pair, folder, program, child: Mutex::new(child) };
-        until("a daemon answers", || Client::at(&house.place()).is_ok());
-        Some(house)
+        let fixture = Self { pair, folder, program, child: Mutex::new(child) };
+        until("a daemon answers", || Client::at(&fixture.place()).is_ok());
+        Some(fixture)
     }
 
-    /// The words that start a daemon here.
+    /// Returns the arguments that start a daemon with this fixture.
     pub(crate) fn words(&self) -> Vec<String> {
         words(&self.program, &self.folder)
     }
 
-    /// Another daemon is to run here.
-    pub(crate) fn is(&self, daemon: Child) {
+    /// Replaces the daemon's process.
+    pub(crate) fn replace_daemon(&self, daemon: Child) {
         *self.child() = daemon;
     }
 
-    /// Another daemon runs here.
-    pub(crate) fn is_run_by(&self, daemon: Child) {
-        self.is(daemon);
+    /// Replaces the daemon's process, and waits until the new one answers.
+    pub(crate) fn replace_and_wait(&self, daemon: Child) {
+        self.replace_daemon(daemon);
         until("a daemon answers", || Client::at(&self.place()).is_ok());
     }
 
-    /// Sends it a signal by which it ends, and waits for that.
-    pub(crate) fn ends_by(&self, signal: &str) {
+    /// Sends the daemon a signal, and waits for its exit.
+    pub(crate) fn kill_and_wait(&self, signal: &str) {
         let process = self.child().id().to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
         until("the daemon ends", || self.child().try_wait().expect("a child").is_some());
@@ -115,13 +116,13 @@ impl House {
         self.folder.path("daemon")
     }
 
-    /// The command as this user, at the server's end of the cable.
+    /// Returns the `streamline` command run by a user at the server's end of the veth pair.
     pub(crate) fn command(&self, uid: u32) -> Command {
-        self.command_in(uid, if uid == BOB { WATCHERS } else { uid })
+        self.command_with_group(uid, if uid == BOB { WATCHERS_GID } else { uid })
     }
 
-    /// The same as a member of a group.
-    pub(crate) fn command_in(&self, uid: u32, gid: u32) -> Command {
+    /// Returns the `streamline` command run by a user with the given group.
+    pub(crate) fn command_with_group(&self, uid: u32, gid: u32) -> Command {
         let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
@@ -130,36 +131,36 @@ impl House {
         command
     }
 
-    /// Runs a line as this user, until it is in the program.
+    /// Runs a request as a user; returns once its filters are part of the program.
     pub(crate) fn run(&self, uid: u32, line: &str) -> Observer {
-        self.run_by(self.command(uid), uid, line)
+        self.run_command(self.command(uid), uid, line)
     }
 
-    /// The same by a command of its own.
-    pub(crate) fn run_by(&self, command: Command, uid: u32, line: &str) -> Observer {
-        let before = self.lines(uid);
+    /// Runs a request with the given command.
+    pub(crate) fn run_command(&self, command: Command, uid: u32, line: &str) -> Observer {
+        let before = self.running_requests(uid);
         let mut observer = Observer::spawn(command, line);
         until(&format!("{line} of {uid} runs"), || {
             observer.assert_runs();
-            self.lines(uid) > before
+            self.running_requests(uid) > before
         });
         observer
     }
 
-    pub(crate) fn sharing(&self) -> Sharing {
+    pub(crate) fn shared_programs(&self) -> KernelPrograms {
         Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
     }
 
-    /// Returns the one program at the interface.
-    pub(crate) fn shared(&self) -> Program {
-        let mut programs = self.sharing().programs;
+    /// Returns the only program at the interface.
+    pub(crate) fn shared_program(&self) -> KernelProgram {
+        let mut programs = self.shared_programs().programs;
         programs.retain(|program| program.interface == SERVER_DEVICE);
         assert_eq!(programs.len(), 1, "one program: {programs:?}");
         programs.into_iter().next().expect("one")
     }
 
-    /// A request of a user who is at the server's end itself.
-    pub(crate) fn request_of(&self, uid: u32, mark: &str) {
+    /// Sends an HTTP request with a mark from a process of the given user at the server's end.
+    pub(crate) fn send_request_as(&self, uid: u32, mark: &str) {
         let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
         command.args(["--clear-groups", "bash", "-c", REQUEST, SERVER, mark]);
@@ -167,30 +168,31 @@ impl House {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Returns the number of running lines of a user.
-    pub(crate) fn lines(&self, uid: u32) -> usize {
-        let programs = self.sharing().programs;
+    /// Returns the number of running requests of a user.
+    pub(crate) fn running_requests(&self, uid: u32) -> usize {
+        let programs = self.shared_programs().programs;
         let lines = programs.iter().flat_map(|program| &program.lines);
         lines.filter(|line| line.uid == uid).count()
     }
 
-    /// Returns all that it leaves on the machine: objects of its daemon, at the interface, in its
-    /// folder (with one part for persisted files), and of its users where anybody may make names.
+    /// Returns all resources on the machine: the daemon's objects, the programs at the interface,
+    /// the entries of the daemon's directory (persisted files count as one), and users' names in
+    /// public directories.
     pub(crate) fn state(&self) -> Resources {
         let users = [ALICE, BOB, CAROL, DAVE];
         let daemon = Resources::of(self.child().id()).at(&self.pair);
         daemon.with(&self.folder.path("")).of_users(&users)
     }
 
-    /// Returns the kernel's numbered objects that its daemon holds.
-    pub(crate) fn numbered(&self) -> KernelObjects {
+    /// Returns the numbered kernel objects (maps, programs, links) that the daemon holds.
+    pub(crate) fn kernel_objects(&self) -> KernelObjects {
         KernelObjects::of(self.child().id())
     }
 
-    /// Waits until all is as it was before users came, though the daemon runs, and nothing of what
-    /// they had is left in the kernel.
+    /// Waits until the daemon's resources are those before the users' requests, and no kernel
+    /// object of theirs is left.
     #[track_caller]
-    pub(crate) fn is_as_before(&self, before: &Resources, numbered: &KernelObjects) {
+    pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;
         until("the machine is as before", || {
             let now = self.state();
@@ -210,7 +212,7 @@ impl House {
         self.child().wait().expect("a child");
     }
 
-    /// Asks it to end; nothing may remain.
+    /// Stops the daemon; asserts that it leaves nothing behind.
     pub(crate) fn end(&mut self) {
         let process = self.child().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
@@ -229,9 +231,9 @@ fn words(program: &Path, folder: &Scratch) -> Vec<String> {
     vec![path(program), daemon, socket, path(&place), policy, path(&file)]
 }
 
-impl Drop for House {
+impl Drop for DaemonFixture {
     fn drop(&mut self) {
-        // Ended already, if the test went well.
+        // It has ended already if the test succeeded.
         let _ = self.child().kill();
         let _ = self.child().wait();
     }

@@ -1,51 +1,59 @@
-//! Lines that run to their end.
+//! Requests that run to their end.
 
-use crate::line::Line;
-use crate::probes::{PROBES, arrived, distinct, edges_dropped, given, missing, told};
+use crate::probes::{
+    PROBES, arrived, blocks_missing, blocks_sent, distinct, dropped_on_edges, reported_numbers,
+};
+use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use engine::build::Settings;
 use engine::run::Outcome;
 use std::collections::BTreeSet;
 use testkit::Random;
 
-/// Probes that lose blocks and report the numbers.
-const LOSERS: [&str; 3] = ["third", "even", "few"];
+/// Probes that drop blocks and report their numbers.
+const DROPPING_PROBES: [&str; 3] = ["third", "even", "few"];
 
 fn run(text: &str, settings: Settings) -> Outcome {
-    let outcome = Line::with(text, PROBES).threads(settings);
+    let outcome = PlannedRequest::with(text, PROBES).run_threaded(settings);
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
 }
 
-/// Runs a line without copies that ends in a capture, and holds what arrived and what the probes
-/// say that they lost against what was sent, and against the ledger.
-fn prove(behind: &str, sent: u64) {
+/// Runs a request without branches that ends in a capture; asserts that the arrived numbers and
+/// those that probes report as dropped are exactly those sent, and that the ledger agrees.
+fn assert_every_number_accounted(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");
     let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
     let outcome = run(&text, Settings::default());
     let arrived = distinct(arrived(&file));
-    let lost = distinct(LOSERS.iter().flat_map(|probe| told(&outcome, probe).into_keys()));
+    let lost = distinct(
+        DROPPING_PROBES.iter().flat_map(|probe| reported_numbers(&outcome, probe).into_keys()),
+    );
     let all: BTreeSet<u64> = arrived.union(&lost).copied().collect();
     assert!(arrived.is_disjoint(&lost), "{text}: what arrived was not lost");
     assert!(all.iter().copied().eq(0..sent), "{text}: {} of {sent} accounted for", all.len());
-    assert_eq!(given(&outcome), sent, "{text}");
-    assert_eq!(missing(&outcome), lost.len() as u64, "{text}: what the ledger says is missing");
+    assert_eq!(blocks_sent(&outcome), sent, "{text}");
+    assert_eq!(
+        blocks_missing(&outcome),
+        lost.len() as u64,
+        "{text}: what the ledger says is missing"
+    );
 }
 
 #[test]
 fn v2_blocks_dropped_by_filters_are_reported_by_number() {
-    prove("", 20_000);
-    prove(" | third", 20_000);
-    prove(" | even", 20_000);
-    prove(" | few", 20_000);
-    prove(" | hoard", 20_000);
-    prove(" | third@thread0 | even@thread1 | few@thread2", 20_000);
+    assert_every_number_accounted("", 20_000);
+    assert_every_number_accounted(" | third", 20_000);
+    assert_every_number_accounted(" | even", 20_000);
+    assert_every_number_accounted(" | few", 20_000);
+    assert_every_number_accounted(" | hoard", 20_000);
+    assert_every_number_accounted(" | third@thread0 | even@thread1 | few@thread2", 20_000);
 }
 
 #[test]
-fn lines_at_random_account_for_every_number() {
+fn random_requests_account_for_every_number() {
     let mut random = Random::replayable();
     let pieces = ["third", "even", "few", "hoard", "watch", "count", "inspect", "dport |9", "udp"];
     for _ in 0..60 {
@@ -54,7 +62,7 @@ fn lines_at_random_account_for_every_number() {
         let mut space = 0;
         let mut left = pieces.to_vec();
         for _ in 0..random.within(1..6) {
-            // Each at most once, so that what it reports is what it lost; spaces only go up.
+            // Each at most once, so that its report is what it lost; spaces ascend.
             let piece = left.swap_remove(random.within(0..left.len()));
             space += random.below(2);
             let (name, next) = piece.split_once(' ').unwrap_or((piece, "|"));
@@ -64,7 +72,7 @@ fn lines_at_random_account_for_every_number() {
         if arc != "|" {
             behind += &format!(" {arc} watch@thread{space}");
         }
-        prove(&behind, random.below(3000) + 1);
+        assert_every_number_accounted(&behind, random.below(3000) + 1);
     }
 }
 
@@ -73,15 +81,15 @@ fn rings_between_the_same_spaces_are_counted_separately() {
     let text = "generate@thread0 count=9000 seq=yes \
                 | (third@thread0 | count@thread1) + (even@thread0 | inspect@thread1) + few@thread1";
     let outcome = run(text, Settings::default());
-    assert_eq!(given(&outcome), 9000);
+    assert_eq!(blocks_sent(&outcome), 9000);
 }
 
 #[test]
-fn copies_arrive_once_per_branch() {
+fn branched_blocks_arrive_once_per_branch() {
     let text = "generate count=9000 seq=yes | (third | count) + (even | inspect) + few | watch";
     let outcome = run(text, Settings::default());
-    let lost = LOSERS.map(|probe| told(&outcome, probe));
-    let seen = told(&outcome, "watch");
+    let lost = DROPPING_PROBES.map(|probe| reported_numbers(&outcome, probe));
+    let seen = reported_numbers(&outcome, "watch");
     for number in 0..9000 {
         let lost = lost.iter().filter(|lost| lost.contains_key(&number)).count() as u64;
         let seen = seen.get(&number).copied().unwrap_or(0);
@@ -90,32 +98,32 @@ fn copies_arrive_once_per_branch() {
 }
 
 #[test]
-fn a5_a13_a_cycle_lets_every_number_around_sixteen_times() {
+fn a5_a13_cycle_passes_every_number_sixteen_times() {
     let text = "generate count=3000 seq=yes | dport --name=X |9 (watch | dport --name=X) + discard";
     let outcome = run(text, Settings::default());
-    let seen = told(&outcome, "watch");
+    let seen = reported_numbers(&outcome, "watch");
     assert!(seen.keys().copied().eq(0..3000));
     assert!(seen.values().all(|times| *times == 17), "once, and sixteen times around");
-    assert_eq!(edges_dropped(&outcome, "too many hops"), 3000);
+    assert_eq!(dropped_on_edges(&outcome, "too many hops"), 3000);
 }
 
 #[test]
-fn a_full_cycle_drops_with_a_reason() {
-    // What was held comes at once: more batches than may wait on the back edge.
+fn full_cycle_drops_with_a_reason() {
+    // Held blocks are released at once: more batches than fit the back edge.
     let text = "generate count=30000 seq=yes | hoard \
                 | dport --name=X |9 (watch | dport --name=X) + discard";
     let outcome = run(text, Settings::default());
-    let seen = told(&outcome, "watch");
+    let seen = reported_numbers(&outcome, "watch");
     assert!(seen.keys().copied().eq(0..30_000));
     let times = |n: u64| seen.values().filter(|times| **times == n).count() as u64;
     assert_eq!(times(1) + times(17), 30_000, "around to the end, or not at all");
     assert!(times(1) > 0 && times(17) > 0);
-    assert_eq!(edges_dropped(&outcome, "cycle full"), times(1));
-    assert_eq!(edges_dropped(&outcome, "too many hops"), times(17));
+    assert_eq!(dropped_on_edges(&outcome, "cycle full"), times(1));
+    assert_eq!(dropped_on_edges(&outcome, "too many hops"), times(17));
 }
 
 #[test]
-fn blocks_behind_the_count_are_reported_and_not_lost() {
+fn blocks_after_the_block_limit_are_reported_not_lost() {
     for space in ["", "@thread0"] {
         let scratch = Scratch::new();
         let file = scratch.path("some.pcap");
@@ -123,7 +131,7 @@ fn blocks_behind_the_count_are_reported_and_not_lost() {
         let settings = Settings { count: Some(1234), ..Settings::default() };
         let outcome = run(&text, settings);
         assert!(arrived(&file).into_iter().eq(0..1234), "{text}");
-        assert_eq!(given(&outcome), 1234 + missing(&outcome), "{text}");
+        assert_eq!(blocks_sent(&outcome), 1234 + blocks_missing(&outcome), "{text}");
         assert_eq!(outcome.ledger.lost(), 0, "{text}");
     }
 }

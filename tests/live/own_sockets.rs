@@ -1,17 +1,17 @@
-//! Traffic of a user's own sockets: all of it, and nothing of others. (FEATURES P7, V7; CONTRACT
-//! 22)
+//! A user's tap on its own sockets receives all packets of those sockets and no others. (FEATURES
+//! P7, V7; CONTRACT 22)
 //!
-//! Users are threads under other ids, in namespaces of the test. The rings of a user are read and
-//! searched as wholes for others' data.
+//! Users are threads with other user ids, in namespaces of the test. All rings of a user are
+//! searched for other users' data.
 
 use crate::observer::Observer;
-use crate::privilege::for_everybody;
+use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
 use crate::send::frames_of;
 use endpoint::source::kernel::reader::Reader;
-use engine::catalogue::House;
-use engine::kernel::handout::{Handout, Part, Running};
+use engine::kernel::delegation::{DelegatedProgram, DelegatedRequest, KernelPart, Owner};
 use engine::kernel::point::Points;
+use engine::registry::MachineRegistry;
 use pipeline::plan::{complete, plan};
 use rustix::fs::fchown;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
@@ -31,13 +31,14 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, until,
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
 
-/// Returns `None` if a program that asks for the owner of a socket cannot be loaded.
-fn able() -> Option<()> {
+/// Returns `None` and skips the test if a program that reads the owner of a socket cannot be
+/// loaded.
+fn skip_unless_loadable() -> Option<()> {
     need::root()?;
     need::bpf()
 }
 
-/// Does something in a name space as a user.
+/// Runs `work` in a namespace as a user.
 fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Send) -> T {
     space.enter(|| {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
@@ -48,49 +49,54 @@ fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Sen
     })
 }
 
-/// A user's tap, until it is dropped.
+/// A user's tap, attached until it is dropped.
 struct Tap {
     rings: Arc<Rings>,
-    _running: Running,
+    _running: DelegatedRequest,
 }
 
-/// A packet that a user was given.
+/// A packet in a user's ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
+struct UserPacket {
     sent: bool,
     bytes: Vec<u8>,
 }
 
 impl Tap {
-    /// Runs a line for this user, in a name space.
+    /// Attaches a request for a user in a namespace.
     fn begin(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
-        let (handout, running): (Handout, Running) = space.enter(|| {
+        let (handout, running): (DelegatedProgram, DelegatedRequest) = space.enter(|| {
             let machine = engine::machine::look();
-            let (graph, mistakes) = pipeline::read(text, &House);
+            let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-            let planned = plan(graph.clone(), &House, &machine).expect("a plan");
+            let planned = plan(graph.clone(), &MachineRegistry::Local, &machine).expect("a plan");
             let program = planned.programs.first().expect("a program");
             let steps = program.steps.iter().flat_map(|step| &step.nodes);
             let mut nodes: Vec<_> = program.sources.iter().chain(steps).copied().collect();
             nodes.sort_unstable_by_key(|id| id.0);
-            let part = Part { nodes, ring: program.ring.clone() };
-            let attached = points.attach((&complete(graph, &House).0, &part), &machine, user);
+            let part = KernelPart { nodes, ring: program.ring.clone() };
+            let attached = points.attach_if(
+                (&complete(graph, &MachineRegistry::Local).0, &part),
+                &machine,
+                Owner { uid: user, about: "" },
+                &|_| Ok(()),
+            );
             attached.unwrap_or_else(|why| panic!("{text}: {why}"))
         });
         let (rings, _) = handout.open().expect("what it says");
         Self { rings, _running: running }
     }
 
-    /// All that is there, in the order of time.
-    fn seen(&self) -> Vec<Seen> {
+    /// Returns all packets, ordered by time.
+    fn packets(&self) -> Vec<UserPacket> {
         let mut reader = Reader::new(Arc::clone(&self.rings), vec![0]);
         reader.look();
         let mut all = Vec::new();
         while let Some(handed) = reader.front() {
-            let mut bytes = vec![0; handed.header.kept as usize];
+            let mut bytes = vec![0; handed.header.captured as usize];
             assert!(reader.copy(&handed, 0, &mut bytes));
             assert!(reader.is_whole(&handed, reader.reserved(handed.cpu)));
-            all.push(Seen { sent: handed.header.sent, bytes });
+            all.push(UserPacket { sent: handed.header.sent, bytes });
             reader.pass(&handed);
         }
         assert_eq!(reader.missing()[0].lost, 0, "nothing was overtaken");
@@ -107,23 +113,23 @@ impl Tap {
     }
 }
 
-/// Bytes of each conversation, each way.
-const MUCH: usize = 600_000;
+/// Number of bytes per conversation and direction.
+const CONVERSATION_BYTES: usize = 600_000;
 
-/// A conversation over TCP, in which the server ends first: one end that waits for the other is no
-/// socket of a user any more.
+/// Exchanges data over TCP. The server closes first: a socket in TIME_WAIT no longer belongs to a
+/// user.
 fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     let address = listener.local_addr().expect("an address");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("a connection");
-            let mut heard = vec![0; MUCH];
+            let mut heard = vec![0; CONVERSATION_BYTES];
             stream.read_exact(&mut heard).expect("all of it");
             stream.write_all(&heard).expect("it listens");
             stream.shutdown(Shutdown::Write).expect("the end");
             let _ = stream.read(&mut [0]).expect("the other end");
         });
-        let said = said(mark);
+        let said = conversation_text(mark);
         as_user(space, user, || {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.write_all(&said).expect("it listens");
@@ -135,17 +141,16 @@ fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
 }
 
 /// Returns the text of a conversation.
-fn said(mark: &[u8]) -> Vec<u8> {
-    mark.iter().copied().cycle().take(MUCH).collect()
+fn conversation_text(mark: &[u8]) -> Vec<u8> {
+    mark.iter().copied().cycle().take(CONVERSATION_BYTES).collect()
 }
 
-/// The bytes that one side of a conversation sent, put together by their numbers; a byte that no
-/// packet carried is 0.
+/// Returns the bytes that one side sent, reassembled by sequence number; missing bytes are 0.
 fn stream_of(packets: &[Vec<u8>]) -> Vec<u8> {
     let number = |packet: &[u8]| u32::from_be_bytes(*packet[24..].first_chunk().expect("of TCP"));
     let begins = |packet: &&Vec<u8>| packet[33] & 2 != 0;
     let first = number(packets.iter().find(begins).expect("a beginning")).wrapping_add(1);
-    let mut stream = vec![0; MUCH];
+    let mut stream = vec![0; CONVERSATION_BYTES];
     for packet in packets.iter().filter(|packet| !begins(packet)) {
         let payload = &packet[20 + usize::from(packet[32] >> 4) * 4..];
         let at = number(packet).wrapping_sub(first) as usize;
@@ -156,13 +161,13 @@ fn stream_of(packets: &[Vec<u8>]) -> Vec<u8> {
     stream
 }
 
-/// The port of a listener, or of a socket.
+/// Returns the port of a socket.
 fn port(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
 
-/// The packets of a capture of Ethernet, to or from this port by TCP, cut to layer 3; those that
-/// were sent by this address first.
+/// Returns the TCP packets from or to a port in an Ethernet capture, without link headers: those
+/// that `from` sent, and the others.
 fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
     let packets = frames_of(capture).into_iter().filter_map(|frame| {
         let length = usize::from(u16::from_be_bytes(*frame.get(16..)?.first_chunk()?));
@@ -175,8 +180,8 @@ fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
     [sent, received]
 }
 
-/// tcpdump at the client's device, until `work` is done and it has written a packet with this mark;
-/// what it wrote.
+/// Runs tcpdump at the client's device until `work` is done and a packet that contains `last` is
+/// captured; returns the capture, or `None` if tcpdump is not installed.
 fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> Option<Vec<u8>> {
     let tcpdump = need::command("tcpdump")?;
     let path = scratch.path("tcpdump");
@@ -192,8 +197,8 @@ fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> 
     Some(written())
 }
 
-/// A datagram from a new socket of a user.
-fn say(space: &Namespace, user: u32, to: impl Into<SocketAddr>, bytes: &[u8]) {
+/// Sends a datagram from a new socket of a user.
+fn send_datagram(space: &Namespace, user: u32, to: impl Into<SocketAddr>, bytes: &[u8]) {
     let to = to.into();
     as_user(space, user, || {
         let from = UdpSocket::bind("0.0.0.0:0").expect("a socket");
@@ -206,9 +211,9 @@ fn address(ip: &str, port: u16) -> SocketAddr {
 }
 
 #[test]
-fn p7_a_user_observes_all_of_its_own_sockets_and_nothing_else() {
+fn p7_user_observes_all_its_sockets_and_no_other() {
     const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
-    let Some(()) = able() else { return };
+    let Some(()) = skip_unless_loadable() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let (points, scratch) = (Points::default(), Scratch::new());
     let line = "rx own=yes ring=16MB | pcap /dev/null";
@@ -224,29 +229,32 @@ fn p7_a_user_observes_all_of_its_own_sockets_and_nothing_else() {
                 scope.spawn(move || converse(listener, client, user, mark));
             }
         });
-        // Behind these the ends of both have gone by.
-        say(&pair.client, 0, address(SERVER, 9), b"the last");
+        // After these both ends have been closed.
+        send_datagram(&pair.client, 0, address(SERVER, 9), b"the last");
     });
     let Some(written) = written else { return };
     for (at, tap) in taps.iter().enumerate() {
-        let all = tap.seen();
+        let all = tap.packets();
         let port = port(listeners[at].local_addr());
-        let (sent, received) = all.iter().partition::<Vec<&Seen>, _>(|seen| seen.sent);
-        let bytes = |seen: Vec<&Seen>| seen.iter().map(|seen| seen.bytes.clone()).collect();
+        let (sent, received) = all.iter().partition::<Vec<&UserPacket>, _>(|seen| seen.sent);
+        let bytes = |seen: Vec<&UserPacket>| seen.iter().map(|seen| seen.bytes.clone()).collect();
         let ours: [Vec<Vec<u8>>; 2] = [bytes(sent), bytes(received)];
         let theirs = packets_of(&written, port, [10, 77, 0, 1]);
         for (ours, theirs) in ours.iter().zip(&theirs) {
-            // Two processors may send for one socket: where they meet the program and where they
-            // meet tcpdump, one or the other is first; and tcpdump may lose what we do not.
+            // Two processors may send for one socket in different order at the program and at
+            // tcpdump, and tcpdump may lose packets that we do not.
             assert!(theirs.len() > 3, "{}", theirs.len());
             let missed = theirs.iter().filter(|packet| !ours.contains(packet)).count();
             assert_eq!(missed, 0, "of {} that tcpdump saw, {} here", theirs.len(), ours.len());
-            assert!(stream_of(ours) == said(MARKS[at]), "what was said, byte for byte");
+            assert!(
+                stream_of(ours) == conversation_text(MARKS[at]),
+                "what was said, byte for byte"
+            );
         }
         assert!(tap.holds(MARKS[at]) && !tap.holds(MARKS[1 - at]), "user {at}");
         assert!(!tap.holds(b"the last"), "root's");
     }
-    // Where memory was used again.
+    // Memory that was reused.
     let written = |cpu| small.rings.region(cpu).expect("a region").committed();
     let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
     assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
@@ -255,42 +263,48 @@ fn p7_a_user_observes_all_of_its_own_sockets_and_nothing_else() {
     assert!(points.shown().is_empty());
 }
 
-/// Frames that others could place before a user, and frames that reach no socket.
+/// Packets that a program could attribute to the wrong user, and packets that reach no socket, do
+/// not appear in a user's memory.
 #[test]
-fn p7_v7_foreign_bytes_are_nowhere_in_a_users_memory() {
-    let Some(()) = able() else { return };
+fn p7_v7_user_memory_contains_no_foreign_bytes() {
+    let Some(()) = skip_unless_loadable() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let points = Points::default();
     let carol = Tap::begin(&pair.client, &points, CAROL, "rx own=yes | pcap /dev/null");
     let here = &pair.client;
-    // Dave speaks to himself on the loopback, and to root.
+    // Dave sends to himself on loopback, and to root.
     let daves = as_user(here, DAVE, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    say(here, DAVE, address("127.0.0.1", port(daves.local_addr())), b"dave to dave");
+    send_datagram(here, DAVE, address("127.0.0.1", port(daves.local_addr())), b"dave to dave");
     let roots = here.enter(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    say(here, DAVE, address("127.0.0.1", port(roots.local_addr())), b"dave to root");
-    // What is for no socket, and what the kernel answers.
-    say(&pair.server, DAVE, address(CLIENT, 9), b"for no socket");
-    say(here, DAVE, address(SERVER, 9), b"dave to nobody");
+    send_datagram(here, DAVE, address("127.0.0.1", port(roots.local_addr())), b"dave to root");
+    // Packets for no socket, and the kernel's replies.
+    send_datagram(&pair.server, DAVE, address(CLIENT, 9), b"for no socket");
+    send_datagram(here, DAVE, address(SERVER, 9), b"dave to nobody");
     pair.server.enter(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
-    // A raw socket is handed what others are told, whoever has it; a plain one that was given to
-    // her is hers.
+    // A raw socket receives others' packets, whoever owns it; a plain one that Carol was given is
+    // hers.
     let raw = here.enter(|| {
         socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)).expect("a raw socket")
     });
     let her = (Some(Uid::from_raw(CAROL)), Some(Gid::from_raw(CAROL)));
     fchown(&raw, her.0, her.1).expect("root gives it away");
-    say(&pair.server, DAVE, address(CLIENT, 7), b"what raw sockets hear");
+    send_datagram(&pair.server, DAVE, address(CLIENT, 7), b"what raw sockets hear");
     let given = here.enter(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-    say(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"before it was hers");
+    send_datagram(
+        &pair.server,
+        DAVE,
+        address(CLIENT, port(given.local_addr())),
+        b"before it was hers",
+    );
     fchown(&given, her.0, her.1).expect("root gives it away");
-    say(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"dave to carol");
-    // Somebody who has her number in another user name space.
-    let stranger = Command::new("unshare")
+    send_datagram(&pair.server, DAVE, address(CLIENT, port(given.local_addr())), b"dave to carol");
+    // A process with her uid in another user namespace.
+    let foreign_user = Command::new("unshare")
         .args(["--user", "--net", &format!("--map-user={CAROL}"), "--keep-caps", "bash", "-c"])
         .arg("ip link set lo up && echo -n a stranger > /dev/udp/127.0.0.1/9 && id -u")
         .output();
-    // Hers, behind all others.
-    say(here, CAROL, address(SERVER, 9), b"the last of hers");
+    // Her packet, after all others.
+    send_datagram(here, CAROL, address(SERVER, 9), b"the last of hers");
     until("hers has come", || carol.holds(b"the last of hers"));
     let said = |mark: &[u8]| carol.holds(mark);
     assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
@@ -305,30 +319,29 @@ fn p7_v7_foreign_bytes_are_nowhere_in_a_users_memory() {
     ] {
         assert!(!said(mark), "{}", String::from_utf8_lossy(mark));
     }
-    match stranger {
+    match foreign_user {
         Ok(output) if output.stdout == format!("{CAROL}\n").as_bytes() => {}
         other => println!("skipped: another user name space: {other:?}"),
     }
-    let seen = carol.seen();
+    let seen = carol.packets();
     assert!(seen.iter().all(|seen| seen.bytes[9] == 17), "no RST, no ICMP: {seen:?}");
     assert_eq!(seen.iter().filter(|seen| seen.sent).count(), 1, "{seen:?}");
 }
 
-/// A datagram that says of itself whether it is whole: a number, and as many bytes that follow from
-/// it.
-fn numbered(number: u64) -> Vec<u8> {
+/// Returns a self-checking datagram: `number`, and bytes derived from it.
+fn kernel_objects(number: u64) -> Vec<u8> {
     let length = usize::try_from(number % 1200).expect("small");
     let fill = u8::try_from(number % 251).expect("small");
     [&number.to_le_bytes()[..], &vec![fill; length]].concat()
 }
 
-/// Packets go out in processes, which interrupts that bring others interrupt on the same processor:
-/// what each writes is whole, and all is counted.
+/// Interrupts that receive packets interrupt processes that send on the same processor; each record
+/// is complete, and all are counted.
 #[test]
-fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
+fn p7_nested_packets_are_whole_and_counted() {
     const SENDERS: u64 = 4;
-    const EACH: u64 = 1_000;
-    let Some(()) = able() else { return };
+    const DATAGRAMS_PER_SENDER: u64 = 1_000;
+    let Some(()) = skip_unless_loadable() else { return };
     let Some(space) = Namespace::new() else { return };
     let points = Points::default();
     let carol = Tap::begin(&space, &points, CAROL, "rx own=yes ring=64MB | pcap /dev/null");
@@ -341,20 +354,21 @@ fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
             scope.spawn(move || {
                 as_user(space, CAROL, || {
                     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-                    for number in sender * EACH..(sender + 1) * EACH {
-                        socket.send_to(&numbered(number), to).expect("sent");
+                    for number in sender * DATAGRAMS_PER_SENDER..(sender + 1) * DATAGRAMS_PER_SENDER
+                    {
+                        socket.send_to(&kernel_objects(number), to).expect("sent");
                         sent.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             });
         }
     });
-    let all = carol.seen();
+    let all = carol.packets();
     let mut came = [vec![], vec![]];
     for seen in &all {
         let payload = &seen.bytes[28..];
         let number = u64::from_le_bytes(*payload.first_chunk().expect("a number"));
-        assert!(payload == numbered(number), "packet {number} is whole");
+        assert!(payload == kernel_objects(number), "packet {number} is whole");
         came[usize::from(seen.sent)].push(number);
     }
     drop(carol);
@@ -363,16 +377,20 @@ fn p7_packets_that_interrupt_each_other_are_whole_and_counted() {
         assert!(numbers.windows(2).all(|two| two[0] < two[1]), "each once");
     }
     let [received, sent_ones] = came;
-    assert_eq!(sent.into_inner(), SENDERS * EACH);
-    // A socket whose memory is full refuses a packet before or behind us: as the kernel pleases.
+    assert_eq!(sent.into_inner(), SENDERS * DATAGRAMS_PER_SENDER);
+    // A full socket drops a packet before or after our program, as the kernel chooses.
     assert!(received.len() <= sent_ones.len());
-    assert_eq!(sent_ones.len() as u64, SENDERS * EACH, "all that was sent was seen");
+    assert_eq!(
+        sent_ones.len() as u64,
+        SENDERS * DATAGRAMS_PER_SENDER,
+        "all that was sent was seen"
+    );
 }
 
-/// Nothing stays, however the process ends.
+/// A killed process leaves no program attached.
 #[test]
-fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
-    let Some(()) = able() else { return };
+fn p7_killed_process_leaves_nothing_attached() {
+    let Some(()) = skip_unless_loadable() else { return };
     let Some(space) = Namespace::new() else { return };
     let group = root_cgroup().expect("control groups");
     let ours = || {
@@ -405,20 +423,23 @@ fn p7_nothing_stays_attached_behind_a_process_that_was_killed() {
     until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
 }
 
-/// A user who may do nothing is given what is its own by a daemon of root's, and no interface.
+/// A daemon run by root gives an unprivileged user the traffic of its own sockets, but no
+/// interface.
 #[test]
-fn p7_v7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
-    let (Some(()), Some(setpriv)) = (able(), need::command("setpriv")) else { return };
+fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
+    let (Some(()), Some(setpriv)) = (skip_unless_loadable(), need::command("setpriv")) else {
+        return;
+    };
     let Some(space) = Namespace::new() else { return };
     let folder = Scratch::new();
     fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
-    let (program, place) = (for_everybody(&folder), folder.path("daemon"));
+    let (program, place) = (copy_for_every_user(&folder), folder.path("daemon"));
     let policy = folder.path("policy.toml");
     fs::write(&policy, "").expect("a file");
     let mut command = space.command(&program);
     command.arg("daemon").arg("--socket").arg(&place).arg("--policy").arg(&policy);
     let daemon = command.stderr(Stdio::null()).spawn().expect("a daemon");
-    let daemon = Ended(daemon);
+    let daemon = KillOnDrop(daemon);
     let carols = |program: &std::path::Path| {
         let mut command = space.command(&setpriv);
         command.args([format!("--reuid={CAROL}"), format!("--regid={CAROL}")]);
@@ -446,11 +467,11 @@ fn p7_v7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     until("her line has begun", || {
         observer.assert_runs();
-        say(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
+        send_datagram(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
         fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
     });
-    say(&space, DAVE, address("127.0.0.1", 9), b"dave's own");
-    say(&space, CAROL, address("127.0.0.1", 9), b"the last of hers");
+    send_datagram(&space, DAVE, address("127.0.0.1", 9), b"dave's own");
+    send_datagram(&space, CAROL, address("127.0.0.1", 9), b"the last of hers");
     let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
     let holds = |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
     until("the last has come", || holds(&capture(), b"the last of hers"));
@@ -462,10 +483,10 @@ fn p7_v7_a_user_without_privilege_is_given_its_own_by_the_daemon() {
     drop(daemon);
 }
 
-/// A process that ends with its owner.
-struct Ended(std::process::Child);
+/// A process that is killed on drop.
+struct KillOnDrop(std::process::Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

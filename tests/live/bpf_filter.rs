@@ -1,11 +1,11 @@
-//! The leading `bpf`, which the kernel answers too, where frames are not as on the wire: the same
-//! frames come with it and without.
+//! The leading `bpf`, which the kernel evaluates too, on frames that differ from the wire: the same
+//! frames arrive with and without the socket filter.
 //!
-//! tcpdump is the judge. Off a capture of the same frames it takes what we take, whatever is asked.
-//! Live, where it asks of frames whose tag lies beside them, it takes the same for expressions that
-//! begin with `vlan` and say it once; of others it takes frames that it would not take off the
-//! capture (libpcap 1.10: `tcp` takes tagged frames too, and behind anything else `vlan` counts
-//! offsets as if the tag were in the frame).
+//! tcpdump is the reference. From a capture of the same frames, it selects what we select, for any
+//! expression. Live, with VLAN tags in metadata, it agrees on expressions that begin with `vlan`
+//! and contain it once; for other expressions it selects frames that it would not select from the
+//! capture (libpcap 1.10: `tcp` selects tagged frames too, and a later `vlan` counts offsets as if
+//! the tag were inline).
 
 use crate::frames::tagged;
 use crate::observer::Observer;
@@ -17,18 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
-/// The EtherType of the frame that ends each test: its receiver has received all before it.
-const LAST: u16 = 0x9999;
+/// EtherType of the last frame of each test; a receiver of that frame has received all earlier
+/// ones.
+const LAST_ETHERTYPE: u16 = 0x9999;
 
-/// Frames of many kinds, and the last.
+/// Returns frames of many kinds, and the last one.
 fn frames() -> Vec<Vec<u8>> {
     let mut frames = tagged();
     frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
-    frames.push(Frame::ethernet().padded_to(60).ethertype(LAST, b"the last"));
+    frames.push(Frame::ethernet().padded_to(60).ethertype(LAST_ETHERTYPE, b"the last"));
     frames
 }
 
-/// The expressions tried on every frame.
+/// The expressions tried on all frames.
 const EXPRESSIONS: &[&str] = &[
     "tcp",
     "tcp port 80",
@@ -49,8 +50,8 @@ const EXPRESSIONS: &[&str] = &[
     "ether host 02:00:00:00:00:01",
 ];
 
-/// The expressions that tcpdump is asked beside us.
-const LIVE: &[&str] = &[
+/// The expressions compared with a live tcpdump.
+const LIVE_EXPRESSIONS: &[&str] = &[
     "vlan",
     "vlan 5",
     "vlan 7",
@@ -60,7 +61,7 @@ const LIVE: &[&str] = &[
     "vlan and arp",
 ];
 
-/// tcpdump that writes a capture of what it takes.
+/// A running tcpdump that writes a capture.
 struct Tcpdump {
     child: Child,
     folder: Scratch,
@@ -78,7 +79,7 @@ impl Tcpdump {
             .arg(expression);
         let file = std::fs::File::create(&told).expect("a file");
         let child = command.stderr(file).spawn().expect("tcpdump");
-        // Its socket is bound before its filter is there; then it says this.
+        // Its socket is bound before its filter is set; then it prints this.
         until("tcpdump sees frames", || {
             std::fs::read_to_string(&told).is_ok_and(|told| told.contains("listening on"))
         });
@@ -89,7 +90,7 @@ impl Tcpdump {
         self.folder.path("seen.pcap")
     }
 
-    /// Returns the frames taken, once there are so many.
+    /// Returns the captured frames once there are `count`.
     fn stop(mut self, count: usize) -> Vec<Vec<u8>> {
         until("tcpdump takes as many", || {
             let capture = std::fs::read(self.path()).unwrap_or_default();
@@ -103,14 +104,14 @@ impl Tcpdump {
     }
 }
 
-/// Returns true if a capture holds the last frame.
-fn ends(path: &Path) -> bool {
+/// Returns true if a capture contains the last frame.
+fn has_last_frame(path: &Path) -> bool {
     let frames = frames_of(&std::fs::read(path).unwrap_or_default());
-    frames.last().is_some_and(|frame| frame[12..14] == LAST.to_be_bytes())
+    frames.last().is_some_and(|frame| frame[12..14] == LAST_ETHERTYPE.to_be_bytes())
 }
 
 /// Returns the frames that tcpdump selects from a capture.
-fn offline(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
+fn select_from_capture(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
     let mut command = Command::new("tcpdump");
     command.args(["-n", "-w", "-", "-r"]).arg(capture).arg(expression);
     let output = command.output().expect("tcpdump");
@@ -128,7 +129,7 @@ fn assert_same(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
 }
 
 #[test]
-fn the_kernel_leaves_out_exactly_what_bpf_refuses() {
+fn kernel_rejects_exactly_what_bpf_rejects() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();
@@ -136,11 +137,12 @@ fn the_kernel_leaves_out_exactly_what_bpf_refuses() {
     let file = capture(&folder, "all.pcap", &frames);
     let all = frames.len() as u64;
     let mut left_out = 0;
-    for expression in EXPRESSIONS.iter().chain(LIVE) {
-        // In front, because `vlan` changes what is said behind it.
-        let wanted = format!("ether proto {LAST:#x} or ({expression})");
-        let tcpdump = LIVE.contains(expression).then(|| Tcpdump::start(&pair.server, expression));
-        // `inspect` lets everything through, and nothing behind it goes to the kernel.
+    for expression in EXPRESSIONS.iter().chain(LIVE_EXPRESSIONS) {
+        // First, because `vlan` changes the meaning of what follows.
+        let wanted = format!("ether proto {LAST_ETHERTYPE:#x} or ({expression})");
+        let tcpdump =
+            LIVE_EXPRESSIONS.contains(expression).then(|| Tcpdump::start(&pair.server, expression));
+        // `inspect` passes everything, and nothing after it is pushed to the kernel.
         let [pushed, kept] = ["", "| inspect"].map(|between| {
             let line =
                 format!("rx@thread0 {SERVER_DEVICE} {between} | bpf \"{wanted}\" | pcap seen.pcap");
@@ -148,16 +150,16 @@ fn the_kernel_leaves_out_exactly_what_bpf_refuses() {
         });
         send(&pair.client, CLIENT_DEVICE, &frames);
         for observer in [&pushed, &kept] {
-            until("the last frame is written", || ends(&observer.path("seen.pcap")));
+            until("the last frame is written", || has_last_frame(&observer.path("seen.pcap")));
         }
         let (pushed, kept) = (pushed.stop(), kept.stop());
-        pushed.assert_whole();
-        kept.assert_whole();
+        pushed.assert_lossless();
+        kept.assert_lossless();
         assert_eq!(kept.source().given, all, "{expression}");
         left_out += all - pushed.source().given;
         let (mut pushed, kept) = (pushed.frames("seen.pcap"), kept.frames("seen.pcap"));
         assert_same(&pushed, &kept, expression);
-        assert_same(&pushed, &offline(&file, &wanted), expression);
+        assert_same(&pushed, &select_from_capture(&file, &wanted), expression);
         if let Some(tcpdump) = tcpdump {
             pushed.pop();
             assert_same(&pushed, &tcpdump.stop(pushed.len()), expression);
@@ -167,7 +169,7 @@ fn the_kernel_leaves_out_exactly_what_bpf_refuses() {
 }
 
 #[test]
-fn nothing_unfiltered_enters_the_ring_while_it_is_made() {
+fn new_ring_receives_no_unfiltered_frame() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let frames = frames();
     let done = AtomicBool::new(false);
@@ -184,7 +186,7 @@ fn nothing_unfiltered_enters_the_ring_while_it_is_made() {
             observer.until_written("seen.pcap", 10_000);
             let ran = observer.stop();
             // Some of the flood may be lost.
-            ran.assert_well();
+            ran.assert_balanced();
             let filters = ran.ledger["filters"].as_array().expect("filters");
             let bpf = filters.iter().find(|filter| filter["name"] == "bpf").expect("bpf");
             assert_eq!(bpf["taken"], bpf["passed"], "{}", ran.ledger);

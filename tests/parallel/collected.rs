@@ -1,9 +1,8 @@
-//! Filters of these tests, and what comes out of a line.
+//! The test filters of these tests, and a function that returns the output of a request.
 //!
-//! `keep id=N` stands where the test looks, in whatever thread that is; what it saw is taken when
-//! the line has ended.
+//! `keep id=N` collects blocks in any thread; the test reads them once the request has ended.
 
-use crate::line::Line;
+use crate::request::PlannedRequest;
 use engine::build::Settings;
 use engine::run::Outcome;
 use filter::prelude::*;
@@ -11,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Filters that a line may use besides the catalog's.
-pub(crate) const OURS: &[&Description] = &[&KEEP, &STUMBLE, &TIMES, &FAILS];
+/// The test filters that these requests use in addition to the catalog's.
+pub(crate) const TEST_FILTERS: &[&Description] = &[&KEEP, &YIELD, &MULTIPLY, &PANIC];
 
 const fn number(name: &'static str, high: u64) -> Parameter {
     Parameter::needed(name, Type::Number { low: 0, high }, "a number")
@@ -21,53 +20,53 @@ const fn number(name: &'static str, high: u64) -> Parameter {
 const KEEP: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
-    state: StateFacts { keeps: Keeps::Private, ..StateFacts::NONE },
+    state: StateFacts { keeps: StateScope::Private, ..StateFacts::NONE },
     parameters: &[number("id", u64::MAX)],
     user: Some(|arguments| Ok(Filter::lanes(Keep(arguments.number("id").unwrap_or(0))))),
     ..Description::EMPTY
 };
 
-/// Takes a while, sometimes: another thread gets its turn.
-const STUMBLE: Description = Description {
+/// Yields the processor at random, so that threads interleave differently.
+const YIELD: Description = Description {
     name: "stumble",
     summary: "let others go first, by chance",
     parameters: &[number("seed", u64::MAX)],
     user: Some(|arguments| {
         let seed = arguments.number("seed").unwrap_or(1) ^ u64::from(arguments.copy().0) << 40;
-        Ok(Filter::lanes(Stumble(testkit::Random::new(seed))))
+        Ok(Filter::lanes(Yield(testkit::Random::new(seed))))
     }),
     ..Description::EMPTY
 };
 
-/// Makes several blocks of one, none of another.
-const TIMES: Description = Description {
+/// Emits several blocks for some blocks, and none for others.
+const MULTIPLY: Description = Description {
     name: "times",
     summary: "give each block as often as its number says",
-    kind: Kind::Reordering,
+    kind: FilterKind::Reordering,
     parameters: &[number("most", 255)],
-    user: Some(|arguments| Ok(Filter::stream(Times(arguments.number("most").unwrap_or(1))))),
+    user: Some(|arguments| Ok(Filter::stream(Multiply(arguments.number("most").unwrap_or(1))))),
     ..Description::EMPTY
 };
 
-const FAILS: Description = Description {
+const PANIC: Description = Description {
     name: "fails",
     summary: "has a bug that a certain block finds",
-    user: Some(|_| Ok(Filter::lanes(Fails))),
+    user: Some(|_| Ok(Filter::lanes(Panic))),
     ..Description::EMPTY
 };
 
-static KEPT: Mutex<Option<HashMap<u64, Vec<Seen>>>> = Mutex::new(None);
+static COLLECTED: Mutex<Option<HashMap<u64, Vec<KeptBlock>>>> = Mutex::new(None);
 
-/// One block that came by.
+/// A collected block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct KeptBlock {
     pub(crate) class: u32,
     pub(crate) session: u32,
     pub(crate) flags: u16,
     pub(crate) time: u64,
     pub(crate) length: u32,
     pub(crate) bytes: Vec<u8>,
-    /// The record of a description.
+    /// The record that the block carries if it is a description.
     pub(crate) record: Vec<u8>,
 }
 
@@ -75,9 +74,9 @@ struct Keep(u64);
 
 impl Lanes for Keep {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        let mut kept = KEPT.lock().expect("nobody panics here");
+        let mut kept = COLLECTED.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
-        kept.extend(batch.blocks().map(|(_, block)| Seen {
+        kept.extend(batch.blocks().map(|(_, block)| KeptBlock {
             class: block.pointer.class.0,
             session: block.context.session,
             flags: block.context.flags.0,
@@ -89,15 +88,15 @@ impl Lanes for Keep {
     }
 }
 
-/// The low byte of the number of a generated block, or the first byte of another one.
-fn low(block: &Block<'_>) -> u8 {
+/// Returns the low byte of a generated block's number, or the first byte of any other block.
+fn low_byte(block: &Block<'_>) -> u8 {
     let bytes = block.bytes();
     bytes.get(49).or_else(|| bytes.first()).copied().unwrap_or(1)
 }
 
-struct Stumble(testkit::Random);
+struct Yield(testkit::Random);
 
-impl Lanes for Stumble {
+impl Lanes for Yield {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for _ in 0..self.0.below(4) {
             std::thread::yield_now();
@@ -105,11 +104,11 @@ impl Lanes for Stumble {
     }
 }
 
-struct Times(u64);
+struct Multiply(u64);
 
-impl Stream for Times {
+impl Stream for Multiply {
     fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        let last = u64::from(low(&block));
+        let last = u64::from(low_byte(&block));
         match last % (self.0 + 1) {
             0 => cx.consume(&block),
             times => {
@@ -126,32 +125,32 @@ impl Stream for Times {
     }
 }
 
-struct Fails;
+struct Panic;
 
-impl Lanes for Fails {
+impl Lanes for Panic {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
-            assert!(low(&block) != 77, "seventy-seven is too much");
+            assert!(low_byte(&block) != 77, "seventy-seven is too much");
         }
     }
 }
 
-/// Runs a line that contains `KEEP` with this many replicas; returns what it kept.
-pub(crate) fn run(text: &str, copies: usize) -> (Vec<Seen>, Outcome) {
+/// Runs a request with `keep` and `copies` replicas; returns the collected blocks and the outcome.
+pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={copies} {text}");
-    let line = Line::with(&text, OURS);
-    assert_eq!(line.copies(), if copies > 1 { copies } else { 0 }, "{text}");
-    let outcome = line.threads(Settings::default());
+    let line = PlannedRequest::with(&text, TEST_FILTERS);
+    assert_eq!(line.replicas(), if copies > 1 { copies } else { 0 }, "{text}");
+    let outcome = line.run_threaded(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    let kept = KEPT.lock().expect("nobody panics here").get_or_insert_default().remove(&id);
+    let kept = COLLECTED.lock().expect("nobody panics here").get_or_insert_default().remove(&id);
     (kept.unwrap_or_default(), outcome)
 }
 
-/// The same of a line that is to end well.
-pub(crate) fn kept(text: &str, copies: usize) -> Vec<Seen> {
+/// Returns the collected blocks of a request that must succeed.
+pub(crate) fn collect(text: &str, copies: usize) -> Vec<KeptBlock> {
     let (seen, outcome) = run(text, copies);
     assert!(outcome.failures.is_empty(), "{text}, {copies} copies: {:?}", outcome.failures);
     seen

@@ -1,24 +1,23 @@
-//! A live path in one file: recorded while frames come over a cable, and run again bit for bit, as
-//! another user elsewhere would.
+//! A live path, recorded under traffic into one file and replayed bit by bit as a user on another
+//! machine would.
 
-use crate::numbers::{SHORT, numbered};
+use crate::numbers::{FRAME_LENGTH, kernel_objects};
 use crate::observer::{Observer, program};
 use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// A line of which the time decides what passes: in another run over the same frames it would be
-/// others.
+/// The output of the request depends on time: another run over the same frames would differ.
 #[test]
-fn v10_a_live_path_runs_again_as_it_ran() {
+fn v10_recorded_live_path_replays_identically() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let line = format!("rx {SERVER_DEVICE} | udp | ratelimit 10 | pcap seen.pcap");
-    let observer = Observer::given(&pair.server, &["--record=r.pcapng"], &line);
+    let observer = Observer::start_with_options(&pair.server, &["--record=r.pcapng"], &line);
     for part in 0..10 {
-        send_all(&pair, &numbered(part * 100..(part + 1) * 100, SHORT));
+        send_all(&pair, &kernel_objects(part * 100..(part + 1) * 100, FRAME_LENGTH));
     }
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let seen = ran.file("seen.pcap");
     let frames = ran.frames("seen.pcap").len();
     assert!((1..1000).contains(&frames), "{frames} passed: {}", ran.ledger);
@@ -28,7 +27,7 @@ fn v10_a_live_path_runs_again_as_it_ran() {
     let said = String::from_utf8_lossy(&again.stderr);
     assert!(again.status.success(), "{said}");
     assert!(ran.file("again/seen.pcap") == seen, "bit for bit");
-    // What runs in the kernel while a path is recorded would be missing: that is said.
+    // The kernel's part would be missing from a record, which is reported.
     let inside = format!("rx@kernel {SERVER_DEVICE} | udp | count");
     let mut refused = pair.server.command(program());
     refused.args(["run", "--embedded", "--record=k.pcapng", &inside]);

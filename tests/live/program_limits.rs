@@ -1,8 +1,8 @@
-//! Measurements of a program in the kernel as a whole (time, notifications), and lines that do not
-//! fit into one.
+//! Counters of a request that runs in the kernel (time, notifications), and requests that do not
+//! fit into one program.
 
-use crate::numbers::{SHORT, numbered};
-use crate::observer::{Observer, Ran, program};
+use crate::numbers::{FRAME_LENGTH, kernel_objects};
+use crate::observer::{Observer, ObserverResult, program};
 use crate::scratch::Scratch;
 use crate::send::send_all;
 use serde_json::Value;
@@ -10,23 +10,24 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE, until, watches};
 
-/// A cable over which nobody but the test sends, where programs can be loaded.
+/// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
+/// loaded.
 pub(crate) fn silent() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-/// Sends so many datagrams to port 9, and waits until they have come.
+/// Sends `number` datagrams to port 9, and waits for their arrival.
 fn send_some(pair: &Pair, number: u64) {
-    send_all(pair, &numbered(0..number, SHORT));
+    send_all(pair, &kernel_objects(0..number, FRAME_LENGTH));
 }
 
-pub(crate) fn filter<'r>(ran: &'r Ran, name: &str) -> &'r Value {
+pub(crate) fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     let filters = ran.ledger["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-pub(crate) fn refused(ran: &Ran) -> Vec<(&str, &str)> {
+pub(crate) fn refused(ran: &ObserverResult) -> Vec<(&str, &str)> {
     let refused = ran.ledger["refused"].as_array().expect("an array");
     refused
         .iter()
@@ -35,7 +36,7 @@ pub(crate) fn refused(ran: &Ran) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn v1_an_analysis_reports_time_and_notifications_of_a_program() {
+fn v1_analysis_reports_program_time_and_notifications() {
     let Some(pair) = silent() else { return };
     let folder = Scratch::new();
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");
@@ -57,43 +58,43 @@ fn v1_an_analysis_reports_time_and_notifications_of_a_program() {
     assert!(output.status.success(), "{told}");
     let of = told.lines().find(|line| line.starts_with(" program of rx: "));
     let of = of.unwrap_or_else(|| panic!("{told}"));
-    // Root in a name space of its own may have the time measured.
+    // Root in its own namespace may have the time measured.
     assert!(of.contains(" ns for a frame, ") && of.contains("; 500 frames, "), "{of}");
-    let bells = of.split(" bells").next().and_then(|head| head.rsplit(' ').next());
-    let bells: u64 = bells.and_then(|number| number.parse().ok()).expect("a number");
-    assert!(bells > 0, "{of}");
+    let doorbells = of.split(" bells").next().and_then(|head| head.rsplit(' ').next());
+    let doorbells: u64 = doorbells.and_then(|number| number.parse().ok()).expect("a number");
+    assert!(doorbells > 0, "{of}");
     let edge =
         told.lines().find(|line| line.contains("bpf → print") && line.contains("kernel ring"));
     let edge = edge.unwrap_or_else(|| panic!("{told}"));
-    assert!(edge.split_whitespace().any(|word| word == bells.to_string()), "{edge}");
+    assert!(edge.split_whitespace().any(|word| word == doorbells.to_string()), "{edge}");
 }
 
 #[test]
-fn the_ledger_counts_frames_and_notifications_of_a_program() {
+fn ledger_counts_program_frames_and_notifications() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
     let observer = Observer::start(&pair.server, &line);
     send_some(&pair, 200);
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let programs = ran.ledger["programs"].as_array().expect("an array");
     let [program] = &programs[..] else { panic!("{}", ran.ledger) };
     assert_eq!((&program["source"], &program["frames"]), (&"rx".into(), &200.into()));
-    let bells = program["bells"].as_u64().expect("a number");
-    assert!((1..=200).contains(&bells), "{program}");
-    // Nobody asked for its time here; the kernel measures for the whole machine if anybody does.
+    let doorbells = program["bells"].as_u64().expect("a number");
+    assert!((1..=200).contains(&doorbells), "{program}");
+    // This request did not enable time measurement, but any process may for the whole machine.
     assert!(program["runs"].as_u64().is_none_or(|runs| runs <= 200), "{program}");
 }
 
-/// Blocks are counted for `-c` in a thread: the filter that counts them stands behind the kernel.
+/// The counting filter of `-c` runs in a thread, after the kernel's filters.
 #[test]
-fn v5_a_number_of_blocks_is_counted_behind_the_kernel() {
+fn v5_block_limit_is_counted_after_the_kernel() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} | ip | udp | count");
-    let observer = Observer::given(&pair.server, &["--count=5"], &line);
+    let observer = Observer::start_with_options(&pair.server, &["--count=5"], &line);
     send_some(&pair, 40);
     let ran = observer.wait();
-    ran.assert_well();
+    ran.assert_balanced();
     assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
     assert_eq!(filter(&ran, "count")["space"], "thread0", "{}", ran.err);
     assert_eq!(filter(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
@@ -102,21 +103,22 @@ fn v5_a_number_of_blocks_is_counted_behind_the_kernel() {
     assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
 }
 
-/// Runs a line whose last filter leads to 40 files, each of which wants the classes of one way.
-fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> Ran {
+/// Runs a request whose last filter leads to 40 files, each of which selects the classes that `way`
+/// returns for its index.
+fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
-    let observer = Observer::given(&pair.server, &["--policy=deepest"], &line);
+    let observer = Observer::start_with_options(&pair.server, &["--policy=deepest"], &line);
     send_some(pair, 30);
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
     assert_eq!(ran.frames("0.pcap").len(), 30);
     ran
 }
 
-/// However many classes are told apart: a frame has one.
+/// A frame has one class, so the number of classes does not matter.
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = silent() else { return };
@@ -126,10 +128,10 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
-/// A frame leaves a program on so many ways at most; a filter that needs more runs in a thread, and
-/// says why.
+/// A frame has a limited number of exits from a program; a filter that needs more runs in a thread,
+/// with a reason.
 #[test]
-fn v5_a_filter_with_too_many_exits_runs_in_a_thread() {
+fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = silent() else { return };
     let ran = forked(&pair, |_| "all".to_owned());
     assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);

@@ -1,21 +1,21 @@
-//! Changes of every kind in a fixed mix while frames come over a cable: filters come, go, are
-//! replaced by others with other classes, move between the kernel and threads, and `tcp` is made
-//! anew with connections open in the middle of their messages. Every frame has a number: it arrives
-//! once and in order, or its source counts it as lost.
+//! A fixed sequence of all kinds of changes while frames arrive: filters are added, removed,
+//! replaced by filters with other classes, and moved between the kernel and threads; `tcp` is
+//! recreated while connections are open within messages. Every frame has a number: it arrives once
+//! and in order, or its source counts it as lost.
 
-use crate::change::{LONG, Line, set};
+use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
 use crate::numbers::number;
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send};
-use crate::shared::{send_until, silent};
+use crate::shared_program::{send_until, silent};
 use engine::live::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, Segment};
 
-/// The changes, in turn.
-const MIX: [&str; 10] = [
+/// The changes, in order.
+const CHANGES: [&str; 10] = [
     "move udp process",
     "insert dport after udp",
     "upgrade tcp",
@@ -28,7 +28,8 @@ const MIX: [&str; 10] = [
     "move ipproto kernel",
 ];
 
-/// Frames of connections: of each its beginning and the second half of a message, or the first.
+/// Returns frames of connections: with `first`, the handshake and the first half of a message, else
+/// the second half.
 fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     let frame = |connection: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
@@ -49,14 +50,14 @@ fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
 
 /// Returns the number of blocks held by `tcp`.
 fn held(live: &Live) -> u64 {
-    let ledger = live.counters(LONG).ledger;
+    let ledger = live.counters(OPERATION_TIMEOUT).ledger;
     let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);
     tcp.unwrap_or(0)
 }
 
-/// Makes this many changes with so many connections open, under frames so many microseconds apart;
-/// 0: as fast as they can be sent.
-fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
+/// Makes `many` changes with `connections` open connections while frames arrive `apart_us`
+/// microseconds apart; 0 sends at full rate.
+fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!(
@@ -64,23 +65,23 @@ fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
          |17 (udp | pcap '{}'))",
         file.display()
     );
-    let line = Line::start(pair, &text);
+    let line = LiveRequest::start(pair, &text);
     for some in halves(connections, false).chunks(500) {
         send(&pair.client, CLIENT_DEVICE, some);
     }
     let open = u64::from(connections);
     until("all connections are open", || held(&line.live) == open);
-    let ending = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let (mut pauses, mut drops) = (Vec::new(), 0);
     let begin = Instant::now();
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_until(pair, apart_us, &ending));
-        let ends = Ends(&ending);
-        for words in MIX.iter().cycle().take(many) {
-            let before = line.given();
-            until("frames come", || line.live.is_ended() || line.given() > before);
+        let sender = scope.spawn(|| send_until(pair, apart_us, &stop));
+        let ends = StopSenderOnDrop(&stop);
+        for words in CHANGES.iter().cycle().take(many) {
+            let before = line.blocks_received();
+            until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             if line.live.is_ended() {
-                // Why, is told when it is asked for its end.
+                // Its exit status has the reason.
                 break;
             }
             let switched = set(&line.live, words);
@@ -122,33 +123,33 @@ fn changes(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
     );
 }
 
-/// Ends the sender, also when a test fails.
-struct Ends<'e>(&'e AtomicBool);
+/// Ends the sender on drop, also when a test fails.
+struct StopSenderOnDrop<'e>(&'e AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopSenderOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn v3_changes_of_every_kind_while_frames_come_over_a_cable() {
+fn v3_every_kind_of_change_under_steady_traffic() {
     let Some(pair) = silent() else { return };
-    changes(&pair, MIX.len(), 500, 100);
+    change_under_traffic(&pair, CHANGES.len(), 500, 100);
 }
 
 #[test]
-fn v3_changes_of_every_kind_while_frames_come_as_fast_as_they_can() {
+fn v3_every_kind_of_change_under_full_rate_traffic() {
     let Some(pair) = silent() else { return };
-    changes(&pair, MIX.len(), 50, 0);
+    change_under_traffic(&pair, CHANGES.len(), 50, 0);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --release -p streamline-tests --test live -- --ignored \
             --nocapture v3_200"]
-fn v3_200_changes_over_a_cable_and_20_as_fast_as_they_can() {
+fn v3_200_changes_under_steady_and_20_under_full_rate_traffic() {
     let Some(pair) = silent() else { return };
-    changes(&pair, 200, 10_000, 100);
+    change_under_traffic(&pair, 200, 10_000, 100);
     let Some(pair) = silent() else { return };
-    changes(&pair, 20, 10_000, 0);
+    change_under_traffic(&pair, 20, 10_000, 0);
 }

@@ -1,8 +1,9 @@
-//! Frames that a line takes: the host does not get them, the ledger knows each of them, and what
-//! was there before stays. [FEATURES G1, G3, G5, G7, V17; CONTRACT 2, 3]
+//! Requests that redirect frames away from the host: the host does not receive them, the ledger
+//! accounts for each, and existing programs stay attached. [FEATURES G1, G3, G5, G7, V17; CONTRACT
+//! 2, 3]
 
-use crate::numbers::{numbered, numbers};
-use crate::observer::{Observer, is_taken, program};
+use crate::numbers::{kernel_objects, numbers};
+use crate::observer::{Observer, has_xdp_program, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
 use sys::bpf::{Anchor, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
@@ -12,7 +13,8 @@ use testkit::{Frame, need};
 
 const SIZE: usize = 100;
 
-/// A cable on which nobody but the test sends, and where programs of XDP may be attached.
+/// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
+/// attached.
 fn pair(cable: Cable) -> Option<Pair> {
     need::bpf()?;
     let pair = Pair::new(cable)?;
@@ -25,59 +27,70 @@ fn silent() -> Option<Pair> {
     pair(Cable { addresses: false, ..Cable::default() })
 }
 
-fn take(pair: &Pair, line: &str) -> Observer {
-    Observer::taking(&pair.server, SERVER_DEVICE, line)
+fn start_redirecting(pair: &Pair, line: &str) -> Observer {
+    Observer::start_redirecting(&pair.server, SERVER_DEVICE, line)
 }
 
-/// Frames that the device of the server got, or dropped.
+/// Returns the number of frames that the server's device received or dropped.
 fn received(pair: &Pair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
-/// Takes frames in small bunches, each when the one before is written; answers them.
-fn taken(pair: &Pair, line: &str, frames: &[Vec<u8>], bunch: usize) -> crate::observer::Ran {
-    let mut taking = take(pair, &format!("{line} | pcap -"));
+/// Redirects frames in small groups, each sent after the previous one was written; returns the
+/// result.
+fn redirect_in_groups(
+    pair: &Pair,
+    line: &str,
+    frames: &[Vec<u8>],
+    bunch: usize,
+) -> crate::observer::ObserverResult {
+    let mut redirecting = start_redirecting(pair, &format!("{line} | pcap -"));
     let mut written = capture_length(&[]);
     for bunch in frames.chunks(bunch) {
         send(&pair.client, CLIENT_DEVICE, bunch);
         written += capture_length(bunch) - capture_length(&[]);
-        taking.until_written("out", written);
+        redirecting.until_written("out", written);
     }
-    taking.stop()
+    redirecting.stop()
 }
 
 #[test]
-fn g1_taken_frames_come_here_and_not_to_the_host() {
+fn g1_redirected_frames_do_not_reach_the_host() {
     let Some(pair) = silent() else { return };
-    let frames = numbered(0..20_000, SIZE);
+    let frames = kernel_objects(0..20_000, SIZE);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
-    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 500);
-    ran.assert_whole();
+    let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 500);
+    ran.assert_lossless();
     assert!(ran.frames("out") == frames, "each as it was sent, in order");
     let source = ran.source();
     assert_eq!((source.seen, source.given), (Some(20_000), 20_000), "{source:?}");
-    assert!(!is_taken(&pair.server, SERVER_DEVICE), "nothing is left there");
-    // What comes now the host gets again.
-    let after = numbered(20_000..20_010, SIZE);
+    assert!(!has_xdp_program(&pair.server, SERVER_DEVICE), "nothing is left there");
+    // The host receives later frames again.
+    let after = kernel_objects(20_000..20_010, SIZE);
     send(&pair.client, CLIENT_DEVICE, &after);
     until("they have come", || received(&pair) == 20_010);
     let host = host.stop();
-    host.assert_whole();
+    host.assert_lossless();
     assert!(host.frames("seen.pcap") == after, "of the others it saw none");
 }
 
 #[test]
-fn g1_times_are_those_at_which_frames_came() {
+fn g1_frames_have_their_receive_time() {
     let Some(pair) = silent() else { return };
     let before = sys::clock::real();
-    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &numbered(0..50, SIZE), 10);
+    let ran = redirect_in_groups(
+        &pair,
+        &format!("rx {SERVER_DEVICE} take"),
+        &kernel_objects(0..50, SIZE),
+        10,
+    );
     let after = sys::clock::real();
     let file = ran.file("out");
     let packets = wire::capture::packets(&file).map(|packet| packet.expect("a record").0);
     let times: Vec<u64> = packets.map(|packet| packet.time_ns).collect();
     assert!(times.is_sorted() && times.len() == 50, "{times:?}");
-    // A capture keeps microseconds.
+    // A capture has microseconds.
     let all = before - 1_000..=after;
     assert!(times.iter().all(|time| all.contains(time)), "{times:?} in {all:?}");
 }
@@ -86,16 +99,16 @@ fn g1_times_are_those_at_which_frames_came() {
 fn g1_frames_without_room_are_ring_losses() {
     let Some(pair) = silent() else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
-    let observer = take(&pair, &line);
+    let observer = start_redirecting(&pair, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &numbered(0..20_000, SIZE));
+    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..20_000, SIZE));
     until("all have come", || received(&pair) >= 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
-    ran.assert_well();
+    ran.assert_balanced();
     let source = ran.source();
     assert_eq!(source.seen, Some(20_000), "{source:?}");
-    assert_eq!(source.at("ring"), Some(20_000 - source.given), "{source:?}");
+    assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
     // 128 frames are lent at a time.
     assert!((1..20_000).contains(&source.given), "{source:?}");
     let numbers = numbers(&ran.frames("seen.pcap"));
@@ -103,21 +116,21 @@ fn g1_frames_without_room_are_ring_losses() {
 }
 
 #[test]
-fn g3_each_queue_has_a_ring_of_its_own() {
+fn g3_each_queue_has_its_own_ring() {
     let Some(pair) = pair(Cable { queues: 4, ..Cable::default() }) else { return };
     let Some(_) = need::command("ethtool") else { return };
     let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     let mac = mac.expect("an address");
-    // The server will not answer who asks for it.
+    // The server does not answer ARP requests.
     pair.client
         .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
     let line = format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -");
-    let mut taking = take(&pair, &line);
+    let mut redirecting = start_redirecting(&pair, &line);
     let mut written = capture_length(&[]);
     let payload = [7; 64];
     for _ in 0..40 {
-        // Each has a port of its own, and by it a queue.
+        // Each has its own port, and thereby a queue.
         let socket = || UdpSocket::bind("0.0.0.0:0").expect("a port");
         pair.client.enter(|| {
             for _ in 0..50 {
@@ -125,11 +138,11 @@ fn g3_each_queue_has_a_ring_of_its_own() {
             }
         });
         written += 50 * (16 + 42 + payload.len() as u64);
-        taking.until_written("out", written);
+        redirecting.until_written("out", written);
     }
     let statistics = pair.server.run("ethtool", &format!("-S {SERVER_DEVICE}"));
-    let ran = taking.stop();
-    ran.assert_whole();
+    let ran = redirecting.stop();
+    ran.assert_lossless();
     assert_eq!(ran.frames("out").len(), 2_000);
     let redirected = |line: &&str| line.contains("xdp_redirect") && !line.contains("errors");
     let busy = statistics.lines().filter(redirected).filter(|line| !line.ends_with(": 0")).count();
@@ -137,18 +150,18 @@ fn g3_each_queue_has_a_ring_of_its_own() {
 }
 
 #[test]
-fn g1_frames_longer_than_those_of_the_memory_come_whole() {
+fn g1_frames_longer_than_a_buffer_arrive_whole() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_826, 3_827, 4_082, 7_700, 8_986, 60, 9_000, 1_500];
     let frame = |length: &usize| Frame::ethernet().ethertype(0x88b5, &payload(*length));
     let frames: Vec<Vec<u8>> = lengths.iter().cycle().take(900).map(frame).collect();
-    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 9);
-    ran.assert_whole();
+    let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 9);
+    ran.assert_lossless();
     assert!(ran.frames("out") == frames);
 }
 
-/// Sends one datagram that the device is to cut into many.
+/// A Python program that sends one datagram that the device must segment.
 const SEGMENTS: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -165,7 +178,8 @@ fn g1_unsegmented_frames_arrive_complete() {
     let mac = mac.expect("an address");
     pair.client
         .ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
-    let observer = take(&pair, &format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -"));
+    let observer =
+        start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | bpf \"udp port 9\" | pcap -"));
     let mut observer = observer;
     let sent = pair.client.command(python).args(["-c", SEGMENTS, SERVER]).status();
     if !sent.expect("python").success() {
@@ -174,7 +188,7 @@ fn g1_unsegmented_frames_arrive_complete() {
     }
     observer.until_written("out", 24 + 60_000);
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let frames = ran.frames("out");
     let all: Vec<u8> = frames.iter().flat_map(|frame| frame[42..].to_vec()).collect();
     let expected: Vec<u8> = (0..60_000_u32).map(|i| (i * 7 % 256) as u8).collect();
@@ -186,7 +200,8 @@ fn g1_unsegmented_frames_arrive_complete() {
     assert!(all == expected, "{} bytes in {} frames", all.len(), frames.len());
 }
 
-/// `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return TCX_NEXT`
+/// Code of a program that pushes a VLAN tag: `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return
+/// TCX_NEXT`.
 const PUSH: [[u8; 8]; 5] = [
     [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
     [0xb7, 3, 0, 0, 7, 0, 0, 0],
@@ -196,11 +211,11 @@ const PUSH: [[u8; 8]; 5] = [
 ];
 
 #[test]
-fn g2_tags_are_in_place_from_the_frame_or_beside_it() {
+fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
     let inside = crate::frames::tagged();
-    let ran = taken(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
-    ran.assert_whole();
+    let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
+    ran.assert_lossless();
     assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
     if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
@@ -212,21 +227,23 @@ fn g2_tags_are_in_place_from_the_frame_or_beside_it() {
         let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
     });
-    // One of them is longer than a frame of the memory.
-    let plain = [numbered(0..5, SIZE), numbered(5..7, 8_000), numbered(7..9, 3_840)].concat();
+    // One of them is longer than a buffer.
+    let plain =
+        [kernel_objects(0..5, SIZE), kernel_objects(5..7, 8_000), kernel_objects(7..9, 3_840)]
+            .concat();
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let expected: Vec<Vec<u8>> = plain.iter().map(tagged).collect();
-    let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
+    let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send(&pair.client, CLIENT_DEVICE, &plain);
     observer.until_written("out", capture_length(&expected));
     let ran = observer.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     let frames = ran.frames("out");
     let lengths: Vec<usize> = frames.iter().map(Vec::len).collect();
     assert!(frames == expected, "{lengths:?} {:x?}", &frames[0][..20]);
 }
 
-/// `return XDP_PASS`
+/// Code of a program that passes every frame: `return XDP_PASS`.
 const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn index(pair: &Pair) -> u32 {
@@ -237,7 +254,7 @@ fn index(pair: &Pair) -> u32 {
 }
 
 #[test]
-fn v17_an_attached_program_stays_and_is_named() {
+fn v17_existing_program_stays_and_is_named() {
     let Some(pair) = silent() else { return };
     let index = index(&pair);
     let link = pair.server.enter(|| {
@@ -252,37 +269,37 @@ fn v17_an_attached_program_stays_and_is_named() {
         assert!(told.contains(word), "{word} is not said: {told}");
     }
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
-    // Watching goes on beside it.
+    // Observation continues beside it.
     let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
-    send(&pair.client, CLIENT_DEVICE, &numbered(0..3, SIZE));
+    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..3, SIZE));
     until("they have come", || received(&pair) == 3);
     let ran = watch.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert_eq!(ran.source().given, 3);
 }
 
 #[test]
-fn g7_a_killed_taker_leaves_nothing_behind() {
+fn g7_killed_receiver_leaves_nothing_attached() {
     let Some(pair) = silent() else { return };
     for _ in 0..3 {
-        let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | count"));
-        send(&pair.client, CLIENT_DEVICE, &numbered(0..10, SIZE));
+        let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | count"));
+        send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..10, SIZE));
         observer.signal("KILL");
         until("it is gone", || !observer.runs());
-        until("nothing is attached", || !is_taken(&pair.server, SERVER_DEVICE));
+        until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     }
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
-    let frames = numbered(0..10, SIZE);
+    let frames = kernel_objects(0..10, SIZE);
     send(&pair.client, CLIENT_DEVICE, &frames);
     let mut host = host;
     host.until_written("out", capture_length(&frames));
     let ran = host.stop();
-    ran.assert_whole();
+    ran.assert_lossless();
     assert!(ran.frames("out") == frames);
 }
 
 #[test]
-fn g7_the_interface_of_the_default_route_is_taken_by_force_only() {
+fn g7_default_route_interface_needs_force() {
     let Some(pair) = pair(Cable::default()) else { return };
     pair.server.ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
@@ -290,8 +307,8 @@ fn g7_the_interface_of_the_default_route_is_taken_by_force_only() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("default route") && told.contains("--force"), "{told}");
-    assert!(!is_taken(&pair.server, SERVER_DEVICE));
-    take(&pair, &format!("--force {line}")).stop().assert_well();
+    assert!(!has_xdp_program(&pair.server, SERVER_DEVICE));
+    start_redirecting(&pair, &format!("--force {line}")).stop().assert_balanced();
 }
 
 #[test]
@@ -311,10 +328,10 @@ fn refused_interfaces_are_reported() {
 }
 
 #[test]
-fn a_vanished_interface_ends_the_path_with_a_whole_ledger() {
+fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
     let Some(pair) = silent() else { return };
-    let frames = numbered(0..10, SIZE);
-    let mut observer = take(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
+    let frames = kernel_objects(0..10, SIZE);
+    let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send(&pair.client, CLIENT_DEVICE, &frames);
     observer.until_written("out", capture_length(&frames));
     pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
@@ -324,16 +341,17 @@ fn a_vanished_interface_ends_the_path_with_a_whole_ledger() {
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
 }
 
-/// Returns a value of the report of `tx`.
-fn reported(ran: &crate::observer::Ran, name: &str) -> Option<u64> {
+/// Returns a counter from the report of `tx`, `None` if it is missing.
+fn tx_counter(ran: &crate::observer::ObserverResult, name: &str) -> Option<u64> {
     let filters = ran.ledger["filters"].as_array()?;
     let tx = filters.iter().find(|filter| filter["name"] == "tx")?;
     let rows = tx["report"].as_array()?;
     rows.iter().find(|row| row["what"] == name)?["value"].as_u64()
 }
 
-/// A second cable between the same name spaces, from `back0` of the server to `back1`.
-fn back(pair: &Pair) {
+/// Adds a second veth pair between the same namespaces, from `back0` at the server to `back1` at
+/// the client.
+fn add_return_link(pair: &Pair) {
     let client = pair.client.name();
     pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
@@ -342,20 +360,20 @@ fn back(pair: &Pair) {
     pair.server.until_up("back0");
 }
 
-/// Sends frames by one cable, lets a line in the middle hand them to the other one, and answers how
-/// that line ended and what arrived.
-fn pass(
+/// Sends frames over one veth pair, from which a request forwards them to the other; returns the
+/// request's result and the forwarded frames.
+fn forward(
     pair: &Pair,
     line: &str,
     back: bool,
     frames: &[Vec<u8>],
-) -> (crate::observer::Ran, Vec<Vec<u8>>) {
+) -> (crate::observer::ObserverResult, Vec<Vec<u8>>) {
     let (near, taken, far) = match back {
         false => (CLIENT_DEVICE, SERVER_DEVICE, "back1"),
         true => ("back1", "back0", CLIENT_DEVICE),
     };
     let mut ear = Observer::start(&pair.client, &format!("rx {far} ring=16M | pcap -"));
-    let middle = Observer::taking(&pair.server, taken, line);
+    let middle = Observer::start_redirecting(&pair.server, taken, line);
     let mut written = capture_length(&[]);
     for bunch in frames.chunks(250) {
         send(&pair.client, near, bunch);
@@ -364,23 +382,23 @@ fn pass(
     }
     let ran = middle.stop();
     let ear = ear.stop();
-    ear.assert_whole();
+    ear.assert_lossless();
     (ran, ear.frames("out"))
 }
 
 #[test]
 fn g6_descriptors_move_between_interfaces_without_a_copy() {
     let Some(pair) = silent() else { return };
-    back(&pair);
-    let frames = numbered(0..5_000, SIZE);
+    add_return_link(&pair);
+    let frames = kernel_objects(0..5_000, SIZE);
     for (line, way) in [
         (format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no"), false),
         (format!("rx back0 take | tx {SERVER_DEVICE} qdisc=no"), true),
     ] {
-        let (ran, arrived) = pass(&pair, &line, way, &frames);
-        ran.assert_whole();
+        let (ran, arrived) = forward(&pair, &line, way, &frames);
+        ran.assert_lossless();
         assert!(arrived == frames, "each once, in order, as it was: {}", arrived.len());
-        let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| reported(&ran, name));
+        let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
         assert_eq!(told, [Some(5_000), Some(0)], "{}", ran.ledger);
     }
 }
@@ -388,24 +406,24 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
 #[test]
 fn g6_changed_or_joined_frames_are_copied() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
-    back(&pair);
+    add_return_link(&pair);
     pair.server.ip("link set dev back0 mtu 9000");
     pair.client.ip("link set dev back1 mtu 9000");
-    let frames = numbered(0..500, SIZE);
+    let frames = kernel_objects(0..500, SIZE);
     let line = format!("rx {SERVER_DEVICE} take | blank from=50 length=10 | tx back0 qdisc=no");
-    let (ran, arrived) = pass(&pair, &line, false, &frames);
-    ran.assert_whole();
+    let (ran, arrived) = forward(&pair, &line, false, &frames);
+    ran.assert_lossless();
     assert!(arrived.iter().zip(&frames).all(|(one, other)| one[..50] == other[..50]));
     assert!(arrived.iter().all(|frame| frame[50..60] == [0; 10]) && arrived.len() == 500);
-    assert_eq!(reported(&ran, "moved by AF_XDP"), Some(0), "{}", ran.ledger);
+    assert_eq!(tx_counter(&ran, "moved by AF_XDP"), Some(0), "{}", ran.ledger);
     let payload =
         |number: usize| vec![number as u8; if number.is_multiple_of(3) { 8_000 } else { 50 }];
     let long = |number| Frame::ethernet().ethertype(0x88b5, &payload(number));
     let frames: Vec<Vec<u8>> = (0..300).map(long).collect();
     let line = format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no");
-    let (ran, arrived) = pass(&pair, &line, false, &frames);
-    ran.assert_whole();
+    let (ran, arrived) = forward(&pair, &line, false, &frames);
+    ran.assert_lossless();
     assert!(arrived == frames, "{}", arrived.len());
-    let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| reported(&ran, name));
+    let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
     assert_eq!(told, [Some(200), Some(100)], "{}", ran.ledger);
 }

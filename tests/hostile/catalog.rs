@@ -1,21 +1,21 @@
-//! Lines made from the catalogue, so that a filter or sink that is added to it is tried too: no
-//! line here names one.
+//! Requests generated from the catalog. No filter is named here, so new filters and sinks are
+//! tested without a change.
 
 use filter::catalog::FILTERS;
-use filter::{Description, Form, Gives, Kind, Parameter, Type};
+use filter::{Description, FilterKind, Form, OutputForm, Parameter, Type};
 use pipeline::language::tree::{FilterTerm, Term};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Once;
 
-/// The number of [`wide_lines`].
+/// Number of requests that [`wide_requests`] returns.
 pub(crate) const WIDE: usize = 4;
 
-/// The lines in which as many filters as possible see every packet: those that look one behind the
-/// other, those that change blocks too; all side by side; all that answer as one Boolean section.
+/// Returns the requests in which as many filters as possible receive every packet: observers in a
+/// chain, the same with editors, all in parallel, and all classifiers as one Boolean section.
 /// `capture` is replayed.
-pub(crate) fn wide_lines(capture: &Path) -> [String; WIDE] {
+pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
     let replay = &Sources::of(capture).replay;
     let framed = |d: &&&Description| d.takes.has(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
@@ -25,32 +25,42 @@ pub(crate) fn wide_lines(capture: &Path) -> [String; WIDE] {
     let either: Vec<_> =
         answers.chunks(2).map(|pair| format!("({})", pair.join(" +* !"))).collect();
     [
-        format!("{replay} |all {} |all discard", chain(|d| d.kind < Kind::Editing).join(" |all ")),
-        format!("{replay} |all {} |all discard", chain(|d| d.kind >= Kind::Editing).join(" |all ")),
-        format!("{replay} |all ({}) |all discard", uses(|d| d.kind < Kind::Editing).join(" + ")),
+        format!(
+            "{replay} |all {} |all discard",
+            chain(|d| d.kind < FilterKind::Editing).join(" |all ")
+        ),
+        format!(
+            "{replay} |all {} |all discard",
+            chain(|d| d.kind >= FilterKind::Editing).join(" |all ")
+        ),
+        format!(
+            "{replay} |all ({}) |all discard",
+            uses(|d| d.kind < FilterKind::Editing).join(" + ")
+        ),
         format!("{replay} |all ({}) |all discard", either.join(" ++ ")),
     ]
 }
 
-/// Every filter alone with the arguments of its own example, and with every word that a parameter
-/// knows.
-pub(crate) fn single_lines(capture: &Path) -> Vec<String> {
+/// Returns a request for every filter with the arguments of its example, and one for every keyword
+/// of each parameter.
+pub(crate) fn single_filter_requests(capture: &Path) -> Vec<String> {
     let sources = Sources::of(capture);
     FILTERS.iter().flat_map(|d| single(d, &sources)).collect()
 }
 
-/// Every sink that writes to the file or folder that it is told, behind frames and behind bytes.
-pub(crate) fn file_sink_lines(capture: &Path, folder: &Path) -> Vec<String> {
+/// Returns a request for every sink that writes to a given file or directory, once after frames and
+/// once after bytes.
+pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
     sink_lines(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
 }
 
-/// Every sink that need not be told where to: standard output.
-pub(crate) fn standard_sink_lines(capture: &Path) -> Vec<String> {
-    let told = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
-    sink_lines(capture, |d| !d.parameters.iter().any(told), None)
+/// Returns a request for every sink that writes to standard output.
+pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
+    let needs_path = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
+    sink_lines(capture, |d| !d.parameters.iter().any(needs_path), None)
 }
 
-/// Returns a filter or sink with the arguments of its own example.
+/// Returns a filter or sink with the arguments of the example in its description.
 pub(crate) fn example_node(d: &Description) -> FilterTerm {
     let (request, mistakes) = pipeline::parse(d.example);
     assert!(mistakes.is_empty(), "the example of `{}`: {mistakes:?}", d.name);
@@ -60,7 +70,7 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
     for argument in &mut node.arguments {
         let name = argument.key.as_ref().map_or("", |key| &key.text);
         let is_file = d.parameter(name).is_some_and(|known| known.kind == Type::Path);
-        // What a filter reads, unlike a sink, is a key.
+        // A file that a filter reads is a key.
         if d.user.is_some() && is_file {
             (argument.value.bytes, argument.value.quoted) = (key().into(), true);
         }
@@ -68,12 +78,12 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
     node
 }
 
-/// A file with a key, made once.
+/// Returns the path of a key file, created on the first call.
 fn key() -> &'static str {
     const KEY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
-    static MADE: Once = Once::new();
-    MADE.call_once(|| {
-        // Another process may read it in this moment: it is put there as a whole.
+    static CREATED: Once = Once::new();
+    CREATED.call_once(|| {
+        // Another process may be reading it: it is replaced atomically.
         let made = format!("{KEY}.{}", std::process::id());
         fs::write(&made, "00112233445566778899aabbccddeeff").expect("a file");
         fs::set_permissions(&made, Permissions::from_mode(0o600)).expect("its mode");
@@ -115,7 +125,7 @@ fn single(d: &Description, sources: &Sources) -> Vec<String> {
     heads.iter().flat_map(|head| uses.iter().map(|used| line(head, used))).collect()
 }
 
-/// As many filters one behind the other as their forms allow, in the order of the catalogue.
+/// Returns a chain of as many filters as their forms permit, in catalog order.
 fn chain(wanted: fn(&Description) -> bool) -> Vec<String> {
     let mut form = Form::Frame;
     let mut uses = Vec::new();
@@ -139,7 +149,7 @@ fn sink_lines(
     for d in sinks.filter(|d| wanted(d)) {
         let place = folder.map(|folder| folder.join(format!("{}-out", d.name)));
         let place = place.map_or_else(String::new, |place| format!(" '{}'", place.display()));
-        for words in words(d) {
+        for words in argument_variants(d) {
             let used = format!("{}{place}{words}", d.name);
             if d.takes.has(Form::Frame) {
                 lines.push(format!("{} |all {used}", sources.replay));
@@ -152,7 +162,7 @@ fn sink_lines(
     lines
 }
 
-/// The filter as in its example, and with each word of each parameter that takes one of several.
+/// Returns the filter with the arguments of its example, and with each keyword of each parameter.
 fn variants(d: &Description) -> Vec<String> {
     let node = example_node(d);
     let needed = |key: &str| d.parameter(key).is_some_and(|p| p.default.is_none() && !p.optional);
@@ -161,15 +171,15 @@ fn variants(d: &Description) -> Vec<String> {
     let needed: Vec<_> =
         arguments.filter(|a| stays(a.key.as_ref().map(|key| &*key.text))).collect();
     let mut uses = vec![node.to_string()];
-    for words in words(d).into_iter().filter(|words| !words.is_empty()) {
+    for words in argument_variants(d).into_iter().filter(|words| !words.is_empty()) {
         let needed: String = needed.iter().map(|argument| format!(" {argument}")).collect();
         uses.push(format!("{}{needed}{words}", d.name));
     }
     uses
 }
 
-/// Nothing, and each word of each parameter that takes one of several or yes and no.
-fn words(d: &Description) -> Vec<String> {
+/// Returns the argument lists to try: none, and each keyword or Boolean of each parameter.
+fn argument_variants(d: &Description) -> Vec<String> {
     let mut all = vec![String::new()];
     for parameter in d.parameters {
         let words: &[&str] = match parameter.kind {
@@ -188,14 +198,14 @@ fn example(d: &Description) -> String {
 
 fn after(d: &Description, form: Form) -> Form {
     match d.gives {
-        Gives::Form(given) => given,
-        Gives::Same | Gives::Nothing => form,
+        OutputForm::Form(given) => given,
+        OutputForm::Same | OutputForm::Nothing => form,
     }
 }
 
 fn find<'t>(term: &'t Term, name: &str) -> Option<&'t FilterTerm> {
     match term {
-        Term::Missing(_) => None,
+        Term::Hole(_) => None,
         Term::Filter(node) => (node.name.text == name).then_some(node),
         Term::Not(not) => find(&not.term, name),
         Term::Group(group) => group.branches.iter().find_map(|b| find(&b.term, name)),

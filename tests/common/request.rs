@@ -1,0 +1,88 @@
+//! Whole requests: the text is parsed, checked and planned once, and the plan is run as often as a
+//! test needs.
+//!
+//! In: a request, and test filters that take precedence over the catalog's. Out: outcomes. Runs
+//! assert nothing; the tests do.
+
+use engine::build::{BuildError, BuiltPath, Settings, build};
+use engine::run::{Outcome, Until, run, run_alone};
+use filter::Description;
+use pipeline::Registry;
+use pipeline::plan::{Machine, Plan, plan};
+
+/// A planned request, ready to run.
+pub(crate) struct PlannedRequest {
+    /// The request.
+    pub(crate) text: String,
+    plan: Plan,
+}
+
+impl PlannedRequest {
+    /// Plans a request that uses the catalog's filters only.
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self::with(text, &[])
+    }
+
+    /// Plans a request that may also use the given filters.
+    pub(crate) fn with(text: impl Into<String>, filters: &'static [&'static Description]) -> Self {
+        let (text, catalogue) = (text.into(), CatalogWith(filters));
+        let (graph, mistakes) = pipeline::read(&text, &catalogue);
+        // Warnings are expected here.
+        let wrong = mistakes.iter().any(|mistake| mistake.is_error());
+        assert!(!wrong, "{}", pipeline::render(&text, &mistakes, false));
+        let plan = plan(graph, &catalogue, &Machine::example());
+        let plan = plan.unwrap_or_else(|mistakes| panic!("{text}: {mistakes:?}"));
+        Self { text, plan }
+    }
+
+    /// Runs the request in the calling thread, one space after the other.
+    pub(crate) fn run_sequential(&self) -> Result<Outcome, BuildError> {
+        Ok(run_alone(self.build(Settings::default())?))
+    }
+
+    /// Runs the request with a thread per space.
+    pub(crate) fn run_threaded(&self, settings: Settings) -> Outcome {
+        let paths = self.build(settings);
+        let paths = paths.unwrap_or_else(|error| panic!("{}: {error}", self.text));
+        run(paths, Until::default()).expect("threads")
+    }
+
+    /// Returns the number of replicas of the replicated chain; 1 if there is none.
+    pub(crate) fn replicas(&self) -> usize {
+        self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
+    }
+
+    fn build(&self, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
+        build(&self.plan, settings)
+    }
+}
+
+/// The built-in catalog, preceded by the given filters.
+struct CatalogWith(&'static [&'static Description]);
+
+impl Registry for CatalogWith {
+    fn find(&self, name: &str) -> Option<&'static Description> {
+        let own = self.0.iter().copied().find(|entry| entry.name == name);
+        own.or_else(|| engine::registry::MachineRegistry::Local.find(name))
+    }
+
+    fn find_source(&self, name: &str) -> Option<&'static Description> {
+        engine::registry::MachineRegistry::Local.find_source(name)
+    }
+
+    fn endpoint(&self, entry: &Description) -> &'static filter::EndpointFacts {
+        engine::registry::MachineRegistry::Local.endpoint(entry)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        engine::registry::MachineRegistry::Local.names()
+    }
+
+    fn spaces(&self) -> Vec<&str> {
+        vec!["kernel", "thread*"]
+    }
+
+    fn keys(&self) -> Option<std::sync::Arc<dyn filter::Keys>> {
+        engine::registry::MachineRegistry::Local.keys()
+    }
+}

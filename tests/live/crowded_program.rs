@@ -1,0 +1,76 @@
+//! More requests at one interface than fit into one program: the remaining requests get a second
+//! program, and no request is affected.
+
+use crate::send::send_all;
+use crate::shared_program::{Running, chain, datagrams, reports, silent};
+use engine::kernel::point::Points;
+use engine::run::Outcome;
+use testkit::net::{Pair, SERVER_DEVICE};
+
+/// Number of requests, more than fit into one program: a program has at most 64 maps, two of its
+/// own, one per owner, and here three per request.
+const REQUESTS: usize = 24;
+const REQUESTS_PER_PROGRAM: usize = 20;
+/// Number of frames sent; one in four goes to port 53.
+const FRAMES: usize = 80;
+
+fn start(pair: &Pair, points: &Points) -> Running {
+    Running::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
+}
+
+fn frames_counted(outcome: &Outcome) -> u64 {
+    reports(outcome)["count"][0].1
+}
+
+/// Returns the number of requests of each program, ascending.
+fn requests_per_program(points: &Points) -> Vec<usize> {
+    let mut lines: Vec<usize> = points.shown().iter().map(|(_, program)| program.lines).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn o6_requests_beyond_a_full_program_get_another() {
+    let Some(pair) = silent() else { return };
+    let points = Points::default();
+    let each = (FRAMES / 4) as u64;
+    let mut running: Vec<Running> = (0..REQUESTS).map(|_| start(&pair, &points)).collect();
+    assert_eq!(
+        requests_per_program(&points),
+        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
+    );
+    assert_eq!(chain(&pair).len(), 2, "two programs, one after the other");
+    let program = points.shown();
+    let mut numbers: Vec<u32> = program
+        .iter()
+        .flat_map(|(_, program)| program.each.iter().map(|line| line.number))
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), REQUESTS, "each has a number of its own: {program:?}");
+    send_all(&pair, &datagrams(FRAMES));
+    // The earliest requests end, and make room in the first program.
+    let rest = running.split_off(REQUESTS_PER_PROGRAM / 2);
+    for line in running {
+        assert_eq!(frames_counted(&line.stop()), each);
+    }
+    assert_eq!(
+        requests_per_program(&points),
+        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2]
+    );
+    let late: Vec<Running> = (0..3).map(|_| start(&pair, &points)).collect();
+    assert_eq!(
+        requests_per_program(&points),
+        [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2 + 3],
+        "where there is room again"
+    );
+    assert_eq!(chain(&pair).len(), 2);
+    send_all(&pair, &datagrams(FRAMES));
+    for line in rest {
+        assert_eq!(frames_counted(&line.stop()), 2 * each, "every frame once");
+    }
+    for line in late {
+        assert_eq!(frames_counted(&line.stop()), each);
+    }
+    assert!(chain(&pair).is_empty(), "nothing stays");
+}

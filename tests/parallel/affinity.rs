@@ -1,0 +1,52 @@
+//! CPU affinity of replicas: each runs on its own processor if there are enough.
+
+use crate::request::PlannedRequest;
+use engine::build::Settings;
+use filter::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+const AFFINITY: Description = Description {
+    name: "where",
+    summary: "tell where each copy may run",
+    user: Some(|arguments| Ok(Filter::lanes(ReportAffinity(arguments.copy().0)))),
+    ..Description::EMPTY
+};
+
+/// The processors on which each replica may run, by replica.
+static PROCESSORS_USED: Mutex<BTreeMap<u32, Vec<usize>>> = Mutex::new(BTreeMap::new());
+
+fn processors_used() -> BTreeMap<u32, Vec<usize>> {
+    PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+struct ReportAffinity(u32);
+
+impl Lanes for ReportAffinity {
+    fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
+        let here = sys::process::allowed_processors().expect("this thread runs somewhere");
+        PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);
+        // Lets other replicas run.
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn j4_each_replica_is_pinned_to_its_own_processor() {
+    let all = sys::process::allowed_processors().expect("this process runs somewhere");
+    for copies in [2, 3, 4] {
+        PROCESSORS_USED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let text = format!("--parallel={copies} generate count=20000 seq=yes | where | discard");
+        // A fast replica may leave no blocks to others.
+        testkit::until("every copy has got blocks", || {
+            let outcome =
+                PlannedRequest::with(text.as_str(), &[&AFFINITY]).run_threaded(Settings::default());
+            assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+            processors_used().len() == copies
+        });
+        let places: Vec<_> = processors_used().into_values().collect();
+        let alone: Vec<_> = all.iter().take(copies).map(|processor| vec![*processor]).collect();
+        assert_eq!(places[..alone.len()], alone, "of {all:?}");
+        assert!(places[alone.len()..].iter().all(|place| *place == all), "the others anywhere");
+    }
+}
