@@ -1,5 +1,5 @@
-//! Programs in C, compiled by clang when they are measured, and the parts of their object files
-//! that are needed: the code of section `program`, and its references to variables in `.bss`.
+//! BPF programs in C, compiled by clang at run time. Only the code of section `program` of the
+//! object file is used, and its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -8,56 +8,57 @@ use std::process::Command;
 use sys::bpf::{Map, Program, ProgramKind};
 use sys::memory::ReadMapping;
 
-/// `R_BPF_64_64`: the address of a symbol, in a wide load.
-const WIDE: u64 = 1;
-/// Bytes of an entry of a table of relocations.
+/// Type of a relocation (`R_BPF_64_64`): the address of a symbol, in a wide load.
+const R_BPF_64_64: u64 = 1;
+/// Size of a relocation entry in bytes.
 const RELOCATION: usize = 16;
 
-/// A program in C.
+/// The source of a BPF program in C.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'s> {
-    /// The name, in the kernel too.
+pub(crate) struct CSource<'s> {
+    /// The program name, also in the kernel.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
-    /// The macros: `NAME` or `NAME=VALUE`.
+    /// Macro definitions: `NAME` or `NAME=VALUE`.
     pub(crate) defined: &'s [String],
-    /// Bytes of `.bss`.
-    pub(crate) kept: u32,
+    /// Size of `.bss` in bytes.
+    pub(crate) bss_size: u32,
 }
 
-/// A program in C, loaded.
+/// A loaded BPF program compiled from C, with its `.bss` mapped.
 #[derive(Debug)]
-pub(crate) struct ByHand {
+pub(crate) struct CProgram {
     pub(crate) program: Program,
-    kept: ReadMapping,
+    bss: ReadMapping,
 }
 
-impl ByHand {
-    /// Compiles and loads it. What it keeps can be mapped, as a ring of ours can.
+impl CProgram {
+    /// Compiles and loads the program, with `.bss` in a mappable array map.
     pub(crate) fn load(
         folder: &Path,
         kind: ProgramKind,
-        source: Source<'_>,
+        source: CSource<'_>,
     ) -> Result<Self, String> {
-        let kept = Map::array(source.name, source.kept, 1, true).map_err(|why| why.to_string())?;
+        let bss =
+            Map::array(source.name, source.bss_size, 1, true).map_err(|why| why.to_string())?;
         let object = compile(folder, source)?;
-        let code = code(&object, kept.as_fd().as_raw_fd());
+        let code = code(&object, bss.as_fd().as_raw_fd());
         let code = code.ok_or("clang made an object file of another form")?;
         let program = Program::load(kind, source.name, &code);
         let program = program.map_err(|why| format!("{why}\n{}", why.log))?;
-        let kept = kept.map_read().map_err(|why| why.to_string())?;
-        Ok(Self { program, kept })
+        let bss = bss.map_read().map_err(|why| why.to_string())?;
+        Ok(Self { program, bss })
     }
 
-    /// The first `N` numbers of eight bytes that it keeps.
+    /// Returns the first `N` `u64` words of `.bss`; words out of range read as 0.
     pub(crate) fn numbers<const N: usize>(&self) -> [u64; N] {
-        let word = |at: usize| self.kept.word(8 * at).unwrap_or(0);
+        let word = |at: usize| self.bss.word(8 * at).unwrap_or(0);
         std::array::from_fn(word)
     }
 }
 
-fn compile(folder: &Path, source: Source<'_>) -> Result<Vec<u8>, String> {
-    let Source { name, text, defined, .. } = source;
+fn compile(folder: &Path, source: CSource<'_>) -> Result<Vec<u8>, String> {
+    let CSource { name, text, defined, .. } = source;
     let (path, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
     std::fs::write(&path, text).map_err(|why| why.to_string())?;
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
@@ -78,7 +79,8 @@ struct Section<'o> {
     bytes: &'o [u8],
 }
 
-/// The code, speaking of the value of this map.
+/// Returns the code, with references to `.bss` replaced by the address of the map's value. Returns
+/// `None` for an unexpected object file.
 fn code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     let sections = sections(object)?;
     let named = |name: &[u8]| sections.iter().find(|section| section.name == name);
@@ -86,8 +88,8 @@ fn code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     let relocations = named(b".relprogram").map_or(&[][..], |section| section.bytes);
     for entry in relocations.chunks_exact(RELOCATION) {
         let (at, what) = (usize::try_from(number::<8>(entry, 0)?).ok()?, number::<8>(entry, 8)?);
-        // There is one symbol in `.bss`, at its beginning; the code adds to it.
-        let load = code.get_mut(at..at + 16).filter(|_| what & 0xffff_ffff == WIDE)?;
+        // `.bss` has one symbol, at offset 0, to which the code adds.
+        let load = code.get_mut(at..at + 16).filter(|_| what & 0xffff_ffff == R_BPF_64_64)?;
         let offset: [u8; 4] = load.get(4..8)?.try_into().ok()?;
         load[1] = load[1] & 0x0f | PSEUDO_MAP_VALUE << 4;
         load[4..8].copy_from_slice(&map.to_le_bytes());
@@ -96,7 +98,7 @@ fn code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     Some(code)
 }
 
-/// The sections of an ELF file of 64 bits, little endian.
+/// Returns the sections of a 64-bit little-endian ELF file.
 fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     let place = |value: u64| usize::try_from(value).ok();
     let table = place(number::<8>(object, 0x28)?)?;
@@ -105,7 +107,7 @@ fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     let header = |which: usize| object.get(table + which * size..)?.get(..size);
     let bytes = |header: &[u8]| {
         let (begin, length) = (place(number::<8>(header, 24)?)?, place(number::<8>(header, 32)?)?);
-        // `.bss` lies nowhere in the file.
+        // `.bss` has no bytes in the file.
         Some(object.get(begin..).and_then(|rest| rest.get(..length)).unwrap_or(&[]))
     };
     let names = bytes(header(names)?)?;
@@ -118,7 +120,7 @@ fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     (0..count).map(section).collect()
 }
 
-/// The number of so many bytes that lies there.
+/// Reads a little-endian number of `N` bytes; `None` beyond the end.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut whole = [0; 8];
     whole[..N].copy_from_slice(bytes.get(at..at + N)?);

@@ -1,26 +1,28 @@
-//! A chain of filters over blocks of 1 KB: the request text through parser, planner and catalogue,
-//! the ledger on, against an indirect-call loop and against Unix processes and pipes. [Th §5.2.1,
-//! fig. 5.1]
+//! A chain of filters over blocks of 1 KB: the text of a request through parser, planner and
+//! catalog, with the ledger on, compared with a loop of indirect calls and with Unix processes
+//! connected by pipes. [Th §5.2.1, fig. 5.1]
 //!
-//! - `fast`: the blocks lie in the dbuf and are not copied; `loop` does the same by hand.
-//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out: what the pipes
-//!   do.
-//! - `whole`: as `fast`, every byte looked at; `whole ring`: as `ring`, every byte looked at.
+//! - `fast`: the blocks lie in the dbuf and are not copied; `loop` is the same written by hand.
+//!
+//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as the pipes
+//! do.
+//!
+//! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::line::outcome;
-use crate::pipes::{Look, Pipes};
+use crate::pipes::{FilterExtent, Pipes};
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
 
-const FAST: u64 = 4_000_000;
-const RING: u64 = 8_000_000;
-const WHOLE: u64 = 2_000_000;
-const PIPED: u64 = 100_000;
-/// Blocks in the reference loop's ring: 1 MB.
+const FAST_BLOCKS: u64 = 4_000_000;
+const RING_BLOCKS: u64 = 8_000_000;
+const WHOLE_BLOCKS: u64 = 2_000_000;
+const PIPED_BLOCKS: u64 = 100_000;
+/// Number of blocks in the reference loop's ring (1 MB).
 const SLOTS: usize = 1024;
 
-/// The rows of all chain lengths.
+/// Measures all chain lengths.
 pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
     // Everything on one processor, as in the paper.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
@@ -38,19 +40,20 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
 
 fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
-    let fast = format!("generate count={FAST} size=1024 {matches}| discard");
-    let ring = format!("bench_write@thread0 {RING} {matches}| bench_read@thread1");
+    let fast = format!("generate count={FAST_BLOCKS} size=1024 {matches}| discard");
+    let ring = format!("bench_write@thread0 {RING_BLOCKS} {matches}| bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(by_hand(filters, FAST, first_byte_is_two))),
+            measure: Box::new(move || Ok(by_hand(filters, FAST_BLOCKS, first_byte_is_two))),
         },
-        Candidate { name: "fast", measure: Box::new(move || rate(&fast, FAST)) },
-        Candidate { name: "ring", measure: Box::new(move || rate(&ring, RING)) },
+        Candidate { name: "fast", measure: Box::new(move || rate(&fast, FAST_BLOCKS)) },
+        Candidate { name: "ring", measure: Box::new(move || rate(&ring, RING_BLOCKS)) },
     ];
     if let Some(pipes) = pipes {
-        let measure =
-            Box::new(move || pipes.measure(filters, Look::First, PIPED).map(|rate| rate / 1e6));
+        let measure = Box::new(move || {
+            pipes.measure(filters, FilterExtent::First, PIPED_BLOCKS).map(|rate| rate / 1e6)
+        });
         candidates.push(Candidate { name: "pipes", measure });
     }
     let goal = |candidate, reference, target| Goal { candidate, reference, goal: "G11", target };
@@ -69,30 +72,32 @@ fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Ve
 
 fn whole_block(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
-    let fast = format!("generate count={WHOLE} size=1024 | {matches} discard");
-    let ring = format!("bench_write@thread0 {WHOLE} | {matches} bench_read@thread1");
+    let fast = format!("generate count={WHOLE_BLOCKS} size=1024 | {matches} discard");
+    let ring = format!("bench_write@thread0 {WHOLE_BLOCKS} | {matches} bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(by_hand(filters, WHOLE, no_byte_is_ff))),
+            measure: Box::new(move || Ok(by_hand(filters, WHOLE_BLOCKS, no_byte_is_ff))),
         },
-        Candidate { name: "whole", measure: Box::new(move || rate(&fast, WHOLE)) },
-        Candidate { name: "whole ring", measure: Box::new(move || rate(&ring, WHOLE)) },
+        Candidate { name: "whole", measure: Box::new(move || rate(&fast, WHOLE_BLOCKS)) },
+        Candidate { name: "whole ring", measure: Box::new(move || rate(&ring, WHOLE_BLOCKS)) },
     ];
     let mut goals = Vec::new();
     if let Some(pipes) = pipes {
-        let measure = move || pipes.measure(filters, Look::Whole, PIPED).map(|rate| rate / 1e6);
+        let measure = move || {
+            pipes.measure(filters, FilterExtent::Whole, PIPED_BLOCKS).map(|rate| rate / 1e6)
+        };
         candidates.push(Candidate { name: "pipes", measure: Box::new(measure) });
         goals = ["whole", "whole ring"]
             .map(|candidate| Goal { candidate, reference: "pipes", goal: "G11", target: 70.0 })
             .into();
     }
     let row = format!("{filters} filters, every byte");
-    // Another job than the rows above: not a point of their picture.
+    // A different job than the rows above: not a point of their picture.
     interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &goals)
 }
 
-/// Millions of blocks per second of a line that takes `blocks`.
+/// Measures a request over `blocks` blocks; returns millions of blocks per second.
 fn rate(text: &str, blocks: u64) -> Result<f64, String> {
     let outcome = outcome(text)?;
     let sunk = outcome.ledger.filters.iter().map(|node| node.passed.blocks).min().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A child of a bench: this program again (`--reader KIND PROCESSOR BYTES`), with a socket as its
-//! standard input over which it gets descriptors and requests.
+//! A child process of a bench: this program again (`--reader KIND PROCESSOR BYTES`), which receives
+//! descriptors and requests over a socket as its standard input.
 
 use std::io::Stdin;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ pub(crate) struct BenchChild {
 }
 
 impl BenchChild {
-    /// Starts this program with these words behind `--reader`, and sends it the descriptors.
+    /// Starts this program with `words` after `--reader`, and sends it the descriptors.
     pub(crate) fn start(words: [&str; 3], descriptors: &[BorrowedFd<'_>]) -> Result<Self, String> {
         let (socket, theirs) = sys::descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -38,7 +38,7 @@ impl BenchChild {
         self.send(&bytes.to_le_bytes(), &[])
     }
 
-    /// Waits until it has them.
+    /// Blocks until the child has received the announced bytes.
     pub(crate) fn done(&self) -> Result<(), String> {
         let mut answer = [0; 256];
         match sys::descriptor::receive(&self.socket, &mut answer) {
@@ -51,7 +51,7 @@ impl BenchChild {
         }
     }
 
-    /// Returns the number of the process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -59,26 +59,26 @@ impl BenchChild {
 
 impl Drop for BenchChild {
     fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
+        // The child may be waiting; its state is not needed any more.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The parent, as the child sees it: its standard input.
+/// The parent, seen from the child: its standard input.
 pub(crate) struct Parent(Stdin);
 
 impl Parent {
-    /// Keeps to a processor, and receives the descriptors.
-    pub(crate) fn meet(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
+    /// Pins the process and receives the descriptors.
+    pub(crate) fn receive_descriptors(processor: usize) -> Result<(Self, Vec<OwnedFd>), String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
         let socket = std::io::stdin();
         let received = sys::descriptor::receive(socket.as_fd(), &mut [0; 8]);
         Ok((Self(socket), received.map_err(|why| why.to_string())?.1))
     }
 
-    /// Serves each request for some bytes, until the parent goes. `read` returns how many of the
-    /// bytes are left.
+    /// Serves requests for a number of bytes until the parent exits; `read` is called with the
+    /// number of bytes left, and returns the new number.
     pub(crate) fn serve(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,

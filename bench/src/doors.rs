@@ -1,28 +1,31 @@
-//! The doors of a chain that copies, as a Unix pipe does: a source that writes every block from a
-//! user's buffer into the dbuf, a sink that reads every block out of the ring into a user's buffer.
-//! [Th §5.2.1, "slslow"]
+//! A source and a sink that copy like a Unix pipe: the source copies every block from a user buffer
+//! into the dbuf, the sink copies every block from the ring into a user buffer. [Th §5.2.1,
+//! "slslow"]
 
 use crate::parallel::DIGEST;
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
-    Failure, Given, Intake, Opening, Seen, Sink, SinkEntry, Source, SourceEntry, SourceProperties,
+    Failure, Intake, Opening, Sink, SinkEntry, Source, SourceCounters, SourceEntry,
+    SourceProperties, SourceStatus,
 };
-use filter::{Amount, Batch, Description, Form, Forms, Gives, Kind, Parameter, Report, Time, Type};
+use filter::{
+    Amount, Batch, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Time, Type,
+};
 
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCK: usize = 1024;
 
-/// All sources of the bench.
+/// The sources that benches add to the catalog.
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, writer)];
-/// All sinks of the bench.
+/// The sinks that benches add to the catalog.
 pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&READER, reader), DIGEST];
 
 const WRITER: Description = Description {
     name: "bench_write",
     summary: "writes blocks of 1 KB from a user's buffer",
-    kind: Kind::Source,
+    kind: FilterKind::Source,
     takes: Forms::NONE,
-    gives: Gives::Form(Form::Bytes),
+    gives: OutputForm::Form(Form::Bytes),
     parameters: &[Parameter::needed("count", Type::Number { low: 1, high: u64::MAX }, "blocks")],
     ..Description::EMPTY
 };
@@ -30,31 +33,35 @@ const WRITER: Description = Description {
 const READER: Description = Description {
     name: "bench_read",
     summary: "reads blocks into a user's buffer",
-    kind: Kind::Sink,
-    gives: Gives::Nothing,
+    kind: FilterKind::Sink,
+    gives: OutputForm::Nothing,
     ..Description::EMPTY
 };
 
-/// A user's buffer, where a cache line begins: so the matcher of the pipes has its own.
+/// A user buffer, aligned to a cache line like that of the pipes' matcher.
 #[repr(align(64))]
-struct User([u8; BLOCK]);
+struct UserBuffer([u8; BLOCK]);
 
-struct Writer {
-    user: Box<User>,
+struct CopyingSource {
+    user: Box<UserBuffer>,
     left: u64,
     given: Amount,
 }
 
 fn writer(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let left = opening.arguments.number("count").unwrap_or(0);
-    Ok(Box::new(Writer { user: Box::new(User([2; BLOCK])), left, given: Amount::default() }))
+    Ok(Box::new(CopyingSource {
+        user: Box::new(UserBuffer([2; BLOCK])),
+        left,
+        given: Amount::default(),
+    }))
 }
 
-impl Source for Writer {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<Given, Failure> {
+impl Source for CopyingSource {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let wanted = self.left.min(intake.room() as u64) as usize;
         let Some(mut draft) = intake.pool.draft(BLOCK, wanted * BLOCK) else {
-            return Ok(Given::Wait { until: None, readable: false });
+            return Ok(SourceStatus::Wait { until: None, readable: false });
         };
         let blocks = draft.len() / BLOCK;
         for room in draft.as_chunks_mut::<BLOCK>().0 {
@@ -70,28 +77,28 @@ impl Source for Writer {
         self.given.blocks += put as u64;
         self.given.bytes += (put * BLOCK) as u64;
         self.left -= blocks as u64;
-        Ok(if self.left == 0 { Given::End } else { Given::Blocks })
+        Ok(if self.left == 0 { SourceStatus::End } else { SourceStatus::Blocks })
     }
 
     fn properties(&self) -> SourceProperties {
         SourceProperties { block_max: BLOCK, ..SourceProperties::default() }
     }
 
-    fn seen(&self) -> Seen {
-        Seen::all(self.given)
+    fn counters(&self) -> SourceCounters {
+        SourceCounters::all(self.given)
     }
 }
 
-struct Reader {
-    user: Box<User>,
+struct CopyingSink {
+    user: Box<UserBuffer>,
     blocks: u64,
 }
 
 fn reader(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Reader { user: Box::new(User([0; BLOCK])), blocks: 0 }))
+    Ok(Box::new(CopyingSink { user: Box::new(UserBuffer([0; BLOCK])), blocks: 0 }))
 }
 
-impl Sink for Reader {
+impl Sink for CopyingSink {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.views(|bytes| {
             if let Some(user) = self.user.0.get_mut(..bytes.len()) {

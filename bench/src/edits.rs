@@ -1,15 +1,16 @@
-//! `bench edits`: a filter that changes eight bytes of every block, where they lie and in copies of
-//! the frames: what write isolation saves where nobody else looks. [Th §5.3], FEATURES L1, L2
+//! `bench edits`: a filter that changes eight bytes of every block, in place and in copies of the
+//! frames; the difference is what write isolation saves if the block has no other reader. [Th
+//! §5.3], FEATURES L1, L2
 //!
-//! The same request, run twice: once as it is, once with every edit forced into a copy. Beside both
-//! stands the same line without the edit: what making and counting the frames takes.
+//! The request runs unchanged, and with every edit forced into a copy. The same request without the
+//! edit shows the cost of generating and counting frames.
 
 use crate::harness::{Candidate, interleave};
 use crate::line::outcome_with;
 use crate::row::Row;
 use engine::build::Settings;
 
-/// Bytes of a frame, and how many are made.
+/// Frame lengths in bytes, with the number of frames.
 const SIZES: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
 pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
@@ -35,7 +36,7 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Blocks per microsecond.
+/// Returns blocks per microsecond.
 fn rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
     let outcome = outcome_with(text, settings)?;

@@ -1,12 +1,13 @@
-//! A flood: frames sent flat out over a cable between two name spaces, from the first processor.
+//! A flood: frames sent at full rate from the first processor over a veth pair between two network
+//! namespaces.
 //!
-//! A virtual cable is received in the time of who sends: what somebody who observes costs the
-//! kernel shows in the processor time that sending takes. That is what is told, not the time that
-//! passes: others on the machine only add to the latter. [SL fig. 15]
+//! A veth pair delivers frames in the sender's context, so the kernel's cost of observation is part
+//! of the sender's processor time. That time is reported, not elapsed time, to which other
+//! processes add. [SL fig. 15]
 //!
-//! Processor time too is no constant: it follows the clock of the processor and what others leave
-//! in its caches. So there are two cables alike ([`Floods`]), over which frames go in turn: to
-//! whoever observes, and to nobody. What the former takes longer is what observing costs.
+//! Processor time varies too, with the clock frequency and with cache contents. So there are two
+//! equal veth pairs ([`Floods`]), one observed and one not, to which frames are sent alternately.
+//! The difference is the cost of observation.
 
 use crate::harness::median;
 use std::net::UdpSocket;
@@ -19,15 +20,15 @@ use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE, TARGET};
 
-/// The number of frames sent with one call.
+/// Number of frames per system call.
 const BATCH: usize = 64;
-/// The frames of a bunch: some ms, so that each rings several doorbells.
-pub(crate) const BUNCH: usize = 2_500;
-/// The target port of what is looked for, and that of everything else.
+/// Number of frames of a group: some milliseconds, so that each group causes several doorbells.
+pub(crate) const GROUP_FRAMES: usize = 2_500;
+/// Destination ports of the wanted frames, and of all others.
 pub(crate) const WANTED: u16 = 53;
 pub(crate) const OTHER: u16 = 4053;
 
-/// Frames and the cable that they go over.
+/// Frames, and the veth pair over which they are sent.
 pub(crate) struct Flood {
     pub(crate) pair: Arc<Pair>,
     sender: PacketSender,
@@ -35,72 +36,72 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// The frames sent over one of two cables before the other is used: a tenth of a second at most,
-/// and more than any ring here holds, so that a reader that is too slow loses some.
-const TURN: usize = 25_000;
+/// Number of frames sent over one veth pair before the other is used: a tenth of a second at most,
+/// and more than any ring here holds, so that a slow reader loses frames.
+const SEND_BATCH: usize = 25_000;
 
-/// Two cables alike.
+/// Two equal veth pairs.
 pub(crate) struct Floods {
-    /// To this one comes whoever observes.
-    pub(crate) seen: Flood,
-    /// To this one comes nobody.
-    alone: Flood,
+    /// The observed veth pair.
+    pub(crate) observed: Flood,
+    /// The unobserved veth pair.
+    unobserved: Flood,
 }
 
-/// Measures the processor time of sending as many frames over each of two cables, in ns.
+/// Processor time of sending the same number of frames over each of the two veth pairs, in ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Took {
-    pub(crate) seen: u64,
-    pub(crate) alone: u64,
+pub(crate) struct SendTimes {
+    pub(crate) observed: u64,
+    pub(crate) unobserved: u64,
 }
 
-/// The treatment of frames by the host at the end of the cable.
+/// The treatment of frames by the receiving host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Host {
-    /// Frames for the host: they go through all of its stack, into a full socket.
+    /// The frames are addressed to the host: they pass its whole stack, up to a full socket.
     Receives,
-    /// Frames for another host: its stack drops them at once.
+    /// The frames are addressed to another host: the stack drops them at once.
     Ignores,
 }
 
 impl Floods {
-    /// See [`Flood::new`].
+    /// Creates two floods with the arguments of [`Flood::new`].
     pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
         let flood = || Flood::new(length, one_in, host);
-        Ok(Self { seen: flood()?, alone: flood()? })
+        Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
-    /// See [`Flood::to`].
-    pub(crate) fn to(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
-        let flood = || Flood::to(ports, length, host);
-        Ok(Self { seen: flood()?, alone: flood()? })
+    /// Creates two floods with the arguments of [`Flood::to_ports`].
+    pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
+        let flood = || Flood::to_ports(ports, length, host);
+        Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
-    /// Sends so many frames over each, flat out, some over one and then some over the other.
-    pub(crate) fn send(&mut self, count: usize) -> Result<Took, String> {
-        let mut took = Took::default();
+    /// Sends `count` frames over each veth pair at full rate, alternating between the two.
+    pub(crate) fn send(&mut self, count: usize) -> Result<SendTimes, String> {
+        let mut took = SendTimes::default();
         let mut left = count;
         while left > 0 {
-            let turn = left.min(TURN);
-            took.alone += self.alone.send(turn)?;
-            took.seen += self.seen.send(turn)?;
-            left -= turn;
+            let batch = left.min(SEND_BATCH);
+            took.unobserved += self.unobserved.send(batch)?;
+            took.observed += self.observed.send(batch)?;
+            left -= batch;
         }
         Ok(took)
     }
 }
 
 impl Flood {
-    /// A cable of its own, over which nobody else sends. The frames are of so many bytes, with UDP
-    /// to [`WANTED`] in one of `one_in`.
+    /// Creates a veth pair that carries nothing else. Frames have `length` bytes; one in `one_in`
+    /// is UDP to [`WANTED`].
     pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
         let others = std::iter::repeat_n(OTHER, one_in.saturating_sub(1));
         let ports: Vec<u16> = std::iter::once(WANTED).chain(others).collect();
-        Self::to(&ports, length, host)
+        Self::to_ports(&ports, length, host)
     }
 
-    /// The same, with UDP to each of these ports in turn.
-    pub(crate) fn to(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
+    /// Creates a veth pair with UDP frames to each of `ports` in rotation.
+    pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
         let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
         let (full, address) = match host {
@@ -115,16 +116,16 @@ impl Flood {
             let index = index(CLIENT_DEVICE)?;
             PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
-        // As many as calls and all ports fit into.
+        // A multiple of both the batch and the number of ports.
         let ports = ports.iter().cycle().take(BATCH * ports.len());
         let frames = ports.map(|port| udp_to(address, *port, length)).collect();
         Ok(Self { pair: Arc::new(pair), sender, frames, _full: full })
     }
 
-    /// Sends so many frames, flat out; answers what processor time that took, in ns. The calling
-    /// thread stays on the first processor.
+    /// Sends `count` frames at full rate; returns the processor time in ns. The calling thread
+    /// stays pinned to the first processor.
     pub(crate) fn send(&mut self, count: usize) -> Result<u64, String> {
-        // Where there is only one, it is shared.
+        // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(0);
         let begin = clock::thread();
         let mut left = count;
@@ -136,12 +137,12 @@ impl Flood {
         Ok(clock::thread() - begin)
     }
 
-    /// Sends at least so many frames, flat out, in bunches; answers the processor time of a frame
-    /// in the bunch in the middle, in ns: what interrupts this thread is in few of them.
-    pub(crate) fn steady(&mut self, count: usize) -> Result<f64, String> {
+    /// Sends at least `count` frames in groups; returns the processor time per frame of the median
+    /// group in ns, because interrupts hit few groups.
+    pub(crate) fn median_group_ns(&mut self, count: usize) -> Result<f64, String> {
         let mut bunches = Vec::new();
-        for _ in 0..count.div_ceil(BUNCH) {
-            bunches.push(self.send(BUNCH)? as f64 / BUNCH as f64);
+        for _ in 0..count.div_ceil(GROUP_FRAMES) {
+            bunches.push(self.send(GROUP_FRAMES)? as f64 / GROUP_FRAMES as f64);
         }
         Ok(median(&bunches))
     }
@@ -164,13 +165,13 @@ impl Flood {
         Ok(())
     }
 
-    /// The number of the device at which the flood comes in, in its name space.
+    /// Returns the index of the receiving device in its namespace.
     pub(crate) fn device(&self) -> Result<u32, String> {
         self.pair.server.enter(|| index(SERVER_DEVICE))
     }
 }
 
-/// A frame of so many bytes.
+/// Returns a frame of `length` bytes.
 pub(crate) fn udp(port: u16, length: usize) -> Vec<u8> {
     udp_to(TARGET, port, length)
 }
@@ -181,14 +182,14 @@ fn udp_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
     Frame::ethernet_between(SOURCE, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
 }
 
-/// The address of the device at which the flood comes in.
+/// Returns the MAC address of the receiving device.
 fn hardware(pair: &Pair) -> Result<[u8; 6], String> {
-    let told = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
-    let mut words = told.split_whitespace().skip_while(|word| *word != "link/ether");
+    let output = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mut words = output.split_whitespace().skip_while(|word| *word != "link/ether");
     let bytes = words.nth(1).unwrap_or("").split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
     let bytes: Option<Vec<u8>> = bytes.collect();
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| format!("{SERVER_DEVICE} has no address: {told}"))
+    bytes.ok_or_else(|| format!("{SERVER_DEVICE} has no address: {output}"))
 }
 
 fn index(device: &str) -> Result<u32, String> {

@@ -1,40 +1,39 @@
-//! Folders for what a bench writes, which go away with it, however it ends.
+//! Temporary directories of benches, removed however a bench ends.
 //!
-//! A folder is locked by the process that made it, for as long as that lives: the kernel gives the
-//! lock up when it is gone, killed or not. So whoever makes the next folder removes those that
-//! nobody has locked. A folder gets its name when it is locked, and is never without an owner under
-//! that name.
+//! A directory is locked by the process that created it; the kernel releases the lock when that
+//! process ends, even if killed. Creating a directory removes the unlocked ones. A directory gets
+//! its final name after it was locked, so one with such a name has had an owner.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The prefixes of the names of such folders, and of folders that are not locked yet.
-const NAME: &str = "streamline-bench.";
-const UNNAMED: &str = ".streamline-bench.";
+/// Prefixes of the names of these directories: locked ones, and ones that are not locked yet.
+const LOCKED_PREFIX: &str = "streamline-bench.";
+const UNLOCKED_PREFIX: &str = ".streamline-bench.";
 
-/// A temporary folder.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(pub(crate) PathBuf, #[expect(dead_code, reason = "the lock")] File);
 
 impl Folder {
-    /// One for this bench, where the machine keeps temporary files.
+    /// Creates a directory for a bench in the system's temporary directory.
     pub(crate) fn new(bench: &str) -> io::Result<Self> {
         Self::within(&std::env::temp_dir(), bench)
     }
 
-    /// The same in this folder. Those of processes that are gone are removed from it.
+    /// Creates a directory in `base`, after removing those whose process has ended.
     pub(crate) fn within(base: &Path, bench: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        remove_left(base)?;
+        remove_stale(base)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{bench}-{}-{number}", std::process::id());
-        let made = base.join(format!("{UNNAMED}{name}"));
+        let made = base.join(format!("{UNLOCKED_PREFIX}{name}"));
         std::fs::create_dir(&made)?;
         let lock = File::open(&made)?;
         lock.lock()?;
-        let path = base.join(format!("{NAME}{name}"));
+        let path = base.join(format!("{LOCKED_PREFIX}{name}"));
         std::fs::rename(&made, &path)?;
         Ok(Self(path, lock))
     }
@@ -42,20 +41,20 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed stays until the next one is made.
+        // What cannot be removed stays until the next directory is created.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Removes the folders whose processes are gone.
-fn remove_left(base: &Path) -> io::Result<()> {
+/// Removes the directories whose process has ended.
+fn remove_stale(base: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;
-        if !entry.file_name().as_encoded_bytes().starts_with(NAME.as_bytes()) {
+        if !entry.file_name().as_encoded_bytes().starts_with(LOCKED_PREFIX.as_bytes()) {
             continue;
         }
-        // Another user's cannot be opened or removed, and another may have been quicker: both leave
-        // a folder that is not ours to care for.
+        // Another user's cannot be opened or removed, and another process may have been quicker:
+        // both are not ours to remove.
         if let Ok(lock) = File::open(entry.path())
             && lock.try_lock().is_ok()
         {
@@ -72,7 +71,7 @@ mod tests {
 
     const ASKED: &str = "STREAMLINE_BENCH_FOLDER";
 
-    /// Makes a folder in the one that it is told, if it is, and stays until it is killed.
+    /// Creates a directory in the one that the environment names, if any, and waits to be killed.
     #[test]
     fn one_that_is_killed() {
         let Some(base) = std::env::var_os(ASKED) else { return };
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_benches_that_were_killed_go_when_the_next_begins() {
+    fn folder_of_a_killed_bench_is_removed_by_the_next() {
         let base = Folder::new("folders").unwrap();
         let other = Folder::within(&base.0, "other").unwrap();
         let mine = std::env::current_exe().unwrap();

@@ -1,32 +1,32 @@
-//! Measuring side by side: every round runs every candidate once, so that what disturbs the machine
-//! disturbs all alike, and ratios are taken round by round.
+//! Interleaved measurement: every round runs every candidate once, so that disturbances of the
+//! machine affect all equally, and ratios are taken per round.
 
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::sync::OnceLock;
 
-/// The rows that are wanted; all, if empty.
-static ONLY: OnceLock<Vec<String>> = OnceLock::new();
+/// The words that select rows; empty selects all rows.
+static SELECTED: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Leaves out what has none of these words in the name of its row; without words nothing is.
-pub(crate) fn only(words: Vec<String>) {
-    // Said once, when the program begins.
-    let _ = ONLY.set(words);
+/// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.
+pub(crate) fn select_rows(words: Vec<String>) {
+    // Set once, at the start of the program.
+    let _ = SELECTED.set(words);
 }
 
-/// Returns true if this row is wanted.
+/// Returns true if the row is selected.
 pub(crate) fn is_wanted(row: &str) -> bool {
-    let words = ONLY.get().map_or(&[][..], Vec::as_slice);
+    let words = SELECTED.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
-/// A candidate: who it is, and one measurement (more is better).
+/// A candidate: its name, and a measurement whose result is better if larger.
 pub(crate) struct Candidate<'c> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
 }
 
-/// The goal of a row: the candidate, the reference, the goal and its ratio.
+/// A goal: the candidate, the reference, the goal's name, and the ratio to reach.
 pub(crate) struct Goal {
     pub(crate) candidate: &'static str,
     pub(crate) reference: &'static str,
@@ -40,15 +40,15 @@ pub(crate) struct Samples {
     pub(crate) values: Vec<f64>,
 }
 
-/// The better one of two values.
+/// The direction in which a value is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Better {
     More,
     Less,
 }
 
-/// Measures all candidates `rounds` times in turn. Every candidate gets a row against the first;
-/// every goal another against its reference.
+/// Measures all candidates `rounds` times, interleaved. Returns a row for each candidate against
+/// the first, and one for each goal against its reference.
 pub(crate) fn interleave(
     subject: (&'static str, &str, f64),
     unit: &'static str,
@@ -59,12 +59,13 @@ pub(crate) fn interleave(
     if !is_wanted(subject.1) {
         return Ok(Vec::new());
     }
-    let (sentinel_ns, samples) = in_turn(rounds, candidates)?;
+    let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
     Ok(rows(subject, (unit, Better::More), sentinel_ns, &samples, goals))
 }
 
-/// Measures all candidates `rounds` times in turn: the state of the machine, and the samples.
-pub(crate) fn in_turn(
+/// Measures all candidates `rounds` times, interleaved; returns the round trip of a cache line in
+/// ns, and the samples.
+pub(crate) fn measure_interleaved(
     rounds: usize,
     mut candidates: Vec<Candidate<'_>>,
 ) -> Result<(f64, Vec<Samples>), String> {
@@ -75,7 +76,7 @@ pub(crate) fn in_turn(
         let mut sentinel = Sentinel::take();
         for (candidate, samples) in candidates.iter_mut().zip(&mut samples) {
             let value = (candidate.measure)()?;
-            // The first round warms up.
+            // The first round is a warm-up.
             if round > 0 {
                 samples.values.push(value);
             }
@@ -86,8 +87,8 @@ pub(crate) fn in_turn(
     Ok((median(&sentinels), samples))
 }
 
-/// Rows from samples that were taken round by round: every candidate against the first, every goal
-/// against its reference. A ratio above 1: the candidate is better.
+/// Returns the rows for samples taken in rounds: each candidate against the first, each goal
+/// against its reference. A ratio above 1 means that the candidate is better.
 pub(crate) fn rows(
     (bench, row, x): (&'static str, &str, f64),
     (unit, better): (&'static str, Better),
@@ -125,7 +126,7 @@ pub(crate) fn rows(
     rows
 }
 
-/// The middle of the samples.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn of_costs_the_lesser_is_the_better() {
+    fn lower_cost_has_the_higher_ratio() {
         let samples =
             [("a", 6.0), ("b", 2.0)].map(|(name, value)| Samples { name, values: vec![value; 3] });
         let rows = rows(("t", "r", 1.0), ("ns", Better::Less), 0.0, &samples, &[]);

@@ -1,9 +1,9 @@
-//! `bench lazy`: is a read that copies only when somebody looks worth its price? [SL §5.3.3],
-//! FEATURES E3, E4
+//! `bench lazy`: the cost of a read that copies only on first access. [SL §5.3.3], FEATURES E3, E4
 //!
-//! The experiment behind docs/book/decisions: `read` revokes the pages of the caller's buffer
-//! instead of copying, and remembers the last eight buffers with what they stand for; `write` of
-//! such a buffer, if nobody has looked, is a pointer. Against it the two copies that it saves.
+//! The experiment behind a decision in docs/book/decisions: `read` revokes access to the pages of
+//! the caller's buffer instead of copying, and remembers the last eight buffers with their source;
+//! `write` of an untouched buffer passes a pointer. The reference is the two copies that this
+//! avoids.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -11,9 +11,9 @@ use crate::row::Row;
 use std::hint::black_box;
 use sys::revoke::{LazyBuffer, LazyCopy};
 
-/// Bytes of a block.
+/// Block sizes in bytes.
 const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 15_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -38,7 +38,7 @@ fn sized(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     };
     let lazily = |look: bool| {
         let mut pages = LazyBuffer::new(block).map_err(|why| why.to_string())?;
-        let mut last = Last::default();
+        let mut last = RecentReads::default();
         let mut to = vec![0; block];
         let source = &source;
         measure(move || {
@@ -61,14 +61,14 @@ fn sized(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("lazy", &format!("{block} B"), x), "K/s", rounds, candidates, &[])
 }
 
-/// The last buffers that were read into, and what they stand for.
+/// The buffers of the last reads, with their sources.
 #[derive(Default)]
-struct Last<'a> {
+struct RecentReads<'a> {
     line: [(usize, &'a [u8]); 8],
     next: usize,
 }
 
-impl<'a> Last<'a> {
+impl<'a> RecentReads<'a> {
     fn remember(&mut self, address: usize, source: &'a [u8]) {
         let known = self.line.iter().position(|(other, _)| *other == address);
         self.line[known.unwrap_or(self.next)] = (address, source);
@@ -82,8 +82,8 @@ impl<'a> Last<'a> {
     }
 }
 
-/// Writes a pointer where nobody has looked, or else a copy.
-fn write(lazy: &LazyCopy<'_>, last: &Last<'_>, to: &mut [u8]) {
+/// Writes a pointer if the buffer was not touched, else a copy.
+fn write(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     match last.source(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {
             black_box((source.as_ptr(), source.len()));
@@ -95,7 +95,7 @@ fn write(lazy: &LazyCopy<'_>, last: &Last<'_>, to: &mut [u8]) {
     }
 }
 
-/// Thousands of blocks per second.
+/// Calls `one` repeatedly; returns thousands of blocks per second.
 fn measure(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
     loop {

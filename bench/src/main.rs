@@ -1,9 +1,8 @@
-//! Every figure of the project: `streamline bench NAME…` runs this.
+//! The benchmarks of the project: `streamline bench NAME…` runs this program.
 //!
-//! Candidates and references are interleaved in one run; a row is a median over rounds with its
-//! spread, the ratio to its reference, and the state of the machine (the round trip of a cache line
-//! between two cores) that it was taken in. One JSON object per row with `--json`, a picture per
-//! bench with `--plot`.
+//! Candidates and references are interleaved in one run. A row is a median over rounds with its
+//! spread, the ratio to its reference, and the state of the machine: the round trip of a cache line
+//! between two cores. `--json` prints one JSON object per row, `--plot` draws a chart per bench.
 #![forbid(unsafe_code)]
 
 mod by_hand;
@@ -85,7 +84,7 @@ struct Arguments {
     list: bool,
 }
 
-/// One bench.
+/// Entry of a bench in the list.
 struct Bench {
     name: &'static str,
     summary: &'static str,
@@ -209,7 +208,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !arguments.reader.is_empty() {
-        return served(&arguments.reader);
+        return run_reader(&arguments.reader);
     }
     if let [kind, file, size] = arguments.capture.as_slice() {
         return match replay::make(kind, file.as_ref(), size) {
@@ -237,14 +236,14 @@ fn main() -> ExitCode {
         eprintln!("error: no bench is called `{unknown}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    // Looks at the machine before a bench keeps to one processor of it.
+    // Inspects the machine before a bench pins the process to one processor.
     sentinel::Sentinel::take();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
-    harness::only(arguments.only);
+    harness::select_rows(arguments.only);
     let options = Options { rounds: arguments.rounds.max(1), size: arguments.size };
     for bench in BENCHES.iter().filter(wanted) {
-        let rows = match alone(bench.name, || (bench.run)(&options)) {
+        let rows = match run_in_thread(bench.name, || (bench.run)(&options)) {
             Ok(rows) => rows,
             Err(why) => {
                 eprintln!("error: {}: {why}", bench.name);
@@ -264,10 +263,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a bench in a thread of its own. The processors that it keeps to, its scheduling class, its
-/// timers and its name spaces are those of a thread, so the next bench finds what this one found.
-fn alone<T: Send>(name: &str, run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    // As much as the first thread has.
+/// Runs a bench in its own thread. CPU affinity, scheduling class, timers and namespaces belong to
+/// a thread, so all benches start with the same ones.
+fn run_in_thread<T: Send>(
+    name: &str,
+    run: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    // As much as the main thread has.
     const STACK: usize = 8 << 20;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
@@ -276,8 +278,8 @@ fn alone<T: Send>(name: &str, run: impl FnOnce() -> Result<T, String> + Send) ->
     })
 }
 
-/// The life of a reading process, and how it ends.
-fn served(words: &[String]) -> ExitCode {
+/// Runs the reading process of a bench; returns its exit status.
+fn run_reader(words: &[String]) -> ExitCode {
     let done = match words.first().map(String::as_str) {
         Some("events") => moderation::serve(words),
         Some("xdp") => pick::serve(words),
@@ -304,22 +306,22 @@ fn print_line(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::alone;
+    use super::run_in_thread;
     use sys::process::{allowed_processors, pin_to};
 
     #[test]
-    fn a_bench_leaves_the_next_one_all_processors() {
+    fn bench_leaves_all_processors_to_the_next() {
         let before = allowed_processors().unwrap();
         let here = before[before.len() - 1];
-        let pinned = alone("first", || {
+        let pinned = run_in_thread("first", || {
             pin_to(here).map_err(|why| why.to_string())?;
             allowed_processors().map_err(|why| why.to_string())
         });
         assert_eq!(pinned, Ok(vec![here]));
-        let next = alone("second", || allowed_processors().map_err(|why| why.to_string()));
+        let next = run_in_thread("second", || allowed_processors().map_err(|why| why.to_string()));
         assert_eq!(next, Ok(before));
         assert_eq!(
-            alone("third", || -> Result<(), String> { panic!("a bug") }),
+            run_in_thread("third", || -> Result<(), String> { panic!("a bug") }),
             Err("it panicked".to_owned())
         );
     }

@@ -1,47 +1,49 @@
-//! Costs of observing a flood: samples of each observer, round by round.
+//! The cost of observing a flood: samples of each observer, in rounds.
 //!
-//! It is taken in two places: in the kernel, by how much longer sending takes than over a cable
-//! that nobody observes, in turn ([`Floods`]); and in the processes.
+//! The cost is measured in two places: in the kernel, as the additional time of sending compared
+//! with an unobserved veth pair, alternately ([`Floods`]); and in the processes.
 
-use crate::flood::{Floods, Took};
+use crate::flood::{Floods, SendTimes};
 use crate::harness::median;
 use crate::processes::when_idle;
 use crate::sentinel::Sentinel;
 
-/// The costs of a frame.
+/// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// Sending, in ns per frame, and sending to nobody.
+    /// Times of sending over the observed veth pair, and over the unobserved one, in ns per frame.
     pub(crate) sending: f64,
-    pub(crate) alone: f64,
+    pub(crate) unobserved: f64,
     /// Processor time of the processes, in ns per frame.
     pub(crate) processes: f64,
-    /// Parts of what everybody should have seen.
+    /// Share of the frames that were lost, from 0 to 1.
     pub(crate) lost: f64,
-    /// The number of wake-ups by our doorbell.
-    pub(crate) bells: u64,
+    /// Number of wake-ups by our doorbell.
+    pub(crate) doorbells: u64,
 }
 
 impl Sample {
-    /// So many frames, which took so long to send while the processes used so much.
-    pub(crate) fn new(frames: usize, took: Took, used_ns: u64) -> Self {
+    /// Computes the costs from the frame count, the sending times, and the processor time of the
+    /// processes.
+    pub(crate) fn new(frames: usize, took: SendTimes, used_ns: u64) -> Self {
         let each = |ns: u64| ns as f64 / frames as f64;
-        let (sending, alone, processes) = (each(took.seen), each(took.alone), each(used_ns));
-        Self { sending, alone, processes, lost: 0.0, bells: 0 }
+        let (sending, unobserved, processes) =
+            (each(took.observed), each(took.unobserved), each(used_ns));
+        Self { sending, unobserved, processes, lost: 0.0, doorbells: 0 }
     }
 
     /// Returns the cost of observing in the kernel, in ns per frame.
     pub(crate) fn kernel(&self) -> f64 {
-        self.sending - self.alone
+        self.sending - self.unobserved
     }
 
-    /// Returns the whole cost of observing, in ns per frame; at least 0, whatever the noise.
+    /// Returns the total cost of observing in ns per frame, at least 1 despite noise.
     pub(crate) fn cost(&self) -> f64 {
         (self.kernel() + self.processes).max(1.0)
     }
 
-    /// Sends frames while these processes observe; those before are not measured. Ends when they
-    /// have nothing left to do.
+    /// Sends warm-up frames, then the sample, while the processes observe; returns once they are
+    /// idle.
     pub(crate) fn of(
         floods: &mut Floods,
         processes: &[u32],
@@ -54,15 +56,15 @@ impl Sample {
     }
 }
 
-/// All samples, by who observes.
+/// The samples of all observers.
 #[derive(Debug)]
-pub(crate) struct Taken<W> {
+pub(crate) struct ObserverSamples<W> {
     pub(crate) all: Vec<(W, Vec<Sample>)>,
     pub(crate) sentinel_ns: f64,
 }
 
-impl<W: Copy + PartialEq> Taken<W> {
-    /// Lets all observe in turn, so many times.
+impl<W: Copy + PartialEq> ObserverSamples<W> {
+    /// Measures all observers `rounds` times, interleaved.
     pub(crate) fn take(
         rounds: usize,
         all: &[W],
@@ -74,7 +76,7 @@ impl<W: Copy + PartialEq> Taken<W> {
             sentinels.push(Sentinel::take());
             for (who, samples) in &mut all {
                 let sample = observe(*who)?;
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     samples.push(sample);
                 }
@@ -83,7 +85,7 @@ impl<W: Copy + PartialEq> Taken<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// Something of each of its samples; nothing where there are none.
+    /// Returns a value of each sample of an observer; empty if it has no samples.
     pub(crate) fn each(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()
@@ -97,9 +99,9 @@ mod tests {
     #[test]
     fn cost_of_observing_is_relative_to_no_observer() {
         let mut turn = 0;
-        let taken = Taken::take(2, &["somebody", "somebody else"], |_| {
+        let taken = ObserverSamples::take(2, &["somebody", "somebody else"], |_| {
             turn += 1;
-            Ok(Sample::new(10, Took { seen: turn * 1000, alone: 2500 }, 50))
+            Ok(Sample::new(10, SendTimes { observed: turn * 1000, unobserved: 2500 }, 50))
         });
         let taken = taken.unwrap();
         assert_eq!(taken.each("somebody", |sample| sample.sending), [300.0, 500.0]);

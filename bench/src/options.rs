@@ -1,9 +1,9 @@
-//! The amount of measurement.
+//! The options of a run.
 
-/// The amount of measurement, as the arguments set it.
+/// The options of a run, from the command line.
 pub(crate) struct Options {
-    /// The number of measurements of every candidate.
+    /// Number of measurements of every candidate.
     pub(crate) rounds: usize,
-    /// Bytes of the captures that are made.
+    /// Size of generated captures in bytes.
     pub(crate) size: u64,
 }

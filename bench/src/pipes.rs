@@ -1,15 +1,15 @@
-//! The peer of a chain: the same filters as Unix processes joined by pipes.
+//! The peer of a chain: the same filters as Unix processes connected by pipes.
 
 use crate::peers::Compiled;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// The matcher as a program, if a C compiler is here.
+/// The matcher, compiled from C.
 pub(crate) struct Pipes(Compiled);
 
-/// The bytes that a filter of the chain reads.
+/// The part of a block that a filter of the chain reads.
 #[derive(Clone, Copy)]
-pub(crate) enum Look {
+pub(crate) enum FilterExtent {
     First,
     Whole,
 }
@@ -17,14 +17,19 @@ pub(crate) enum Look {
 const SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl Pipes {
-    /// Compiles the matcher; why not, if it cannot be had.
+    /// Compiles the matcher; the error states why that failed.
     pub(crate) fn compile() -> Result<Self, String> {
         Compiled::new("matcher", SOURCE).map(Self)
     }
 
-    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink, each
-    /// of which looks at the first byte or at all of them; answers blocks per second.
-    pub(crate) fn measure(&self, filters: usize, look: Look, blocks: u64) -> Result<f64, String> {
+    /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink; each
+    /// filter reads the part `look` of every block. Returns blocks per second.
+    pub(crate) fn measure(
+        &self,
+        filters: usize,
+        look: FilterExtent,
+        blocks: u64,
+    ) -> Result<f64, String> {
         let begin = sys::clock::monotonic();
         let mut children: Vec<Child> = Vec::new();
         let count = blocks.to_string();
@@ -34,8 +39,8 @@ impl Pipes {
                 0 => command.args(["source", &count]).stdin(Stdio::null()),
                 n if n == filters + 1 => command.arg("sink"),
                 _ => match look {
-                    Look::First => &mut command,
-                    Look::Whole => command.arg("whole"),
+                    FilterExtent::First => &mut command,
+                    FilterExtent::Whole => command.arg("whole"),
                 },
             };
             if let Some(before) = children.last_mut().and_then(|child| child.stdout.take()) {

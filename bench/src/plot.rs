@@ -1,5 +1,5 @@
-//! A picture per bench: a panel for each unit. Where something is varied, every candidate is a line
-//! over it, with the spread of its samples; otherwise every row is a bar.
+//! A chart per bench, with a panel for each unit. If a bench has a variable, every candidate is a
+//! curve over it, with the spread of its samples; otherwise every row is a bar.
 
 use crate::row::Row;
 use plotters::prelude::*;
@@ -23,15 +23,15 @@ const AXES: &[(&str, &str)] = &[
 ];
 
 const WIDTH: u32 = 960;
-/// Height of a panel of lines, of a bar, and of what stands around bars.
-const PANEL: u32 = 420;
-const BAR: u32 = 22;
-const AROUND: u32 = 56;
-/// Width of what stands beside: the names of lines, those of bars.
-const NAMES: u32 = 230;
-const BAR_NAMES: u32 = 400;
-/// An axis that spans more than this is logarithmic.
-const WIDE: f64 = 12.0;
+/// Heights in pixels: of a panel of curves, of a bar, and of the frame around bars.
+const PANEL_HEIGHT: u32 = 420;
+const BAR_HEIGHT: u32 = 22;
+const BARS_MARGIN: u32 = 56;
+/// Widths in pixels: of the labels of curves, and of bars.
+const CURVE_LABEL_WIDTH: u32 = 230;
+const BAR_LABEL_WIDTH: u32 = 400;
+/// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
+const LOGARITHMIC_FROM: f64 = 12.0;
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -63,20 +63,20 @@ pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), Strin
     drawn().map_err(|why| why.to_string())
 }
 
-/// A line: who, and where, how much, least and most.
-struct Line {
+/// A curve: its name, and its points (x, median, minimum, maximum).
+struct Curve {
     name: String,
     points: Vec<[f64; 4]>,
 }
 
-/// A bar: what it is called, how long it is, least and most.
+/// A bar: name, value, minimum and maximum.
 struct Bar {
     name: String,
     value: f64,
     spread: [f64; 2],
 }
 
-/// Colours that can be told apart on white.
+/// Colors that can be distinguished on white.
 const COLOURS: [(u8, u8, u8); 14] = [
     (0xd6, 0x27, 0x28),
     (0x1f, 0x77, 0xb4),
@@ -101,21 +101,23 @@ fn colour(place: usize) -> RGBColor {
 
 /// The rows of one unit.
 enum Panel<'r> {
-    Lines { unit: &'r str, lines: Vec<Line> },
+    Lines { unit: &'r str, lines: Vec<Curve> },
     Bars { unit: &'r str, bars: Vec<Bar> },
 }
 
 impl Panel<'_> {
     fn height(&self) -> u32 {
         match self {
-            Self::Lines { .. } => PANEL,
-            Self::Bars { bars, .. } => AROUND + BAR * u32::try_from(bars.len()).unwrap_or(0),
+            Self::Lines { .. } => PANEL_HEIGHT,
+            Self::Bars { bars, .. } => {
+                BARS_MARGIN + BAR_HEIGHT * u32::try_from(bars.len()).unwrap_or(0)
+            }
         }
     }
 }
 
-/// A panel for each unit, in the order of the rows; lines before bars. Goals repeat what other rows
-/// say.
+/// Returns a panel for each unit, in the order of the rows, curves before bars. Rows of goals
+/// repeat others and are omitted.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();
@@ -133,7 +135,7 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
             panels.push(Panel::Lines { unit, lines });
         }
     }
-    // A bench that varies something has said what it has to say.
+    // A bench with a variable has no bars.
     if panels.is_empty() {
         for unit in &units {
             let of = rows.iter().filter(|row| row.unit == *unit);
@@ -148,19 +150,20 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     panels
 }
 
-/// Lines, the one that ends highest first; none if nothing is varied. Where a candidate has several
-/// values at one place, what else is told of the rows goes into the name.
-fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
+/// Returns the curves, ordered by their last value, highest first; empty without a variable. If a
+/// candidate has several values at one x, the rest of the row's name becomes part of the curve's
+/// name.
+fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
     let several = |who: &Row| {
         let mut of = rows.iter().filter(|row| row.candidate == who.candidate);
         of.any(|one| rows.iter().filter(|other| same(one, other)).count() > 1)
     };
-    // What all of them have in common tells nobody apart.
+    // Parts common to all do not distinguish curves.
     let apart: Vec<&Row> = rows.iter().copied().filter(|row| several(row)).collect();
     let common = |part: &str| apart.iter().all(|row| setting(row).contains(&part));
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<Curve> = Vec::new();
     for row in &rows {
         let mut parts = vec![row.candidate];
         if several(row) {
@@ -171,13 +174,13 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Line> {
         let point = [row.x, row.value, low.max(row.value / 100.0), high];
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
-            None => lines.push(Line { name, points: vec![point] }),
+            None => lines.push(Curve { name, points: vec![point] }),
         }
     }
     for line in &mut lines {
         line.points.sort_by(|one, other| one[0].total_cmp(&other[0]));
     }
-    let end = |line: &Line| line.points.last().map_or(0.0, |point| point[1]);
+    let end = |line: &Curve| line.points.last().map_or(0.0, |point| point[1]);
     lines.sort_by(|one, other| end(other).total_cmp(&end(one)));
     let varied = lines.iter().any(|line| line.points.len() > 1);
     if varied { lines } else { Vec::new() }
@@ -194,7 +197,7 @@ fn setting(row: &Row) -> Vec<&str> {
     row.row.split(", ").filter(|part| !is_varied(part)).collect()
 }
 
-/// An axis: where a value stands, and what is written where.
+/// An axis: maps values to positions, and has labels.
 struct Axis {
     logarithmic: bool,
     low: f64,
@@ -202,30 +205,31 @@ struct Axis {
 }
 
 impl Axis {
-    /// A scale for positive values.
+    /// Creates an axis for positive values.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
-        Self { logarithmic: low > 0.0 && high / low > WIDE, low, high }
+        Self { logarithmic: low > 0.0 && high / low > LOGARITHMIC_FROM, low, high }
     }
 
     fn at(&self, value: f64) -> f64 {
         if self.logarithmic { value.log2() } else { value }
     }
 
-    /// From end to end, and somewhat beyond.
+    /// Returns the range with a margin.
     fn range(&self) -> std::ops::Range<f64> {
         let (low, high) = (self.at(self.low), self.at(self.high));
         let margin = ((high - low) * 0.04).max(1e-9);
         low - margin..high + margin
     }
 
-    /// The same from nothing on, if it is linear.
-    fn with_nothing(self) -> Self {
+    /// Returns a linear axis extended to 0; a logarithmic one unchanged.
+    fn from_zero(self) -> Self {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Round values: 1, 2 and 5 of every power of ten, or of the step that gives a few.
+    /// Returns the values of labels: 1, 2 and 5 times every power of ten, or multiples of a step
+    /// that gives a few.
     fn round_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {
@@ -251,7 +255,7 @@ impl Axis {
     }
 }
 
-/// Formats a value: few digits, sizes with their letter.
+/// Formats a value with few digits, sizes with a suffix.
 fn written(value: f64) -> String {
     let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
     for (power, letter) in powers {
@@ -269,17 +273,17 @@ fn written(value: f64) -> String {
     if text.len() < 5 || text.contains('.') {
         return text.to_owned();
     }
-    // Thousands apart.
+    // Groups thousands.
     let (head, tail) = text.split_at(text.len() - 3);
     format!("{head} {tail}")
 }
 
-fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line]) -> Drawn {
+fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Drawn {
     let points = || lines.iter().flat_map(|line| &line.points);
     let x = Axis::of(points().map(|point| point[0]));
-    let y = Axis::of(points().flat_map(|point| [point[2], point[3]])).with_nothing();
+    let y = Axis::of(points().flat_map(|point| [point[2], point[3]])).from_zero();
     let (left, right, top, bottom) =
-        (72.0, f64::from(WIDTH - NAMES - 16), 44.0, f64::from(PANEL - 56));
+        (72.0, f64::from(WIDTH - CURVE_LABEL_WIDTH - 16), 44.0, f64::from(PANEL_HEIGHT - 56));
     let (across, up) = (x.range(), y.range());
     let part = |range: &std::ops::Range<f64>, at| (at - range.start) / (range.end - range.start);
     let column = |value| (left + part(&across, x.at(value)) * (right - left)) as i32;
@@ -293,7 +297,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line]) -> Drawn
     for value in places {
         let at = column(value);
         area.draw(&PathElement::new([(at, top as i32), (at, bottom as i32)], grid))?;
-        // Where two are near each other the first has its label.
+        // Of two close ones the first has a label.
         if at >= free {
             let style = text.pos(Pos::new(HPos::Center, VPos::Top));
             area.draw_text(&written(value), &style, (at, bottom as i32 + 8))?;
@@ -312,7 +316,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Line]) -> Drawn
     area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (middle, 12))?;
     let axis = AXES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
     area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
-    for (place, Line { name, points }) in lines.iter().enumerate() {
+    for (place, Curve { name, points }) in lines.iter().enumerate() {
         let colour = colour(place);
         let at = |point: &[f64; 4]| (column(point[0]), line(point[1]));
         area.draw(&PathElement::new(
@@ -339,8 +343,8 @@ fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
     let centre = Pos::new(HPos::Center, VPos::Top);
     area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (WIDTH as i32 / 2, 14))?;
     let text = ("sans-serif", 13).into_font().into_text_style(area);
-    let first = BAR_NAMES as i32;
-    let width = f64::from(WIDTH - BAR_NAMES - 90);
+    let first = BAR_LABEL_WIDTH as i32;
+    let width = f64::from(WIDTH - BAR_LABEL_WIDTH - 90);
     let at = |value: f64| first + (value.max(0.0) / most * width) as i32;
     let mut colours: Vec<&str> = Vec::new();
     for (number, bar) in bars.iter().enumerate() {
@@ -350,9 +354,9 @@ fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
         if known.is_none() {
             colours.push(who);
         }
-        let top = 44 + BAR as i32 * i32::try_from(number)?;
-        let middle = top + BAR as i32 / 2;
-        let corners = [(first, top + 3), (at(bar.value), top + BAR as i32 - 3)];
+        let top = 44 + BAR_HEIGHT as i32 * i32::try_from(number)?;
+        let middle = top + BAR_HEIGHT as i32 / 2;
+        let corners = [(first, top + 3), (at(bar.value), top + BAR_HEIGHT as i32 - 3)];
         area.draw(&Rectangle::new(corners, colour.mix(0.75).filled()))?;
         let ends = bar.spread.map(|value| (at(value), middle));
         area.draw(&PathElement::new(ends, BLACK.mix(0.6)))?;
@@ -370,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_written_short() {
+    fn values_are_formatted_with_few_digits() {
         let all = [64.0, 65536.0, 4_194_304.0, 0.5, 0.25, 1000.0, 12_345.6, 0.005];
         let told = all.map(written);
         assert_eq!(told, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "0.005"]);
@@ -381,7 +385,7 @@ mod tests {
         let axis = Axis::of([3.0, 40_000.0].into_iter());
         assert!(axis.logarithmic);
         assert_eq!(axis.round_values(), [10.0, 100.0, 1000.0, 10_000.0]);
-        let axis = Axis::of([3.0, 9.0].into_iter()).with_nothing();
+        let axis = Axis::of([3.0, 9.0].into_iter()).from_zero();
         assert_eq!(axis.round_values(), [0.0, 5.0]);
     }
 
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_lines_of_their_own() {
+    fn settings_become_separate_curves() {
         let row = |setting: &str, x| Row {
             x,
             ..crate::replay::single(format!("{x} B, {setting}"), "a", 1.0, "GB/s")

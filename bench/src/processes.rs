@@ -1,5 +1,4 @@
-//! Programs that are measured while they run: what processor time they took, when they have nothing
-//! left to do, and how they are ended.
+//! The measured programs: their processor time, waiting until they are idle, and termination.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +8,12 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 
-/// A program that has used less than this in [`WINDOW`] has nothing left to do.
+/// Processor time in ns per [`WINDOW`] below which a program is idle.
 const IDLE_NS: u64 = 3_000_000;
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// Returns the voluntary and involuntary context switches of a task (`thread-self`, or the number
-/// of a process for its first thread).
+/// Returns the voluntary and involuntary context switches of a task (`thread-self`, or a process id
+/// for its first thread).
 pub(crate) fn switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
@@ -23,7 +22,7 @@ pub(crate) fn switches(task: &str) -> [u64; 2] {
     })
 }
 
-/// Programs that run beside each other; those that were not asked to end are killed.
+/// Programs that run concurrently, killed on drop unless they were stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Children(Vec<Child>);
 
@@ -32,17 +31,17 @@ impl Children {
         self.0.push(child);
     }
 
-    /// The numbers of the processes.
+    /// Returns the process ids.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.0.iter().map(Child::id).collect()
     }
 
-    /// Returns the first process that has ended by itself, by the order in which they were added.
+    /// Returns the index of the first program that has exited by itself, if any.
     pub(crate) fn ended(&mut self) -> Option<usize> {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Asks all to end, and waits until they have.
+    /// Interrupts all programs, and waits until they have ended.
     pub(crate) fn end(mut self, name: &str) -> Result<(), String> {
         while let Some(child) = self.0.pop() {
             end(child, name)?;
@@ -54,24 +53,24 @@ impl Children {
 impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Only where something else failed before.
+            // Only after another failure.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Starts a program in a name space, on the second processor.
+/// Starts a program in a namespace, on the second processor.
 pub(crate) fn start_beside(space: &Namespace, command: &mut Command) -> Result<Child, String> {
     space.enter(|| {
-        // Where there is only one, it is shared.
+        // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(1);
         let started = command.spawn();
         started.map_err(|why| format!("{}: {why}", command.get_program().to_string_lossy()))
     })
 }
 
-/// Our own program; says where it is not.
+/// Returns the path of our program; prints a message if it is missing.
 pub(crate) fn streamline() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name("streamline");
     if path.is_file() {
@@ -82,7 +81,7 @@ pub(crate) fn streamline() -> Option<PathBuf> {
     None
 }
 
-/// The processor time of a process, in ns: the sum over its threads.
+/// Returns the processor time of a process in ns, summed over its threads.
 pub(crate) fn processor_ns(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let time = |thread: fs::DirEntry| {
@@ -92,12 +91,12 @@ pub(crate) fn processor_ns(process: u32) -> u64 {
     threads.filter_map(time).sum()
 }
 
-/// The processor time of processes when they have nothing left to do.
+/// Waits until the processes are idle; returns their processor time in ns.
 pub(crate) fn when_idle(processes: &[u32]) -> u64 {
     let all = || processes.iter().map(|process| processor_ns(*process)).sum::<u64>();
     let mut now = all();
     until("all frames are looked at", || {
-        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
+        // Without descriptors this only waits.
         sys::poll::readable(&[], Some(WINDOW));
         let before = std::mem::replace(&mut now, all());
         now.saturating_sub(before) < IDLE_NS
@@ -106,7 +105,7 @@ pub(crate) fn when_idle(processes: &[u32]) -> u64 {
 }
 
 /// Returns true if a program is attached to the ingress of the server's device.
-pub(crate) fn is_tapped(space: &Namespace) -> bool {
+pub(crate) fn has_tap(space: &Namespace) -> bool {
     space.enter(|| {
         let index =
             RouteSocket::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
@@ -115,21 +114,23 @@ pub(crate) fn is_tapped(space: &Namespace) -> bool {
     })
 }
 
-/// Asks a program to end, and waits until it has.
+/// Interrupts a program, and waits until it has ended.
 pub(crate) fn end(child: Child, name: &str) -> Result<(), String> {
     let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     let (status, _) = sys::usage::wait(child).map_err(|why| why.to_string())?;
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
 }
 
-/// The number that stands before these words; if they are not there, all is taken for lost.
+/// Returns the number before the words; `u64::MAX` if they are absent, so that everything counts as
+/// lost.
 pub(crate) fn number_before(told: &str, words: &str) -> u64 {
     let before = told.split_once(words).map_or("", |(before, _)| before);
     before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// The number that stands behind these words; if they are not there, all is taken for lost.
-pub(crate) fn number_behind(told: &str, words: &str) -> u64 {
+/// Returns the number after the words; `u64::MAX` if they are absent, so that everything counts as
+/// lost.
+pub(crate) fn number_after(told: &str, words: &str) -> u64 {
     let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
     let number = behind.split(|c: char| !c.is_ascii_digit()).next();
     number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
@@ -140,7 +141,8 @@ pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Returns true if a program is installed; prints the rows left out without it, and its package.
+/// Returns true if a program is installed; otherwise prints its package, and that its rows are
+/// missing.
 pub(crate) fn installed(program: &str, package: &str) -> bool {
     let there = crate::replay::find(program).is_some();
     if !there {

@@ -1,38 +1,38 @@
-//! A figure: what was measured against what, how often, and how far the samples lie apart.
+//! A measured value, with its reference, number of samples and spread.
 
 use serde::Serialize;
 use std::fmt;
 
-/// One row of one bench.
+/// A row of a bench's results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// The bench.
+    /// The name of the bench.
     pub(crate) bench: &'static str,
-    /// The variable: `8 filters`.
+    /// The setting, such as `8 filters`.
     pub(crate) row: String,
     /// The candidate.
     pub(crate) candidate: &'static str,
-    /// Against whom.
+    /// The candidate with which this one is compared.
     pub(crate) reference: &'static str,
-    /// The median.
+    /// The median of the samples.
     pub(crate) value: f64,
-    /// The unit.
+    /// The unit of the value.
     pub(crate) unit: &'static str,
-    /// The median of the ratios round by round; above 1: the candidate is better.
+    /// The median of the ratios to the reference, per round; above 1 the candidate is better.
     pub(crate) ratio: f64,
     /// The number of samples.
     pub(crate) n: usize,
-    /// Least and largest sample.
+    /// The smallest and the largest sample.
     pub(crate) spread: [f64; 2],
-    /// Round trip of a cache line between two cores while it was measured, in ns.
+    /// Round trip of a cache line between two cores during the measurement, in ns.
     pub(crate) sentinel_ns: f64,
-    /// The goal of the project that this row answers.
+    /// The project goal that this row measures, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<&'static str>,
-    /// The ratio to reach.
+    /// The ratio that the goal requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
-    /// The position on the x axis of a picture; NaN if it has none.
+    /// Position on the x axis of a chart; NaN if the bench has no variable.
     #[serde(skip)]
     pub(crate) x: f64,
 }

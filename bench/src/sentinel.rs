@@ -1,25 +1,26 @@
-//! The state of the machine: how long a cache line takes to another core and back. On shared
-//! machines it changes within minutes, and figures over two cores with it.
+//! The state of the machine: the round trip of a cache line between two cores. On shared machines
+//! it changes within minutes, and with it the results of two-core measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The round trip of a cache line.
+/// A measurement of the round trip of a cache line.
 pub(crate) struct Sentinel;
 
 const TRIPS: u64 = 20_000;
 
 impl Sentinel {
-    /// Takes the round trip between the first two processors, in ns; 0 where there is only one.
+    /// Measures the round trip between the first two processors in ns; returns 0 on a machine with
+    /// one.
     pub(crate) fn take() -> f64 {
-        // As they were before this thread was kept on one of them.
+        // The processors before this thread was pinned to one of them.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         if *PROCESSORS.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
             return 0.0;
         }
         let line = Arc::new(AtomicU64::new(0));
         let other = Arc::clone(&line);
-        // Threads of their own, so that the processor of the thread that measures stays as it is.
+        // Separate threads leave the measuring thread's affinity unchanged.
         let echo = std::thread::spawn(move || echo(&other));
         let call = std::thread::spawn(move || call(&line));
         let best = call.join().unwrap_or(0.0);
@@ -28,7 +29,7 @@ impl Sentinel {
 }
 
 fn echo(line: &AtomicU64) {
-    // Where this is refused the scheduler decides, and the figure is less sure.
+    // If this is refused the scheduler decides, and the result is less accurate.
     let _ = sys::process::pin_to(1);
     let mut expected = 1;
     while expected < TRIPS * 2 {
@@ -43,7 +44,7 @@ fn echo(line: &AtomicU64) {
     }
 }
 
-/// The least mean of a thousand trips.
+/// Returns the smallest of several means over a thousand round trips, in ns.
 fn call(line: &AtomicU64) -> f64 {
     let _ = sys::process::pin_to(0);
     let mut best = f64::INFINITY;

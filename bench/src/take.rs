@@ -1,33 +1,35 @@
-//! `bench take`: what it costs to watch, to take, and to hand on. [SL §5.5; FEATURES G1, G6]
+//! `bench take`: the cost of observing, redirecting and forwarding frames. [SL §5.5; FEATURES G1,
+//! G6]
 //!
-//! Frames are sent flat out over a virtual cable to a line of ours that gets all of them into a
-//! thread: off a packet socket, out of a kernel ring (a program at traffic control), or by AF_XDP,
-//! which takes them from the host. There they are counted, or handed on to a second cable: by a
-//! packet socket, or as they lie by AF_XDP. All frames of a sample fit into every ring, so nothing
-//! is lost for lack of time; what is lost is a row of its own.
+//! Frames are sent at full rate over a veth pair to a request that receives all of them in a
+//! thread: from a packet socket, from a kernel ring (a program at traffic control), or by AF_XDP,
+//! which redirects them from the host. There they are counted, or forwarded to a second veth pair:
+//! through a packet socket, or in place by AF_XDP. All frames of a sample fit into every ring, so a
+//! slow reader loses none; another row shows the losses.
 //!
-//! What it costs is taken as in `capture`: in the kernel by how much longer sending takes than over
-//! a cable with nobody at it, in turn, and in the process. On a virtual cable AF_XDP copies and the
-//! program runs in the sender's time, so these rows say little about a card with zero-copy.
+//! The cost is measured as in `capture`: in the kernel as the additional time of sending compared
+//! with an unobserved veth pair, alternately, and in the process. On a veth pair AF_XDP copies, and
+//! the program runs in the sender's context, so these rows say little about a network card with
+//! zero-copy.
 
 use crate::flood::{Floods, Host};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::options::Options;
-use crate::processes::{end, is_tapped, when_idle};
+use crate::processes::{end, has_tap, when_idle};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::process::Stdio;
 use testkit::net::{Pair, SERVER_DEVICE, until, watches};
 
-/// Bytes of the frames.
+/// Frame lengths in bytes.
 const LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
-/// Frames of a sample, and those before, unmeasured: together they fit into a ring of 128 MB, of
-/// which AF_XDP lends 30,720 frames.
+/// Numbers of frames per sample and for warm-up, which together fit into a ring of 128 MB; AF_XDP
+/// uses 30,720 frames of it.
 const FRAMES: usize = 25_000;
 const BEFORE: usize = 2_000;
 
-/// The candidates: the name of the row, of the candidate, and the request.
+/// The candidates: names of the row and of the candidate, and the request.
 const LINES: [(&str, &str, &str); 7] = [
     ("count", SOCKET, "rx@thread0 server0 ring=128M | count"),
     ("count", RING, "rx server0 ring=128M | count@thread0"),
@@ -35,21 +37,21 @@ const LINES: [(&str, &str, &str); 7] = [
     ("hand on", SOCKET, "rx@thread0 server0 ring=128M | tx back0 qdisc=no by=packet"),
     ("hand on", RING, "rx server0 ring=128M | tx back0 qdisc=no by=packet"),
     ("hand on", XDP, "rx server0 take ring=128M | tx back0 qdisc=no by=packet"),
-    ("hand on", MOVED, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
+    ("hand on", XDP_MOVED, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
 ];
 const SOCKET: &str = "packet socket";
 const RING: &str = "kernel ring";
 const XDP: &str = "AF_XDP";
-const MOVED: &str = "AF_XDP, moved";
-/// A kernel ring is to cost no more than the other ways. (G16)
+const XDP_MOVED: &str = "AF_XDP, moved";
+/// Goal G16: a kernel ring costs no more than the other methods.
 const GOALS: [Goal; 2] = [
     Goal { candidate: RING, reference: SOCKET, goal: "G16", target: 1.0 },
     Goal { candidate: RING, reference: XDP, goal: "G16", target: 1.0 },
 ];
 
-/// In ns per frame.
+/// The costs per frame in ns, and the lost share.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sample {
+struct TakeSample {
     sending: f64,
     alone: f64,
     process: f64,
@@ -61,14 +63,14 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (length, name) in LENGTHS {
         let mut floods = Floods::new(length, 1, Host::Ignores)?;
-        second_cable(&floods.seen.pair);
+        add_second_pair(&floods.observed.pair);
         let mut sentinels = Vec::new();
-        let mut taken: Vec<Vec<Sample>> = vec![Vec::new(); LINES.len()];
+        let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); LINES.len()];
         for round in 0..=options.rounds {
             sentinels.push(Sentinel::take());
             for ((.., line), samples) in LINES.iter().zip(&mut taken) {
                 let sample = observe(&mut floods, &folder, line)?;
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     samples.push(sample);
                 }
@@ -79,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-fn second_cable(pair: &Pair) {
+fn add_second_pair(pair: &Pair) {
     let client = pair.client.name();
     pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
@@ -88,20 +90,20 @@ fn second_cable(pair: &Pair) {
     pair.server.until_up("back0");
 }
 
-/// Sends while a line runs on the second processor.
-fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<Sample, String> {
+/// Sends a sample while a request runs on the second processor.
+fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<TakeSample, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let report = folder.0.join("report");
-    let mut command = floods.seen.pair.server.command("taskset");
+    let mut command = floods.observed.pair.server.command("taskset");
     command.args(["-c", "1"]).arg(own).args(["run", "--json", "--quiet", "--report"]).arg(&report);
     command.arg(line).stdout(Stdio::null());
     let child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
-    let (process, taking) = (child.id(), line.contains("take"));
-    until(line, || match taking {
-        true => is_taken(&floods.seen.pair),
+    let (process, redirects) = (child.id(), line.contains("take"));
+    until(line, || match redirects {
+        true => has_xdp_program(&floods.observed.pair),
         false => {
-            let space = &floods.seen.pair.server;
-            watches(space, process) || is_tapped(space)
+            let space = &floods.observed.pair.server;
+            watches(space, process) || has_tap(space)
         }
     });
     floods.send(BEFORE)?;
@@ -114,12 +116,12 @@ fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<Sample, S
     let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
     let frames = FRAMES as f64;
     let lost = 1.0 - given / (frames + BEFORE as f64);
-    let (sending, alone) = (took.seen as f64 / frames, took.alone as f64 / frames);
-    Ok(Sample { sending, alone, process: used / frames, lost })
+    let (sending, alone) = (took.observed as f64 / frames, took.unobserved as f64 / frames);
+    Ok(TakeSample { sending, alone, process: used / frames, lost })
 }
 
-/// Returns true if an XDP program is at the device.
-fn is_taken(pair: &Pair) -> bool {
+/// Returns true if the device has an XDP program.
+fn has_xdp_program(pair: &Pair) -> bool {
     pair.server.enter(|| {
         let links = sys::net::RouteSocket::open().ok();
         let found = links.and_then(|links| links.named(SERVER_DEVICE).ok());
@@ -127,12 +129,12 @@ fn is_taken(pair: &Pair) -> bool {
     })
 }
 
-fn table(length: &str, taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
+fn table(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec<Row> {
     let mut all = Vec::new();
     for subject in ["count", "hand on"] {
-        let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<Samples> {
+        let of = |value: &dyn Fn(&TakeSample) -> f64| -> Vec<Samples> {
             let these = LINES.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
-            let values = |samples: &[Sample]| samples.iter().map(value).collect();
+            let values = |samples: &[TakeSample]| samples.iter().map(value).collect();
             these.map(|((_, name, _), samples)| Samples { name, values: values(samples) }).collect()
         };
         let row = format!("{length}, {subject}");
@@ -140,12 +142,12 @@ fn table(length: &str, taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
             let better = (unit, Better::Less);
             all.extend(rows(("take", &row, f64::NAN), better, sentinel_ns, values, goals));
         };
-        // Noise may make it less than nothing.
-        let cost = |sample: &Sample| (sample.sending - sample.alone + sample.process).max(1.0);
+        // Noise may make the difference negative.
+        let cost = |sample: &TakeSample| (sample.sending - sample.alone + sample.process).max(1.0);
         add("ns CPU/frame", &of(&cost), &GOALS);
         add("ns in the process/frame", &of(&|sample| sample.process), &[]);
         for one in of(&|sample| sample.lost * 100.0) {
-            // Nothing divided by nothing is no ratio: each alone.
+            // Each alone: 0 divided by 0 is no ratio.
             add("% lost", &[one], &[]);
         }
     }

@@ -1,5 +1,5 @@
-//! tcpdump, several of it at one device: what it is called with, what it says that came and was
-//! lost.
+//! Several tcpdumps at one device: their arguments, and the received and lost frames in their
+//! reports.
 
 use crate::processes::{Children, number_before, start_beside, text};
 use std::fs::File;
@@ -7,29 +7,28 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{Pair, SERVER_DEVICE, until};
 
-/// The names of the program.
+/// The name of the program.
 pub(crate) const TCPDUMP: &str = "tcpdump";
 
-/// Instances that run.
+/// Running instances.
 pub(crate) struct Tcpdumps {
     children: Children,
     count: usize,
 }
 
-/// The final report of a tcpdump, in frames that its filter let through. A count that it leaves out
-/// is the largest possible.
+/// The final report of a tcpdump, in frames that passed its filter. A missing count is `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FinalReport {
     /// Frames received.
     pub(crate) received: u64,
-    /// Those of them that were lost.
+    /// Frames received but lost.
     pub(crate) lost: u64,
 }
 
 impl Tcpdumps {
-    /// Starts one for each filter, an empty one being none, on the second processor, and waits
-    /// until each sees frames. Each has a ring of so many bytes, keeps so many of a frame, and
-    /// writes them to nowhere.
+    /// Starts a tcpdump for each filter (empty for none) on the second processor, and waits until
+    /// each observes frames. Each has a ring of `ring` bytes, captures `keep` bytes of a frame, and
+    /// writes to /dev/null.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,
@@ -53,20 +52,22 @@ impl Tcpdumps {
         Ok(all)
     }
 
-    /// The numbers of the processes.
+    /// Returns the process ids.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.children.processes()
     }
 
-    /// Ends all; answers what each says. Frames of a block that is not full are lost to nobody:
-    /// they would have come in a second.
+    /// Stops all tcpdumps; returns their reports. Frames in a partly filled block do not count as
+    /// lost, because they would have arrived within a second.
     pub(crate) fn end(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
         self.children.end(TCPDUMP)?;
-        Ok((0..self.count).map(|number| told(&text(&folder.join(number.to_string())))).collect())
+        Ok((0..self.count)
+            .map(|number| parse_report(&text(&folder.join(number.to_string()))))
+            .collect())
     }
 }
 
-fn told(text: &str) -> FinalReport {
+fn parse_report(text: &str) -> FinalReport {
     FinalReport {
         received: number_before(text, " packets received by filter"),
         lost: number_before(text, " packets dropped by kernel"),
@@ -81,7 +82,7 @@ mod tests {
     fn received_and_lost_frames_are_read_from_its_report() {
         let text = "listening on server0\n12 packets captured\n14 packets received by filter\n\
                     7 packets dropped by kernel\n";
-        assert_eq!(told(text), FinalReport { received: 14, lost: 7 });
-        assert_eq!(told("it broke"), FinalReport { received: u64::MAX, lost: u64::MAX });
+        assert_eq!(parse_report(text), FinalReport { received: 14, lost: 7 });
+        assert_eq!(parse_report("it broke"), FinalReport { received: u64::MAX, lost: u64::MAX });
     }
 }

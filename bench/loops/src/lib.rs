@@ -1,10 +1,10 @@
-//! Reference loops: what a person would write by hand for one job.
+//! Hand-written reference loops, each for one job.
 //!
-//! In a crate of their own, never inlined, so that neither they nor the benchmark are optimised
-//! with knowledge of each other (no LTO in this workspace).
+//! They are in a separate crate and never inlined, so that neither they nor the benchmark are
+//! optimized with knowledge of the other (the workspace has no LTO).
 #![forbid(unsafe_code)]
 
-/// A filter of the reference loop: whether the block goes on.
+/// A filter of the reference loop; returns true if the block continues.
 pub type Matcher = fn(&[u8]) -> bool;
 
 /// Returns true if the first byte of a block is 2. [Th §5.2.1, fig. 5.1]
@@ -14,15 +14,16 @@ pub fn first_byte_is_two(block: &[u8]) -> bool {
     block.first() == Some(&2)
 }
 
-/// Returns true if a block contains the byte 0xff, which none does: every byte is read.
+/// Returns true if no byte of the block is 0xff. The benchmark's blocks contain none, so every byte
+/// is read.
 #[inline(never)]
 #[must_use]
 pub fn no_byte_is_ff(block: &[u8]) -> bool {
     !block.contains(&0xff)
 }
 
-/// Calls every filter for every block, one block after the other, and answers how many went through
-/// all.
+/// Calls every filter for every block, block by block, and returns the number of blocks that passed
+/// all filters.
 #[inline(never)]
 #[must_use]
 pub fn indirect_calls(blocks: &[&[u8]], filters: &[Matcher], rounds: u64) -> u64 {

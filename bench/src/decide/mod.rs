@@ -1,18 +1,18 @@
-//! `bench kernel`: what a decision costs in the kernel.
+//! `bench kernel`: the cost of a decision in the kernel.
 //!
-//! `rx | ip | udp | dport |53 count` as it is generated, against the same job in C by hand
-//! (`bench/c/count_dns.c`, compiled here by clang), once by test runs, which are exact and hot, and
-//! once at a device under a flood, where nftables and tc decide the same. Before anything is
-//! measured both programs are asked about frames that are whole, cut at every length and wrong:
-//! they must say and count the same.
+//! Compares the program generated for `rx | ip | udp | dport |53 count` with a hand-written one in
+//! C (`bench/c/count_dns.c`, compiled by clang at run time): with BPF_PROG_TEST_RUN, which is exact
+//! but has hot caches, and at a device under a flood, where nftables and tc are compared too. First
+//! both programs run on frames that are whole, truncated at every length and malformed; their
+//! results and counts must be equal.
 //!
-//! Test runs count whole ns; those of XDP cost 27 ms a call, so that they are few.
+//! Test runs report whole nanoseconds. At XDP a call takes 27 ms, so there are few of them.
 
 mod ours;
 mod peers;
 
-use crate::by_hand::{ByHand, Source};
-use crate::flood::{Floods, Host, Took, WANTED, udp};
+use crate::by_hand::{CProgram, CSource};
+use crate::flood::{Floods, Host, SendTimes, WANTED, udp};
 use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::options::Options;
@@ -21,7 +21,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use ebpf::insn::{self, Insn, R0};
 pub(crate) use ours::Generated;
-use peers::{TOOLS, Tool, hang};
+use peers::{FilterTool, TOOLS, attach};
 use std::path::Path;
 use sys::bpf::{Program, ProgramKind};
 use testkit::Frame;
@@ -29,12 +29,12 @@ use testkit::Frame;
 const OURS: &str = "streamline";
 const CLANG: &str = "clang";
 const EMPTY: &str = "empty program";
-const NOBODY: &str = "nobody";
-/// The number of runs of a packet with one call.
+const NO_DECIDER: &str = "nobody";
+/// Number of runs per call of BPF_PROG_TEST_RUN.
 const REPEAT: u32 = 300_000;
-/// The most that a generated program may cost, as a multiple of the one by hand.
-const AT_MOST: f64 = 1.2;
-/// Frames of a sample; one in two is wanted.
+/// Limit of the generated program's cost, as a multiple of the hand-written one's.
+const COST_RATIO_MAX: f64 = 1.2;
+/// Number of frames per sample; every second one is counted.
 const FRAMES: usize = 200_000;
 const ONE_IN: usize = 2;
 
@@ -42,24 +42,24 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = Folder::new("kernel").map_err(|why| why.to_string())?;
     let clang = installed(CLANG, "clang");
-    let pair = |kind| -> Result<Pair, String> {
+    let pair = |kind| -> Result<ProgramPair, String> {
         let by_hand = clang.then(|| by_hand(&folder.0, kind)).transpose()?;
-        Ok(Pair { ours: Generated::load(kind)?, by_hand, empty: empty(kind)?, kind })
+        Ok(ProgramPair { ours: Generated::load(kind)?, by_hand, empty: empty(kind)?, kind })
     };
     let (tc, xdp) = (pair(ProgramKind::Tc)?, pair(ProgramKind::Xdp)?);
     let mut all = Vec::new();
     for pair in [&tc, &xdp] {
-        pair.agree()?;
+        pair.compare_results()?;
         for (name, frame) in frames() {
             all.extend(pair.test_runs(name, &frame, options.rounds)?);
         }
     }
     let floods = Floods::new(64, ONE_IN, Host::Ignores)?;
-    all.extend(Bench { floods, tc: &tc }.run(options.rounds)?);
+    all.extend(DecideBench { floods, tc: &tc }.run(options.rounds)?);
     Ok(all)
 }
 
-/// The frames that are measured.
+/// Returns the measured frames with their names.
 fn frames() -> [(&'static str, Vec<u8>); 3] {
     [
         ("64 B, counted", udp(WANTED, 64)),
@@ -68,37 +68,41 @@ fn frames() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// The same job in C.
-fn by_hand(folder: &Path, kind: ProgramKind) -> Result<ByHand, String> {
+/// Loads the hand-written program.
+fn by_hand(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
     let defined = if kind == ProgramKind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
     let text = include_str!("../../c/count_dns.c");
-    ByHand::load(folder, kind, Source { name: "count_dns", text, defined: &defined, kept: 64 })
+    CProgram::load(
+        folder,
+        kind,
+        CSource { name: "count_dns", text, defined: &defined, bss_size: 64 },
+    )
 }
 
 fn empty(kind: ProgramKind) -> Result<Program, String> {
-    // At traffic control: others may look too, as for the others here.
+    // At traffic control the chain continues, as with the other candidates.
     let pass = if kind == ProgramKind::Xdp { 2 } else { -1 };
     let code = insn::encode(&[Insn::mov(R0, pass), Insn::exit()]);
     Program::load(kind, "empty", &code).map_err(|why| why.to_string())
 }
 
-/// The same job twice.
-struct Pair {
+/// The generated and the hand-written program.
+struct ProgramPair {
     ours: Generated,
-    by_hand: Option<ByHand>,
+    by_hand: Option<CProgram>,
     empty: Program,
     kind: ProgramKind,
 }
 
-impl Pair {
-    /// Asks both about many frames.
-    fn agree(&self) -> Result<(), String> {
+impl ProgramPair {
+    /// Compares both programs on many frames. Fails on a difference.
+    fn compare_results(&self) -> Result<(), String> {
         let Some(by_hand) = &self.by_hand else { return Ok(()) };
         for frame in examples() {
             let (Ok(ours), Ok(theirs)) =
                 (self.ours.program.test_run(&frame, 1), by_hand.program.test_run(&frame, 1))
             else {
-                // What a test run does not take.
+                // A frame that a test run rejects.
                 continue;
             };
             let totals = [self.ours.totals()?, by_hand.numbers::<8>().to_vec()];
@@ -130,7 +134,7 @@ impl Pair {
             }
         }
         let (candidate, reference) = (OURS, CLANG);
-        let goal = Goal { candidate, reference, goal: "kernel path", target: 1.0 / AT_MOST };
+        let goal = Goal { candidate, reference, goal: "kernel path", target: 1.0 / COST_RATIO_MAX };
         let place = if self.kind == ProgramKind::Xdp { "XDP" } else { "TC" };
         let row = format!("{place}, {name}");
         let subject = ("kernel", row.as_str(), f64::NAN);
@@ -138,7 +142,7 @@ impl Pair {
     }
 }
 
-/// Frames whole, wrong, and cut at every length.
+/// Returns frames that are whole, malformed, and truncated at every length.
 fn examples() -> Vec<Vec<u8>> {
     let four = || Frame::ethernet().ipv4("10.77.0.1", "10.77.0.2");
     let six = || Frame::ethernet().ipv6("fd77::1", "fd77::2");
@@ -162,7 +166,7 @@ fn examples() -> Vec<Vec<u8>> {
         Frame::ethernet().ethertype(0x88b5, b"something else"),
         Frame::ethernet().ethertype(0x0100, b"a length"),
     ];
-    // Every byte of the headers of one frame, wrong.
+    // One header byte changed at a time.
     let good = four().udp(4000, WANTED, b"counted");
     for at in 12..42.min(good.len()) {
         for value in [0, 1, 0x45, 0x46, 0x65, 0xff] {
@@ -175,31 +179,31 @@ fn examples() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program that decides at the device.
+/// The program attached to the device.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
-    Nobody,
+    NoDecider,
     Program(&'b Program),
-    Tool(Tool),
+    FilterTool(FilterTool),
 }
 
-struct Bench<'b> {
+struct DecideBench<'b> {
     floods: Floods,
-    tc: &'b Pair,
+    tc: &'b ProgramPair,
 }
 
-impl Bench<'_> {
+impl DecideBench<'_> {
     /// Measures the time that deciding adds to a frame of a flood.
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
-        let space = &self.floods.seen.pair.server;
-        let mut all = vec![(NOBODY, Decider::Nobody)];
+        let space = &self.floods.observed.pair.server;
+        let mut all = vec![(NO_DECIDER, Decider::NoDecider)];
         all.push((OURS, Decider::Program(&self.tc.ours.program)));
         all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG, Decider::Program(&it.program))));
         all.push((EMPTY, Decider::Program(&self.tc.empty)));
         let tools = TOOLS.into_iter().filter(|tool| tool.works(space));
-        all.extend(tools.map(|tool| (tool.name, Decider::Tool(tool))));
+        all.extend(tools.map(|tool| (tool.name, Decider::FilterTool(tool))));
         let empty = |(name, _): &(&'static str, Decider<'_>)| (*name, Vec::new());
-        let mut sending: Vec<(&'static str, Vec<Took>)> = all.iter().map(empty).collect();
+        let mut sending: Vec<(&'static str, Vec<SendTimes>)> = all.iter().map(empty).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
             sentinels.push(Sentinel::take());
@@ -214,22 +218,22 @@ impl Bench<'_> {
         Ok(compared(&sending, median(&sentinels)))
     }
 
-    /// Measures the time of sending while a program decides; one that counts must have counted all
+    /// Measures sending while a program decides; an error if the program has not counted all
     /// frames.
-    fn decide(&mut self, decider: Decider<'_>) -> Result<Took, String> {
+    fn decide(&mut self, decider: Decider<'_>) -> Result<SendTimes, String> {
         let wanted = (FRAMES / ONE_IN) as u64;
-        let device = self.floods.seen.device()?;
+        let device = self.floods.observed.device()?;
         match decider {
-            Decider::Nobody => self.floods.send(FRAMES),
+            Decider::NoDecider => self.floods.send(FRAMES),
             Decider::Program(program) => {
-                let _link = hang(program, &self.floods.seen.pair.server, device)?;
+                let _link = attach(program, &self.floods.observed.pair.server, device)?;
                 self.floods.send(FRAMES)
             }
-            Decider::Tool(tool) => {
-                tool.begin(&self.floods.seen.pair.server)?;
+            Decider::FilterTool(tool) => {
+                tool.begin(&self.floods.observed.pair.server)?;
                 let took = self.floods.send(FRAMES);
-                let counted = tool.counted(&self.floods.seen.pair.server);
-                tool.end(&self.floods.seen.pair.server)?;
+                let counted = tool.counted(&self.floods.observed.pair.server);
+                tool.end(&self.floods.observed.pair.server)?;
                 match counted?.filter(|counted| *counted != wanted) {
                     Some(counted) => Err(format!("{}: {counted} of {wanted}", tool.name)),
                     None => took,
@@ -239,19 +243,22 @@ impl Bench<'_> {
     }
 }
 
-/// Rates, and what each adds to what sending takes with nobody there, in turn.
-fn compared(sending: &[(&'static str, Vec<Took>)], sentinel_ns: f64) -> Vec<Row> {
+/// Returns the rows for the rate of each candidate, and for the time that it adds to unobserved
+/// sending.
+fn compared(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64) -> Vec<Row> {
     const ROW: &str = "flood of 64 B";
     let subject = ("kernel", ROW, f64::NAN);
-    let each = |value: fn(&Took) -> f64, skip: usize| -> Vec<Samples> {
+    let each = |value: fn(&SendTimes) -> f64, skip: usize| -> Vec<Samples> {
         let samples = sending.iter().skip(skip);
-        let values = |took: &[Took]| took.iter().map(value).collect();
+        let values = |took: &[SendTimes]| took.iter().map(value).collect();
         samples.map(|(name, took)| Samples { name, values: values(took) }).collect()
     };
-    let rates = each(|took| FRAMES as f64 * 1e6 / took.seen as f64, 0);
+    let rates = each(|took| FRAMES as f64 * 1e6 / took.observed as f64, 0);
     let mut all = rows(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
     // Noise may make it less than nothing.
-    let added = |took: &Took| ((took.seen as f64 - took.alone as f64) / FRAMES as f64).max(1.0);
+    let added = |took: &SendTimes| {
+        ((took.observed as f64 - took.unobserved as f64) / FRAMES as f64).max(1.0)
+    };
     let added = each(added, 1);
     let peers = added.iter().map(|samples| samples.name);
     let goal = |reference| Goal { candidate: OURS, reference, goal: "kernel path", target: 1.0 };
@@ -272,9 +279,9 @@ fn compared(sending: &[(&'static str, Vec<Took>)], sentinel_ns: f64) -> Vec<Row>
 mod tests {
     use super::*;
 
-    /// Skips where nothing can be loaded or there is no clang.
+    /// Skipped if programs cannot be loaded or clang is missing.
     #[test]
-    fn generated_program_decides_like_the_one_by_hand() {
+    fn generated_program_counts_like_the_hand_written_one() {
         if testkit::need::bpf().is_none() || testkit::need::command(CLANG).is_none() {
             return;
         }
@@ -282,9 +289,9 @@ mod tests {
         for kind in [ProgramKind::Tc, ProgramKind::Xdp] {
             let by_hand = Some(by_hand(&folder.0, kind).unwrap());
             let ours = Generated::load(kind).unwrap();
-            let pair = Pair { ours, by_hand, empty: empty(kind).unwrap(), kind };
-            pair.agree().unwrap();
-            // It counts at all.
+            let pair = ProgramPair { ours, by_hand, empty: empty(kind).unwrap(), kind };
+            pair.compare_results().unwrap();
+            // The program does count.
             assert!(pair.ours.totals().unwrap().iter().all(|total| *total > 0));
         }
     }

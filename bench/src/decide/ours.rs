@@ -1,4 +1,4 @@
-//! `rx | ip | udp | dport |53 count` as the emitter makes it, loaded.
+//! The program generated for `rx | ip | udp | dport |53 count`, loaded.
 
 use ebpf::emit::{self, Answer, Finish, Target};
 use ebpf::{FilterSpan, Hook, insn};
@@ -8,12 +8,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
-/// The frames that are counted.
+/// The port of counted frames.
 const WANTED: u32 = crate::flood::WANTED as u32;
-/// The filters before the arc, and the one behind it.
+/// The filters before the arc; the sink after it is [`SINK`].
 const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
 const SINK: &str = "count";
-/// The reasons of the totals, in their order, behind blocks and bytes.
+/// The drop reasons, in the order of their counters, which follow those of blocks and bytes.
 const REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),
@@ -23,7 +23,7 @@ const REASONS: [(&str, &str); 6] = [
     ("udp", "cut"),
 ];
 
-/// The generated program.
+/// The generated program, loaded.
 #[derive(Debug)]
 pub(crate) struct Generated {
     pub(super) program: Program,
@@ -32,7 +32,7 @@ pub(crate) struct Generated {
 }
 
 impl Generated {
-    /// Emits and loads it.
+    /// Emits and loads the program.
     pub(crate) fn load(kind: ProgramKind) -> Result<Self, String> {
         let place = if kind == ProgramKind::Xdp { Hook::Xdp } else { Hook::Tc };
         let emitted = emitted(place)?;
@@ -46,17 +46,17 @@ impl Generated {
         Ok(Self { program, emitted, maps })
     }
 
-    /// Hangs it at what comes in at a device, until the link is dropped.
-    pub(crate) fn hang(&self, space: &Namespace, device: u32) -> Result<Link, String> {
-        super::peers::hang(&self.program, space, device)
+    /// Attaches the program to the ingress of a device until the link is dropped.
+    pub(crate) fn attach(&self, space: &Namespace, device: u32) -> Result<Link, String> {
+        super::peers::attach(&self.program, space, device)
     }
 
-    /// Returns the number of frames that it has counted.
+    /// Returns the number of counted frames.
     pub(crate) fn blocks(&self) -> Result<u64, String> {
         self.totals().map(|totals| totals.first().copied().unwrap_or(0))
     }
 
-    /// Blocks, bytes, and the six reasons.
+    /// Returns the counters: blocks, bytes, and the six drop reasons.
     pub(super) fn totals(&self) -> Result<Vec<u64>, String> {
         let of = |which: usize| -> Result<Vec<u64>, String> {
             let map = self.maps.get(which).ok_or("no map")?;
@@ -80,19 +80,19 @@ impl Generated {
 }
 
 fn emitted(place: Hook) -> Result<ebpf::Program, String> {
-    // It is loaded such that every frame lies in one buffer, as clang's program is.
+    // Loaded for single-buffer frames, like clang's program.
     let target = Target::from(place).single();
     let made = emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, name) in CHAIN.into_iter().enumerate() {
             let description = named(name)?;
-            let arguments = Arguments::defaults(description);
+            let arguments = Arguments::defaults(description.parameters);
             let word = FilterSpan::new(name, at, 1);
             answer = s.piece(word, twin(description)?, &arguments, answer.layers, out)?;
         }
         s.only_in(answer.class, WANTED, WANTED, out);
         let count = named(SINK)?;
-        let arguments = Arguments::defaults(count);
+        let arguments = Arguments::defaults(count.parameters);
         s.piece(FilterSpan::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
     });
     made.map_err(|why| why.to_string())

@@ -1,28 +1,28 @@
-//! Peers that decide the same at a device, one at a time: a program at traffic control, nftables,
-//! tc.
+//! Peers that make the same decision at a device, one at a time: a program at traffic control,
+//! nftables, tc.
 
-use crate::processes::{installed, number_behind};
+use crate::processes::{installed, number_after};
 use std::process::Command;
 use sys::bpf::{Anchor, Link, Program, Side};
 use testkit::net::Namespace;
 
-/// A tool that is told by words.
+/// A tool that is configured by commands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tool {
+pub(super) struct FilterTool {
     pub(super) name: &'static str,
     program: &'static str,
     package: &'static str,
     add: &'static [&'static str],
     remove: &'static str,
     /// The command that prints the number of counted frames, and the text before the number; `None`
-    /// if there is none.
+    /// for a tool that does not count.
     count: Option<(&'static str, &'static str)>,
 }
 
-/// All that are known. What they are told is split at blanks but within braces; `server0` is
+/// The known tools. Their commands are split at blanks outside braces; `server0` is
 /// [`testkit::net::SERVER_DEVICE`].
-pub(super) const TOOLS: [Tool; 3] = [
-    Tool {
+pub(super) const TOOLS: [FilterTool; 3] = [
+    FilterTool {
         name: "nftables",
         program: "nft",
         package: "nftables",
@@ -35,7 +35,7 @@ pub(super) const TOOLS: [Tool; 3] = [
         remove: "delete table netdev streamline",
         count: Some(("list chain netdev streamline in", "counter packets ")),
     },
-    Tool {
+    FilterTool {
         name: "tc flower",
         program: "tc",
         package: "iproute2",
@@ -46,7 +46,7 @@ pub(super) const TOOLS: [Tool; 3] = [
         remove: "qdisc del dev server0 clsact",
         count: Some(("-s filter show dev server0 ingress", " bytes ")),
     },
-    Tool {
+    FilterTool {
         name: "tc u32",
         program: "tc",
         package: "iproute2",
@@ -60,8 +60,8 @@ pub(super) const TOOLS: [Tool; 3] = [
     },
 ];
 
-impl Tool {
-    /// Returns true if the peer is installed and this kernel takes its rules; prints the reason
+impl FilterTool {
+    /// Returns true if the tool is installed and the kernel accepts its rules; prints the reason
     /// otherwise.
     pub(super) fn works(&self, space: &Namespace) -> bool {
         if !installed(self.program, self.package) {
@@ -77,23 +77,23 @@ impl Tool {
         }
     }
 
-    /// From now on it decides.
+    /// Adds the rules.
     pub(super) fn begin(&self, space: &Namespace) -> Result<(), String> {
-        self.add.iter().try_for_each(|words| self.tell(space, words).map(drop))
+        self.add.iter().try_for_each(|words| self.configure(space, words).map(drop))
     }
 
-    /// No longer.
+    /// Removes the rules.
     pub(super) fn end(&self, space: &Namespace) -> Result<(), String> {
-        self.tell(space, self.remove).map(drop)
+        self.configure(space, self.remove).map(drop)
     }
 
-    /// Returns the number of frames that it has counted; `None` if it does not report it.
+    /// Returns the number of counted frames; `None` for a tool that does not count.
     pub(super) fn counted(&self, space: &Namespace) -> Result<Option<u64>, String> {
         let Some((words, before)) = self.count else { return Ok(None) };
-        Ok(Some(number_behind(&self.tell(space, words)?, before)))
+        Ok(Some(number_after(&self.configure(space, words)?, before)))
     }
 
-    fn tell(&self, space: &Namespace, words: &str) -> Result<String, String> {
+    fn configure(&self, space: &Namespace, words: &str) -> Result<String, String> {
         let (plain, braces) = words.split_at(words.find('{').unwrap_or(words.len()));
         let mut command: Command = space.command(self.program);
         command.args(plain.split_whitespace());
@@ -106,8 +106,8 @@ impl Tool {
     }
 }
 
-/// A program at what comes in at a device, until it is dropped.
-pub(super) fn hang(program: &Program, space: &Namespace, device: u32) -> Result<Link, String> {
+/// Attaches a program to the ingress of a device until the link is dropped.
+pub(super) fn attach(program: &Program, space: &Namespace, device: u32) -> Result<Link, String> {
     let link = space.enter(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
     link.map_err(|why| why.to_string())
 }

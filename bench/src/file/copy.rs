@@ -1,10 +1,10 @@
-//! `dd` from a cached file to another one, and to nowhere. [SL fig. 16], goal G12
+//! `dd` from a cached file to another file, and to /dev/null. [SL fig. 16], goal G12
 //!
-//! A file that is made anew gets its memory page by page while it is written, which costs more than
-//! the copy and is the same for all. So there is a row in which the other file is there already
-//! and is written over, too: it shows what the copy costs, as the goal asks for it. "Sealed" is the
-//! file as memory that nobody can cut, which need not be asked after each block whether it was; "by
-//! hand" asks nothing and does not notice.
+//! The pages of a new file are allocated while it is written, which costs more than the copy and is
+//! the same for all candidates. Another row therefore overwrites an existing file and shows the
+//! cost of the copy, which the goal is about. "Sealed" is the file as memory that cannot be
+//! truncated, so truncation need not be checked after each block; "by hand" checks nothing and
+//! would not notice a truncation.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
@@ -20,7 +20,7 @@ use std::time::Instant;
 use sys::file::FileMapping;
 use sys::memory::{Memfd, Seals};
 
-/// Bytes of the file, as in the source.
+/// Size of the file in bytes, as in the paper.
 const SIZE: u64 = 50_000_000;
 const BLOCKS: [(&str, usize); 6] = [
     ("512", 512),
@@ -30,17 +30,17 @@ const BLOCKS: [(&str, usize); 6] = [
     ("256K", 256 << 10),
     ("1M", 1 << 20),
 ];
-/// More bytes do not fit into a place.
-const PLACE: usize = 512 << 10;
+/// Maximum length of a slice in bytes.
+const SLICE_MAX: usize = 512 << 10;
 
-/// The target of the bytes.
+/// The destination of the copied bytes.
 #[derive(Clone, Copy)]
 enum Target<'p> {
-    /// Into a file that is made anew.
+    /// A new file.
     New(&'p Path),
-    /// Into a file that is there, and as long.
-    Over(&'p Path),
-    /// Away.
+    /// An existing file of the same length, overwritten.
+    Existing(&'p Path),
+    /// /dev/null.
     Null,
 }
 
@@ -48,19 +48,19 @@ impl Target<'_> {
     const fn name(&self) -> &'static str {
         match self {
             Self::New(_) => "file",
-            Self::Over(_) => "file that is there",
+            Self::Existing(_) => "file that is there",
             Self::Null => "null",
         }
     }
 
     fn path(&self) -> &Path {
         match self {
-            Self::New(path) | Self::Over(path) => path,
+            Self::New(path) | Self::Existing(path) => path,
             Self::Null => Path::new("/dev/null"),
         }
     }
 
-    /// Removes what must not be there yet.
+    /// Removes the target file if it must be new.
     fn clear(&self) -> Result<(), String> {
         match self {
             Self::New(path) if path.is_file() => {
@@ -92,16 +92,16 @@ pub(super) fn run(
     let sealed = sealed(&from)?;
     let mut rows = Vec::new();
     for (label, block) in BLOCKS {
-        for way in [Target::New(&to), Target::Over(&to), Target::Null] {
+        for way in [Target::New(&to), Target::Existing(&to), Target::Null] {
             let plain = || dd(&mut Command::new("dd"), &from, way, block);
             let lazily = || {
                 let mut command = Command::new(streamline);
                 command.args(["exec", "--lazy", "dd"]);
                 dd(&mut command, &from, way, block)
             };
-            let kept = || copied(way, |at, to| sent(&kept, at, block, to));
-            let sealed = || copied(way, |at, to| sent(&sealed, at, block, to));
-            let bare = || copied(way, |at, to| bare(&mapped, at, block, to));
+            let kept = || measure_copy(way, |at, to| write_slice(&kept, at, block, to));
+            let sealed = || measure_copy(way, |at, to| write_slice(&sealed, at, block, to));
+            let bare = || measure_copy(way, |at, to| write_unchecked(&mapped, at, block, to));
             let candidates = vec![
                 Candidate { name: "dd", measure: Box::new(plain) },
                 Candidate { name: "dd, lazy", measure: Box::new(lazily) },
@@ -110,7 +110,7 @@ pub(super) fn run(
                 Candidate { name: "mapped, by hand", measure: Box::new(bare) },
             ];
             let goal = |candidate| Goal { candidate, reference: "dd", goal: "G12", target };
-            let goals = if matches!(way, Target::Over(_)) {
+            let goals = if matches!(way, Target::Existing(_)) {
                 vec![goal("file dbuf, kept"), goal("sealed, kept")]
             } else {
                 Vec::new()
@@ -123,26 +123,26 @@ pub(super) fn run(
     Ok(rows)
 }
 
-/// Returns the time that dd reports, which leaves out its start.
+/// Runs dd; returns the throughput that it reports, which excludes its start.
 fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Result<f64, String> {
     to.clear()?;
     command.env("LC_ALL", "C").arg(format!("bs={block}"));
     command.arg(format!("if={}", from.display())).arg(format!("of={}", to.path().display()));
-    if let Target::Over(_) = to {
+    if let Target::Existing(_) = to {
         command.arg("conv=notrunc");
     }
     let output = command.output().map_err(|why| why.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let mut words = said.lines().last().unwrap_or_default().split_whitespace();
-    let bytes = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| said.clone())?;
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut words = output.lines().last().unwrap_or_default().split_whitespace();
+    let bytes = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| output.clone())?;
     let seconds = words.skip_while(|word| *word != "copied,").nth(1);
-    let seconds: f64 = seconds.and_then(|word| word.parse().ok()).ok_or_else(|| said.clone())?;
+    let seconds: f64 = seconds.and_then(|word| word.parse().ok()).ok_or_else(|| output.clone())?;
     Ok(gigabytes(bytes) / seconds)
 }
 
-/// The same copy in this process, which has the file mapped already: `send` hands on what there is
-/// from a place on, and answers how many bytes; 0 at the end.
-fn copied(
+/// Measures the same copy in this process, which has mapped the file before. `send` writes the
+/// bytes from an offset on, and returns their number, 0 at the end.
+fn measure_copy(
     to: Target<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,
 ) -> Result<f64, String> {
@@ -157,9 +157,9 @@ fn copied(
     }
 }
 
-/// Reads through the file dbuf.
-fn sent(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
-    let length = u32::try_from(block.min(PLACE)).unwrap_or(0);
+/// Writes a slice of the file dbuf to `to`; returns its length.
+fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
+    let length = u32::try_from(block.min(SLICE_MAX)).unwrap_or(0);
     match file.splice_by(SpliceCall::Write, Extent::new(at, length), to) {
         Ok(Sent::Bytes(count)) => Ok(count),
         Ok(Sent::End) => Ok(0),
@@ -167,7 +167,7 @@ fn sent(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, St
     }
 }
 
-/// The same bytes in memory that nobody can cut.
+/// Returns the file's bytes as sealed memory.
 fn sealed(path: &Path) -> Result<CachedFile, String> {
     let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
     let mut from = File::open(path).map_err(wrong)?;
@@ -179,8 +179,8 @@ fn sealed(path: &Path) -> Result<CachedFile, String> {
     CachedFile::of(id, to.into()).map_err(|why| why.to_string())
 }
 
-/// Calls read(2) alone, which does not learn that the file is cut at the same time.
-fn bare(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
+/// Writes from the mapping to `to` without the check for truncation; returns the length.
+fn write_unchecked(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let length = block.min(file.len().saturating_sub(at));
     if length == 0 {
@@ -189,7 +189,7 @@ fn bare(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, S
     file.write_to(at, length, to).map_err(|why| why.to_string())
 }
 
-/// The whole file, its pages mapped.
+/// Maps the whole file, and populates its pages.
 fn mapped(path: &Path) -> Result<FileMapping, String> {
     let file = File::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
     let size = sys::file::status(&file).map_err(|why| why.to_string())?.size;

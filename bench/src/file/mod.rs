@@ -1,13 +1,14 @@
-//! `bench file`: unmodified programs of the system on files in the cache, with the library before
-//! them and without. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
+//! `bench file`: unmodified system programs on cached files, with and without the preloaded
+//! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
-//! * `cat f | grep x | wc -l` over streams beside the same over pipes, and beside `grep x f | wc`,
-//!   which copies nothing between programs; on one processor and on two.
-//! * `dd` from file to file at growing block sizes, with copies into its buffer and without, as dd
-//!   itself reports it; beside it what the same file dbuf does in a process that keeps the mapping
-//!   for many copies ("kept").
+//! * `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc`, which copies
+//! nothing between programs; on one processor and on two.
 //!
-//! The text is made here: lines of 100 bytes, of which 2 % match.
+//! * `dd` from file to file at growing block sizes, with and without copies into its buffer, as dd
+//! itself reports it; and the same file dbuf in a process that keeps the mapping for many copies
+//! ("kept").
+//!
+//! The text is generated: lines of 100 bytes, of which 2 % match.
 
 mod copy;
 
@@ -20,10 +21,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Bytes of a line, and how many lines there are for one that matches.
+/// Length of a line in bytes; one line in [`LINES_PER_MATCH`] matches.
 const LINE: usize = 100;
-const MATCHES: usize = 50;
-/// The folder of a file system in memory.
+const LINES_PER_MATCH: usize = 50;
+/// A directory in a file system in memory.
 const MEMORY: &str = "/dev/shm";
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -39,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         rows.extend(pipelines(&streamline, &text, options, (name, processors, target))?);
     }
     std::fs::remove_file(&text).map_err(|why| why.to_string())?;
-    keep(&all)?;
+    set_affinity(&all)?;
     for (name, base, target) in
         [("tmpfs", PathBuf::from(MEMORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
     {
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The command beside this program, whose library is beside it too.
+/// Returns the path of the `streamline` command, which lies next to this program.
 fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     for name in ["streamline", "libstreamline_sockets.so"] {
@@ -63,7 +64,7 @@ fn program() -> Result<PathBuf, String> {
     Ok(own.with_file_name("streamline"))
 }
 
-/// Writes a text of about so many bytes, and has it in the cache.
+/// Writes a text of about `size` bytes, so that it is in the page cache.
 fn make(path: &Path, size: u64) -> Result<(), String> {
     let mut piece = Vec::new();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -74,7 +75,7 @@ fn make(path: &Path, size: u64) -> Result<(), String> {
             state ^= state << 17;
             let letter =
                 b"abcdefghijklmnopqrstuvwyz      "[usize::try_from(state % 31).unwrap_or(0)];
-            piece.push(if line % MATCHES == 0 && at == LINE / 2 { b'x' } else { letter });
+            piece.push(if line % LINES_PER_MATCH == 0 && at == LINE / 2 { b'x' } else { letter });
         }
         piece.push(b'\n');
     }
@@ -83,11 +84,11 @@ fn make(path: &Path, size: u64) -> Result<(), String> {
     for _ in 0..size.div_ceil(piece.len() as u64) {
         file.write_all(&piece).map_err(wrong)?;
     }
-    // So that nothing is written while it is measured.
+    // So that no write-back happens during a measurement.
     file.sync_all().map_err(wrong)
 }
 
-fn keep(processors: &[usize]) -> Result<(), String> {
+fn set_affinity(processors: &[usize]) -> Result<(), String> {
     sys::process::pin_among(processors).map_err(|why| why.to_string())
 }
 
@@ -97,7 +98,7 @@ fn pipelines(
     options: &Options,
     (name, processors, target): (&'static str, &[usize], f64),
 ) -> Result<Vec<Row>, String> {
-    keep(processors)?;
+    set_affinity(processors)?;
     let size = std::fs::metadata(text).map_err(|why| why.to_string())?.len();
     let pipes = |script: String| {
         let mut command = Command::new("sh");
@@ -111,7 +112,7 @@ fn pipelines(
     };
     let path = text.display();
     let mut rows = Vec::new();
-    let counted = (size.div_ceil((LINE * MATCHES) as u64)).to_string();
+    let counted = (size.div_ceil((LINE * LINES_PER_MATCH) as u64)).to_string();
     let script = format!("cat {path} | grep x | wc -l");
     let candidates = vec![
         timed("pipes", size, &counted, pipes(script.clone())),
@@ -138,7 +139,7 @@ fn pipelines(
     Ok(rows)
 }
 
-/// A command that prints one word, which must be the right one.
+/// Returns a candidate that runs a command and checks its output; the result is in GB/s.
 fn timed<'c>(name: &'static str, size: u64, answer: &str, command: Command) -> Candidate<'c> {
     let (answer, mut command) = (answer.to_owned(), command);
     command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -148,9 +149,9 @@ fn timed<'c>(name: &'static str, size: u64, answer: &str, command: Command) -> C
             let start = Instant::now();
             let output = command.output().map_err(|why| why.to_string())?;
             let took = start.elapsed().as_secs_f64();
-            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            if said != answer {
-                return Err(format!("{name}: {command:?} said `{said}` instead of {answer}"));
+            let output = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            if output != answer {
+                return Err(format!("{name}: {command:?} said `{output}` instead of {answer}"));
             }
             Ok(gigabytes(size) / took)
         }),

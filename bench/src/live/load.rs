@@ -1,4 +1,4 @@
-//! A capture, sent at a rate.
+//! A capture that is sent at a given rate.
 
 use std::io::Result;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use sys::clock;
 use sys::packet::{PacketSender, Qdisc, SendStop};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
-/// The number of frames sent with one call.
+/// Number of frames per system call.
 const BATCH: usize = 16;
 
 /// The rate at which frames are sent.
@@ -18,7 +18,8 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    /// A tenth slower than this, which reached so many frames a second.
+    /// Returns a rate a tenth lower; `reached` is the rate in frames per second that this rate led
+    /// to.
     pub(super) fn slower(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),
@@ -26,7 +27,7 @@ impl Rate {
         }
     }
 
-    /// The slower one first.
+    /// Compares two rates; unlimited is the highest.
     pub(super) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
         let number = |rate| match rate {
             Self::FlatOut => f64::INFINITY,
@@ -36,33 +37,33 @@ impl Rate {
     }
 }
 
-/// Frames to send.
+/// The frames to send.
 pub(super) struct Load {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
-    /// The number of requests that begin in them.
+    /// Number of requests in these frames.
     pub(super) requests: u64,
 }
 
-/// The frames that were sent.
+/// The result of sending.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct SendResult {
     pub(super) frames: u64,
-    /// From the first to the last.
+    /// Time from the first frame to the last, in ns.
     elapsed_ns: u64,
-    /// In calls that send.
+    /// Time spent in system calls that send, in ns.
     pub(super) busy_ns: u64,
 }
 
-impl Sent {
-    /// Frames a second.
+impl SendResult {
+    /// Returns the rate in frames per second.
     pub(super) fn rate(&self) -> f64 {
         self.frames as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 }
 
 impl Load {
-    /// Reads a capture that was made here.
+    /// Reads a capture that [`crate::replay`] wrote.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let requests = crate::replay::requests_in(path)?;
         let capture = std::fs::read(path)?;
@@ -81,18 +82,17 @@ impl Load {
         self.frames.len()
     }
 
-    /// Sends frames from the client's device, from the first processor: all of them, or the first
-    /// `most`.
+    /// Sends the first `most` frames from the client's device, on the first processor.
     pub(super) fn send(
         &self,
         pair: &Pair,
         rate: Rate,
         most: usize,
-    ) -> std::result::Result<Sent, String> {
+    ) -> std::result::Result<SendResult, String> {
         let told = pair.client.ip(&format!("-o link show dev {CLIENT_DEVICE}"));
         let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         pair.client.enter(|| {
-            // Where there is only one, it is shared.
+            // On a machine with one processor it is shared.
             let _ = sys::process::pin_to(0);
             let sender =
                 PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
@@ -106,7 +106,7 @@ impl Load {
         mut sender: PacketSender,
         rate: Rate,
         places: &[Range<usize>],
-    ) -> std::result::Result<Sent, String> {
+    ) -> std::result::Result<SendResult, String> {
         let begin = clock::monotonic();
         let mut busy_ns = 0;
         let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH);
@@ -131,6 +131,6 @@ impl Load {
             busy_ns += clock::monotonic() - before;
         }
         let elapsed_ns = clock::monotonic() - begin;
-        Ok(Sent { frames: places.len() as u64, elapsed_ns, busy_ns })
+        Ok(SendResult { frames: places.len() as u64, elapsed_ns, busy_ns })
     }
 }

@@ -1,14 +1,14 @@
-//! Live traffic: `rx | bpf | tcp | http | count` beside the programs that people use, on the same
-//! cable between two name spaces.
+//! Live traffic: `rx | bpf | tcp | http | count` compared with widely used programs, on the same
+//! veth pair between two network namespaces.
 //!
-//! A capture of HTTP that is made here is sent at a chosen rate; the sender has one processor, who
-//! observes has the other. For each program the highest rate is found at which it loses nothing,
-//! and then, in rounds, what a frame costs at that rate: processor time of the program while the
-//! capture is sent, and what sending takes longer because somebody observes (the kernel's part of
-//! the work is done in the sender's time). How many requests each finds is counted at that rate
-//! too. All rings have the same size, which is a small part of the capture.
+//! A generated HTTP capture is sent at a chosen rate; the sender has one processor, the observer
+//! the other. For each program the highest rate without loss is determined, and then, in rounds,
+//! the cost per frame at that rate: the processor time of the program, and the additional time of
+//! sending, because the kernel does its part of the work in the sender's context. The number of
+//! requests found at that rate is counted too. All rings have the same size, a small part of the
+//! capture.
 //!
-//! Needs root: it makes name spaces, in which all of it stays.
+//! Needs root to create the network namespaces, in which all traffic stays.
 
 mod load;
 mod programs;
@@ -19,34 +19,34 @@ use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use load::{Load, Rate};
-use programs::{OURS, Program, Purpose, Ran};
+use programs::{LiveProgram, OURS, Observation, Purpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
-/// The capture that is sent is so many times smaller than those of other benches.
-const PART: u64 = 5;
-/// The halvings of the interval in which the highest rate lies.
+/// Factor by which the capture is smaller than in other benches.
+const SIZE_DIVISOR: u64 = 5;
+/// Number of bisection steps in the search for the highest rate.
 const HALVINGS: usize = 6;
-/// The number of measurements of sending without observers, and the longest time of one, in s.
-const ALONE: usize = 3;
-const ALONE_S: f64 = 0.3;
+/// Number of measurements without observers, and the maximum duration of each in s.
+const UNOBSERVED_ROUNDS: usize = 3;
+const UNOBSERVED_S_MAX: f64 = 0.3;
 
-/// Rates, cost and requests.
+/// Measures rates, cost and requests.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let cable = Cable { addresses: false, ..Cable::default() };
     let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
     let folder = Folder::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
-    let length = replay::made("mixed", &file, (options.size / PART).max(1))?;
+    let length = replay::made("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
     let programs = programs::all(&folder.0, &file)?;
     let load = Load::read(&file).map_err(|why| why.to_string())?;
-    let bench = Bench { pair, load, programs: &programs, folder: &folder };
+    let bench = LiveBench { pair, load, programs: &programs, folder: &folder };
     let row = format!("{} MB of HTTP", length / 1_000_000);
     let rates = bench.rates(&row)?;
     let mut rows: Vec<Row> = rates.iter().map(|(_, row)| row.clone()).collect();
     let rates: Vec<Cell<Rate>> = rates.into_iter().map(|(rate, _)| Cell::new(rate)).collect();
     rows.extend(bench.cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
-    // The same for all: the lowest of them.
+    // The same rate for all: the lowest.
     let lowest = rates.iter().map(Cell::get).min_by(|one, other| one.total_cmp(*other));
     let same: Vec<_> = rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::FlatOut))).collect();
     rows.extend(bench.cost(&format!("{row}, all at the lowest rate"), options.rounds, &same)?);
@@ -54,20 +54,25 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-struct Bench<'b> {
+struct LiveBench<'b> {
     pair: Pair,
     load: Load,
-    programs: &'b [Program],
+    programs: &'b [LiveProgram],
     folder: &'b Folder,
 }
 
-impl Bench<'_> {
-    /// Sends the capture while a program observes.
-    fn observe(&self, program: &Program, rate: Rate, purpose: Purpose) -> Result<Ran, String> {
+impl LiveBench<'_> {
+    /// Sends the capture while a program observes; returns the result.
+    fn observe(
+        &self,
+        program: &LiveProgram,
+        rate: Rate,
+        purpose: Purpose,
+    ) -> Result<Observation, String> {
         program.observe(&self.pair, &self.folder.0, (&self.load, rate), purpose)
     }
 
-    /// The highest rate at which each loses nothing.
+    /// Determines, for each program, the highest rate without loss.
     fn rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
         let mut found = Vec::new();
         for program in self.programs {
@@ -82,8 +87,8 @@ impl Bench<'_> {
         Ok(found)
     }
 
-    /// The highest rate at which a program loses nothing, and how many frames per second that was.
-    fn highest(&self, program: &Program) -> Result<(Rate, f64), String> {
+    /// Returns the highest rate without loss for a program, and its frames per second.
+    fn highest(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
         let flat_out = self.observe(program, Rate::FlatOut, Purpose::Cost)?;
         if flat_out.whole {
             return Ok((Rate::FlatOut, flat_out.sent.rate()));
@@ -104,22 +109,22 @@ impl Bench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Frames per second of processor time, in rounds; and what a frame takes of that in the
-    /// program, and of the kernel's.
+    /// Measures frames per second of processor time, in rounds, and the shares of the program and
+    /// the kernel in the cost of a frame.
     fn cost(&self, row: &str, rounds: usize, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let shares: Vec<RefCell<Vec<[f64; 2]>>> =
             self.programs.iter().map(|_| RefCell::default()).collect();
         let measure = |number: usize| {
-            let ran = self.whole(number, &rates[number], Purpose::Cost)?;
-            // What sending took longer; noise may make it less than nothing.
-            let kernel_ns = ran.sent.busy_ns as f64 - self.alone(rates[number].get())?;
+            let ran = self.observe_without_loss(number, &rates[number], Purpose::Cost)?;
+            // The additional time of sending; noise may make it negative.
+            let kernel_ns = ran.sent.busy_ns as f64 - self.unobserved_ns(rates[number].get())?;
             let frames = ran.sent.frames as f64;
             let share = [ran.processor_ns as f64 / frames, kernel_ns.max(0.0) / frames];
             shares[number].borrow_mut().push(share);
             Ok(1e9 / share.into_iter().sum::<f64>().max(1.0))
         };
         let measure = &measure;
-        let candidate = |(number, program): (usize, &Program)| Candidate {
+        let candidate = |(number, program): (usize, &LiveProgram)| Candidate {
             name: program.name,
             measure: Box::new(move || measure(number)),
         };
@@ -128,7 +133,7 @@ impl Bench<'_> {
             interleave(("live", row, f64::NAN), "frames/CPU s", rounds, candidates, &[])?;
         for (program, shares) in self.programs.iter().zip(&shares) {
             for (of, place) in ["in the program", "in the kernel"].into_iter().enumerate() {
-                // The first round warmed up.
+                // The first round was a warm-up.
                 let taken: Vec<f64> =
                     shares.borrow().iter().skip(1).map(|share| share[of]).collect();
                 let row = format!("{row}, {place}");
@@ -141,9 +146,14 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Sends the capture while a program observes and loses nothing. Who loses after all goes on a
-    /// tenth slower.
-    fn whole(&self, number: usize, rate: &Cell<Rate>, purpose: Purpose) -> Result<Ran, String> {
+    /// Sends the capture while a program observes; reduces the rate by a tenth and retries if
+    /// frames are lost.
+    fn observe_without_loss(
+        &self,
+        number: usize,
+        rate: &Cell<Rate>,
+        purpose: Purpose,
+    ) -> Result<Observation, String> {
         loop {
             let ran = self.observe(&self.programs[number], rate.get(), purpose)?;
             if ran.whole {
@@ -153,17 +163,17 @@ impl Bench<'_> {
         }
     }
 
-    /// Estimates the time of sending everything without observers, in ns, from a part of it.
-    fn alone(&self, rate: Rate) -> Result<f64, String> {
+    /// Estimates the time of sending everything without observers in ns, by sending a part of it.
+    fn unobserved_ns(&self, rate: Rate) -> Result<f64, String> {
         let most = match rate {
             Rate::FlatOut => usize::MAX,
-            Rate::PerSecond(rate) => (rate * ALONE_S) as usize,
+            Rate::PerSecond(rate) => (rate * UNOBSERVED_S_MAX) as usize,
         };
         let took = |_| {
             let sent = self.load.send(&self.pair, rate, most)?;
             Ok(sent.busy_ns as f64 / sent.frames.max(1) as f64)
         };
-        let took: Result<Vec<f64>, String> = (0..ALONE).map(took).collect();
+        let took: Result<Vec<f64>, String> = (0..UNOBSERVED_ROUNDS).map(took).collect();
         Ok(median(&took?) * self.load.frames() as f64)
     }
 
@@ -171,7 +181,9 @@ impl Bench<'_> {
     fn requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];
         for (number, rate) in rates.iter().enumerate() {
-            if let Some(requests) = self.whole(number, rate, Purpose::Requests)?.requests {
+            if let Some(requests) =
+                self.observe_without_loss(number, rate, Purpose::Requests)?.requests
+            {
                 found.push((self.programs[number].name, requests as f64));
             }
         }
@@ -185,7 +197,7 @@ impl Bench<'_> {
     }
 }
 
-/// A row that was taken once.
+/// Returns a row with a single sample.
 fn single(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
     Row { bench: "live", ..replay::single(row.to_owned(), candidate, value, unit) }
 }

@@ -1,9 +1,9 @@
-//! The programs that are measured: what each is called with, how it says that it has begun, what it
-//! lost, and how many requests it tells of.
+//! The measured programs: their arguments, start message, losses, and the number of requests that
+//! each reports.
 
-use super::load::{Load, Rate, Sent};
+use super::load::{Load, Rate, SendResult};
 use crate::processes::{
-    end, number_before, number_behind, processor_ns, start_beside, text, when_idle,
+    end, number_after, number_before, processor_ns, start_beside, text, when_idle,
 };
 use crate::replay::{EVE, find, occurrences};
 use std::fs::{self, File};
@@ -11,71 +11,72 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::net::{Pair, SERVER_DEVICE, until, watches};
 
-/// Ours.
+/// The name of our program.
 pub(super) const OURS: &str = "streamline";
 
-/// Bytes of every ring.
+/// Ring size of every program in MB.
 const RING_MB: usize = 8;
 
-/// A way to get at requests as they go by.
-pub(super) struct Program {
+/// A program that reports the requests of live traffic.
+pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Its arguments, for a folder that it may write into, and for what it runs.
+    /// Returns the arguments, given a directory for the program's files and the purpose of the run.
     arguments: fn(&Path, Purpose) -> Vec<String>,
     /// True if it reports on standard output instead of standard error.
-    says_on_output: bool,
-    /// The line by which it reports that it has begun; `None` if it does not.
-    begins: &'static str,
-    /// Reads its losses from its report; `None` if it reports none.
+    reports_on_stdout: bool,
+    /// The message that the program prints once it observes; empty if it prints none.
+    start_message: &'static str,
+    /// Reads the number of lost frames from the program's report; `None` if it reports none.
     lost: Option<fn(&str) -> u64>,
-    /// Counts the requests in its standard output and its folder; `None` if it looks for none.
+    /// Counts the requests in the program's standard output and directory; `None` if it does not
+    /// look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
-    /// The requests that it finds without loss, for one that does not report losses: as many as in
-    /// the capture.
+    /// For a program that does not report losses, the number of requests that it finds in the
+    /// capture without loss; else `None`.
     all: Option<u64>,
 }
 
 /// The purpose of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// Measuring its cost.
+    /// Measure the cost.
     Cost,
-    /// Counting requests, where that is another job.
+    /// Count the requests, for which some programs need other arguments.
     Requests,
 }
 
-/// The result of observing.
-pub(super) struct Ran {
-    pub(super) sent: Sent,
-    /// Processor time from the first frame until nothing was left to do.
+/// The result of a run of an observer.
+pub(super) struct Observation {
+    pub(super) sent: SendResult,
+    /// Processor time of the program from the first frame until it is idle, in ns.
     pub(super) processor_ns: u64,
-    /// Nothing was lost.
+    /// True if no frame was lost.
     pub(super) whole: bool,
-    /// The requests that it found; `None` if it looks for none.
+    /// Number of requests found; `None` if the program does not look for requests.
     pub(super) requests: Option<u64>,
 }
 
-/// All that are installed, ours first; those that are not are told.
-pub(super) fn all(folder: &Path, capture: &Path) -> Result<Vec<Program>, String> {
+/// Returns the installed programs, ours first, and prints the names of missing ones.
+pub(super) fn all(folder: &Path, capture: &Path) -> Result<Vec<LiveProgram>, String> {
     fs::write(folder.join("suricata.yaml"), settings()).map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
     if !own.is_file() {
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
         return Err(format!("{} {what}", own.display()));
     }
-    let mut programs = vec![Program { path: own, ..ours() }];
+    let mut programs = vec![LiveProgram { path: own, ..ours() }];
     for peer in [suricata(), tcpflow(), tcpdump()] {
         match find(peer.name) {
-            Some(path) => programs.push(Program { path, ..peer }.learn(capture)?),
+            Some(path) => programs.push(LiveProgram { path, ..peer }.count_expected(capture)?),
             None => eprintln!("left out: {}: it is not installed", peer.name),
         }
     }
     Ok(programs)
 }
 
-fn ours() -> Program {
-    Program {
+fn ours() -> LiveProgram {
+    LiveProgram {
         name: OURS,
         path: PathBuf::new(),
         arguments: |_, purpose| {
@@ -86,9 +87,9 @@ fn ours() -> Program {
             let rx = format!("rx {SERVER_DEVICE} ring={RING_MB}MB");
             vec!["run".to_owned(), format!("{rx} | bpf \"tcp port 80\" | tcp | {end}")]
         },
-        says_on_output: false,
-        begins: "",
-        // It says nothing of losses where there are none.
+        reports_on_stdout: false,
+        start_message: "",
+        // It reports losses only if there are some.
         lost: Some(|told| u64::from(!told.ends_with("none lost\n"))),
         requests: Some(|told, _| {
             let told = String::from_utf8_lossy(told);
@@ -98,8 +99,8 @@ fn ours() -> Program {
     }
 }
 
-fn suricata() -> Program {
-    Program {
+fn suricata() -> LiveProgram {
+    LiveProgram {
         name: "suricata",
         path: PathBuf::new(),
         arguments: |folder, _| {
@@ -110,13 +111,13 @@ fn suricata() -> Program {
             );
             text.split_whitespace().map(str::to_owned).collect()
         },
-        says_on_output: true,
-        begins: "Engine started",
-        lost: Some(|told| number_behind(told, "drops: ")),
+        reports_on_stdout: true,
+        start_message: "Engine started",
+        lost: Some(|told| number_after(told, "drops: ")),
         requests: Some(|_, folder| {
             let told = fs::read(folder.join(EVE)).unwrap_or_default();
             let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-            // Responses without a request are told as an exchange of their own.
+            // Responses without a request are reported as exchanges.
             let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
             lines.filter(|line| !alone(line)).count() as u64
         }),
@@ -124,36 +125,36 @@ fn suricata() -> Program {
     }
 }
 
-fn tcpflow() -> Program {
-    Program {
+fn tcpflow() -> LiveProgram {
+    LiveProgram {
         name: "tcpflow",
         path: PathBuf::new(),
         arguments: |_, _| words(&format!("-c -i {SERVER_DEVICE}"), &["tcp port 80"]),
-        says_on_output: false,
-        begins: "listening on",
+        reports_on_stdout: false,
+        start_message: "listening on",
         lost: None,
         requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
         all: None,
     }
 }
 
-fn tcpdump() -> Program {
-    Program {
+fn tcpdump() -> LiveProgram {
+    LiveProgram {
         name: "tcpdump",
         path: PathBuf::new(),
         arguments: |_, _| {
             let text = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
             words(&text, &["tcp port 80"])
         },
-        says_on_output: false,
-        begins: "listening on",
+        reports_on_stdout: false,
+        start_message: "listening on",
         lost: Some(|told| number_before(told, " packets dropped by kernel")),
         requests: None,
         all: None,
     }
 }
 
-/// A log of HTTP transactions and nothing else.
+/// Returns a configuration of Suricata that logs HTTP transactions only.
 fn settings() -> String {
     format!(
         "%YAML 1.1
@@ -176,17 +177,17 @@ af-packet:
     ring-size: {}
     bpf-filter: tcp port 80
 ",
-        // In packets of 1,600 bytes, as it counts.
+        // In packets of 1,600 bytes, as Suricata counts.
         RING_MB * 1_000_000 / 1600
     )
 }
 
-impl Program {
-    /// Counts the requests in the capture of a program that does not report losses.
-    fn learn(mut self, capture: &Path) -> Result<Self, String> {
+impl LiveProgram {
+    /// Stores the number of requests in the capture, for a program that does not report losses.
+    fn count_expected(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
             let mut command = Command::new(&self.path);
-            // What it leaves behind lies beside the capture, and goes with it.
+            // Its files lie in the capture's directory, which is removed later.
             let folder = capture.parent().unwrap_or_else(|| Path::new("."));
             let output = command.args(["-c", "-r"]).arg(capture).current_dir(folder).output();
             let output = output.map_err(|why| format!("{}: {why}", self.name))?;
@@ -195,18 +196,18 @@ impl Program {
         Ok(self)
     }
 
-    /// Sends the load while it observes, and ends it when it has nothing left to do.
+    /// Sends the load while the program observes, and stops the program once it is idle.
     pub(super) fn observe(
         &self,
         pair: &Pair,
         folder: &Path,
         (load, rate): (&Load, Rate),
         purpose: Purpose,
-    ) -> Result<Ran, String> {
-        // Suricata adds to what it wrote before.
+    ) -> Result<Observation, String> {
+        // Suricata appends to an existing file.
         let _ = fs::remove_file(folder.join(EVE));
         let (out, err) = (folder.join("out"), folder.join("err"));
-        let told = if self.says_on_output { &out } else { &err };
+        let told = if self.reports_on_stdout { &out } else { &err };
         let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
         let sent = load.send(pair, rate, usize::MAX)?;
@@ -219,10 +220,10 @@ impl Program {
             Some(lost) => lost(&told) == 0,
             None => requests >= self.all,
         };
-        Ok(Ran { sent, processor_ns: after.saturating_sub(before), whole, requests })
+        Ok(Observation { sent, processor_ns: after.saturating_sub(before), whole, requests })
     }
 
-    /// Starts it on the second processor, and waits until it sees frames.
+    /// Starts the program on the second processor, and waits until it observes frames.
     fn start(
         &self,
         pair: &Pair,
@@ -234,12 +235,12 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
         command.stdout(file(out)?).stderr(file(err)?);
-        let told = if self.says_on_output { out } else { err };
+        let told = if self.reports_on_stdout { out } else { err };
         let mut child = start_beside(&pair.server, &mut command)?;
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
-            let begun = match self.begins {
+            let begun = match self.start_message {
                 "" => watches(&pair.server, child.id()),
                 words => text(told).contains(words),
             };
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn losses_are_read_from_reports_of_programs() {
-        let lost = |program: Program, told| program.lost.map(|lost| lost(told));
+        let lost = |program: LiveProgram, told| program.lost.map(|lost| lost(told));
         let told = "12 packets received by filter\n7 packets dropped by kernel\n";
         assert_eq!(lost(tcpdump(), told), Some(7));
         let told = "Notice: device: server0: packets: 5, drops: 3 (60.00%), invalid chksum: 0\n";

@@ -1,20 +1,24 @@
-//! `bench moderation`: what an event costs, and how often one is sent. [Th fig. 5.2], goals G8, G9;
-//! FEATURES K4
+//! `bench moderation`: the cost of a notification, and the number of notifications. [Th fig. 5.2],
+//! goals G8, G9; FEATURES K4
 //!
-//! 2 KB blocks over a stream of 16 MB between two processes, copied in and out, with an event after
-//! T_b blocks. Three ways to send one:
+//! 2 KB blocks over a 16 MB stream between two processes, copied in and out, with a notification
+//! every T_b blocks, in three modes:
+//!
 //! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so
-//!   that each event is a task switch: the setting of the source;
-//! - *unconditional*: an event is sent whether the reader sleeps or not, and it preempts nobody;
-//! - *waiter flag*: what a stream does by itself. T_b only says how often what was written is
-//!   shown.
+//! each notification is a context switch, as in the paper;
 //!
-//! And once with the kernel as the writer, which rings a bell ([`kernel`]).
+//! - *unconditional*: the writer notifies whether or not the reader sleeps, and the reader does not
+//! preempt it;
 //!
-//! The source's 92 % of the gain at T_b = 32 is not reproducible here: a switch costs so much more
-//! than the copy of a block that 32 gets a quarter of what can be gained, and 90 % needs about 700.
-//! G9: waits that arm a timer of 1 ms, on one core and small rings, against ours, which arm none,
-//! and how many waits there are for each MB; and the processor time of a reader that waits.
+//! - *waiter flag*: the behavior of streams; T_b only sets how often written blocks are published.
+//!
+//! A fourth curve has the kernel as the writer ([`kernel`]).
+//!
+//! The paper's 92 % of the gain at T_b = 32 is not reproducible here: a context switch costs so
+//! much more than the copy of a block that T_b = 32 reaches a quarter of the possible gain, and 90
+//! % needs about 700. Goal G9 compares waits that arm a timer of 1 ms, on one core with small
+//! rings, with ours, which arm none; it counts waits per MB, and measures the processor time of a
+//! waiting reader.
 
 mod kernel;
 mod reader;
@@ -27,12 +31,12 @@ use crate::processes::switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::stream::{Config, Output, Waking, stream};
-use reader::Reader;
+use reader::ModerationReader;
 
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCK: usize = 2048;
-/// After how many blocks an event is sent.
-const EVERY: [(usize, &str); 10] = [
+/// Number of blocks per notification, with its name in rows.
+const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (1, "T_b 1"),
     (2, "T_b 2"),
     (4, "T_b 4"),
@@ -44,19 +48,19 @@ const EVERY: [(usize, &str); 10] = [
     (512, "T_b 512"),
     (2048, "T_b 2048"),
 ];
-/// Bytes of the ring of the source's figure, and of those of G9.
+/// Ring size of the paper's figure, and the ring sizes of G9, in bytes.
 const RING: usize = 16 << 20;
 const SMALL: [(usize, &str); 3] = [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
-/// The longest ring for which G9 has a goal.
+/// The largest ring for which G9 states a goal.
 const GOAL_MAX: usize = 256 << 10;
-/// A round trip of a cache line below this is the near state of the machine (BASELINES).
-const NEAR_NS: f64 = 250.0;
-/// The shortest measurement, in ns.
+/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+const SAME_CACHE_NS: f64 = 250.0;
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 40_000_000;
-/// For how long a reader is left waiting, in ns.
-const PARKED_NS: u64 = 300_000_000;
+/// Duration for which an idle reader waits, in ns.
+const IDLE_WAIT_NS: u64 = 300_000_000;
 
-/// The mode of sending events.
+/// The mode of notification.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Strict,
@@ -103,15 +107,15 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     }
     rows.extend(kernel::figure(options.rounds, processors)?);
     rows.extend(waits(options.rounds)?);
-    rows.extend(parked(options.rounds)?);
+    rows.extend(idle_cost(options.rounds)?);
     Ok(rows)
 }
 
-/// All T_b of a mode: a line of the figure.
+/// Measures all T_b of a mode: a curve of the figure.
 fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let mut candidates = Vec::new();
-    for (every, name) in EVERY {
-        let mut line = Line::new(mode, processor, every, RING)?;
+    for (every, name) in BLOCKS_PER_NOTIFICATION {
+        let mut line = ModeratedStream::new(mode, processor, every, RING)?;
         candidates.push(Candidate { name, measure: Box::new(move || line.measure()) });
     }
     let two_cores = processor > 0;
@@ -119,7 +123,7 @@ fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, Strin
     let goals = match mode {
         Mode::Strict => vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)],
         Mode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
-        Mode::Unconditional if two_cores && Sentinel::take() < NEAR_NS => {
+        Mode::Unconditional if two_cores && Sentinel::take() < SAME_CACHE_NS => {
             vec![goal("T_b 32", "T_b 1", 5.0)]
         }
         _ => Vec::new(),
@@ -127,12 +131,12 @@ fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, Strin
     let cores = if two_cores { "two cores" } else { "one core" };
     let name = format!("{}, {cores}", mode.word());
     let rows = interleave(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
-    Ok(rows.into_iter().map(|row| placed(row, mode, two_cores)).collect())
+    Ok(rows.into_iter().map(|row| as_point(row, mode, two_cores)).collect())
 }
 
-/// The same row as a point of the line of its mode.
-fn placed(row: Row, mode: Mode, two_cores: bool) -> Row {
-    let found = EVERY.iter().find(|(_, name)| *name == row.candidate);
+/// Returns the row as a point of its mode's curve.
+fn as_point(row: Row, mode: Mode, two_cores: bool) -> Row {
+    let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
     let x = *every as f64;
@@ -144,8 +148,8 @@ fn placed(row: Row, mode: Mode, two_cores: bool) -> Row {
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
-/// G9: what a timer for each wait costs, and how many waits there are of which it is a part. A ring
-/// of 64 KB holds 32 blocks: there somebody waits after each T_b of the source.
+/// Measures goal G9: the cost of a timer per wait, and the number of waits. A ring of 64 KB holds
+/// 32 blocks, so there is a wait after each T_b of the paper.
 fn waits(rounds: usize) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (ring, text) in SMALL {
@@ -153,7 +157,8 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
         if !is_wanted(&name) {
             continue;
         }
-        let mut lines = [Mode::Timed, Mode::Flag].map(|mode| Line::new(mode, 0, 32, ring));
+        let mut lines =
+            [Mode::Timed, Mode::Flag].map(|mode| ModeratedStream::new(mode, 0, 32, ring));
         let samples = |name| Samples { name, values: Vec::new() };
         let both = || ["timed waits", "stream"].map(samples);
         let (mut rates, mut counts, mut sentinels) = (both(), both(), Vec::new());
@@ -162,7 +167,7 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
                 let line = line.as_mut().map_err(|why| why.clone())?;
                 let (before, moved) = (line.waited(), line.moved);
                 let rate = line.measure()?;
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     rates.values.push(rate);
                     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
@@ -173,7 +178,7 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
             sentinels.push(Sentinel::take());
         }
         let (candidate, reference) = ("stream", "timed waits");
-        // A longer ring has too few waits for it.
+        // A longer ring has too few waits for a goal.
         let is_short = ring <= GOAL_MAX;
         let goal = is_short.then_some(Goal { candidate, reference, goal: "G9", target: 1.8 });
         let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
@@ -183,9 +188,9 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// G9: a reader that waits leaves its processor to others.
-fn parked(rounds: usize) -> Result<Vec<Row>, String> {
-    let line = Line::new(Mode::Flag, 0, 32, RING)?;
+/// Measures goal G9: the processor time of a waiting reader.
+fn idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
+    let line = ModeratedStream::new(Mode::Flag, 0, 32, RING)?;
     line.reader.expect(BLOCK as u64)?;
     let candidates = vec![
         Candidate { name: "nobody", measure: Box::new(|| Ok(100.0)) },
@@ -193,10 +198,10 @@ fn parked(rounds: usize) -> Result<Vec<Row>, String> {
             name: "waiting reader",
             measure: Box::new(move || {
                 let before = line.reader.used_ns()?;
-                std::thread::sleep(std::time::Duration::from_nanos(PARKED_NS));
+                std::thread::sleep(std::time::Duration::from_nanos(IDLE_WAIT_NS));
                 let used = line.reader.used_ns()? - before;
                 #[expect(clippy::cast_precision_loss, reason = "a share has few digits")]
-                Ok(100.0 - used as f64 * 100.0 / PARKED_NS as f64)
+                Ok(100.0 - used as f64 * 100.0 / IDLE_WAIT_NS as f64)
             }),
         },
     ];
@@ -206,29 +211,29 @@ fn parked(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// A stream between two processes.
-struct Line {
+struct ModeratedStream {
     output: Output,
-    reader: Reader,
+    reader: ModerationReader,
     mode: Mode,
     every: usize,
     block: Vec<u8>,
     blocks: u64,
-    /// So many blocks were written so far.
+    /// Number of blocks written so far.
     moved: u64,
 }
 
-impl Line {
+impl ModeratedStream {
     fn new(mode: Mode, processor: usize, every: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let mut config = Config::new(id).capacity(ring);
         config.every = match mode {
             Mode::Flag | Mode::Timed => every,
-            // Shown by flushes.
+            // Published by flushes.
             Mode::Strict | Mode::Unconditional => usize::MAX,
         };
         let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let reader = Reader::start(mode, processor, BLOCK, offer)?;
+        let reader = ModerationReader::start(mode, processor, BLOCK, offer)?;
         if processor == 0 {
             output.spin(0);
         }
@@ -239,7 +244,7 @@ impl Line {
         Ok(Self { output, reader, mode, every, block: vec![7; BLOCK], blocks: 1024, moved: 0 })
     }
 
-    /// GB/s, over as many blocks as take long enough.
+    /// Returns GB/s, over enough blocks for the minimum duration.
     fn measure(&mut self) -> Result<f64, String> {
         loop {
             let begin = sys::clock::monotonic();

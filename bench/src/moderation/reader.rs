@@ -1,21 +1,22 @@
-//! The process that reads, for `bench moderation`: this program again, with a socket as its
-//! standard input over which it gets its descriptors and its orders.
+//! The reading process of `bench moderation`: this program again, which receives descriptors and
+//! requests over a socket as its standard input.
 
 use super::Mode;
 use crate::child::BenchChild;
 use crate::processes::switches;
-use buffer::stream::{Input, Offer, Ready};
+use buffer::stream::{Input, Offer, WaitResult};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// The longest wait where waits are timed.
+/// Timeout of a timed wait.
 pub(super) const LIMIT: Duration = Duration::from_millis(1);
 
-/// The reader, as the writer sees it.
-pub(super) struct Reader(BenchChild);
+/// The reading process, seen from the writer.
+pub(super) struct ModerationReader(BenchChild);
 
-impl Reader {
-    /// Starts it on a processor, and waits until it has opened its end; fails with its reason.
+impl ModerationReader {
+    /// Starts the reader on a processor, and waits until it has opened its end. Fails with the
+    /// reader's error.
     pub(super) fn start(
         mode: Mode,
         processor: usize,
@@ -33,17 +34,17 @@ impl Reader {
         self.0.expect(bytes)
     }
 
-    /// Waits until it has them.
+    /// Blocks until the reader has received the announced bytes.
     pub(super) fn done(&self) -> Result<(), String> {
         self.0.done()
     }
 
-    /// Returns the number of its waits so far.
+    /// Returns the reader's number of waits so far.
     pub(super) fn waited(&self) -> u64 {
         switches(&self.0.id().to_string())[0]
     }
 
-    /// Processor time that it has used so far, in ns.
+    /// Returns the reader's processor time so far, in ns.
     pub(super) fn used_ns(&self) -> Result<u64, String> {
         let path = format!("/proc/{}/schedstat", self.0.id());
         let text = std::fs::read_to_string(&path).map_err(|why| format!("{path}: {why}"))?;
@@ -52,7 +53,7 @@ impl Reader {
     }
 }
 
-/// The life of the reader: `--reader events MODE "PROCESSOR BLOCK"`.
+/// Runs the reading process: `--reader events MODE "PROCESSOR BLOCK"`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let [_, mode, numbers] = words else { return Err("three words".to_owned()) };
     let mode = Mode::of(mode).ok_or("no mode is called so")?;
@@ -107,8 +108,10 @@ fn read(input: &mut Input, mode: Mode, out: &mut [u8]) -> Result<usize, String> 
         match input.try_read(out).map_err(|why| why.to_string())? {
             Some(count) => return Ok(count),
             None => {
-                input.give_back();
-                while input.wait(Some(LIMIT)).map_err(|why| why.to_string())? == Ready::Nothing {}
+                input.release();
+                while input.wait(Some(LIMIT)).map_err(|why| why.to_string())?
+                    == WaitResult::NotReady
+                {}
             }
         }
     }

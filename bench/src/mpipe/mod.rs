@@ -1,12 +1,11 @@
-//! `bench mpipe`: one producer and several consumers, each of which gets everything: our multiway
-//! pipe against one pipe of Linux for each consumer, written n times, or filled by tee(2).
+//! `bench mpipe`: one producer and several consumers, each of which receives everything: our
+//! multiway pipe compared with one Linux pipe per consumer, written n times or filled by tee(2).
 //! [SL §5.1], FEATURES D9
 //!
-//! Consumers are processes of their own, which know nothing but the descriptor they were sent. The
-//! producer is on processor 0, the consumers on 1. Two figures for each: what every consumer gets
-//! (all of them together get n times that), and what a block costs the producer in processor time,
-//! system calls included. And one row about a consumer that does not read: in a ring that
-//! overwrites it costs the others nothing.
+//! Consumers are processes that share only the descriptor they were sent. The producer is on
+//! processor 0, the consumers on 1. Rows are the throughput of a consumer (all together receive n
+//! times that), and the producer's processor time per block, system calls included. Another row has
+//! a consumer that does not read: with an overwriting ring it costs the others nothing.
 
 mod pipes;
 mod reader;
@@ -19,16 +18,16 @@ use crate::row::Row;
 use buffer::Policy;
 use buffer::stream::{Config, Output};
 use iolite::mpipe;
-use pipes::{Teed, Written};
-use reader::{Kind, Reader, move_to};
+use pipes::{TeePipes, WrittenPipes};
+use reader::{PipeKind, PipeReader, move_to};
 use std::cell::RefCell;
 
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCKS: [usize; 3] = [64, 4096, 65_536];
 const CONSUMERS: [usize; 3] = [1, 2, 4];
-/// Bytes of the ring.
+/// Ring size in bytes.
 const RING: usize = 1 << 20;
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 60_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -47,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// All rows of one size and so many consumers.
+/// Measures one block size and number of consumers.
 fn sized(
     block: usize,
     consumers: usize,
@@ -55,66 +54,66 @@ fn sized(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING);
-    let written = Runs::new(Written::new(block, consumers, processor)?);
-    let teed = Runs::new(Teed::new(block, consumers, processor)?);
-    let ours = Runs::new(Ours::new(&plain, block, &vec![true; consumers], processor)?);
+    let written = Measurement::new(WrittenPipes::new(block, consumers, processor)?);
+    let teed = Measurement::new(TeePipes::new(block, consumers, processor)?);
+    let ours = Measurement::new(OurFanOut::new(&plain, block, &vec![true; consumers], processor)?);
     let per_second = vec![
-        Candidate { name: "n pipes", measure: Box::new(|| written.speed()) },
-        Candidate { name: "tee(2)", measure: Box::new(|| teed.speed()) },
-        Candidate { name: "mpipe", measure: Box::new(|| ours.speed()) },
+        Candidate { name: "n pipes", measure: Box::new(|| written.throughput()) },
+        Candidate { name: "tee(2)", measure: Box::new(|| teed.throughput()) },
+        Candidate { name: "mpipe", measure: Box::new(|| ours.throughput()) },
     ];
     let name = format!("{block} B, {consumers} consumers, each");
     let x = figure(block as u64);
     let mut rows = interleave(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
-    // More is better, as everywhere: blocks for which one second of its processor is enough.
+    // Larger is better, as everywhere: blocks per second of processor time.
     let cost = vec![
-        Candidate { name: "n pipes", measure: Box::new(|| written.economy()) },
-        Candidate { name: "tee(2)", measure: Box::new(|| teed.economy()) },
-        Candidate { name: "mpipe", measure: Box::new(|| ours.economy()) },
+        Candidate { name: "n pipes", measure: Box::new(|| written.blocks_per_cpu_second()) },
+        Candidate { name: "tee(2)", measure: Box::new(|| teed.blocks_per_cpu_second()) },
+        Candidate { name: "mpipe", measure: Box::new(|| ours.blocks_per_cpu_second()) },
     ];
     let name = format!("{block} B, {consumers} consumers, producer");
     rows.extend(interleave(("mpipe", &name, x), "Mblock/cpu-s", rounds, cost, &[])?);
     Ok(rows)
 }
 
-/// Two consumers, of which one never reads: the ring overwrites.
+/// Measures two consumers, one of which never reads: the ring overwrites.
 fn stalled(block: usize, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING);
     let lossy = plain.policy(Policy::Overwrite);
-    let both = Runs::new(Ours::new(&lossy, block, &[true, true], processor)?);
-    let one = Runs::new(Ours::new(&lossy, block, &[true, false], processor)?);
+    let both = Measurement::new(OurFanOut::new(&lossy, block, &[true, true], processor)?);
+    let one = Measurement::new(OurFanOut::new(&lossy, block, &[true, false], processor)?);
     let candidates = vec![
-        Candidate { name: "both read", measure: Box::new(|| both.economy()) },
-        Candidate { name: "one is stopped", measure: Box::new(|| one.economy()) },
+        Candidate { name: "both read", measure: Box::new(|| both.blocks_per_cpu_second()) },
+        Candidate { name: "one is stopped", measure: Box::new(|| one.blocks_per_cpu_second()) },
     ];
     let name = format!("{block} B, overwriting, producer");
     interleave(("mpipe", &name, figure(block as u64)), "Mblock/cpu-s", rounds, candidates, &[])
 }
 
-/// Something that gives the same blocks to several consumers.
-trait Mover {
+/// A transport of the same blocks to several consumers.
+trait FanOut {
     fn block(&self) -> usize;
-    /// Moves so many blocks to every consumer, and comes back when all have them. Answers the
-    /// processor time of the producer, in ns.
+    /// Moves `blocks` blocks to every consumer, and returns once all have received them; returns
+    /// the producer's processor time in ns.
     fn go(&mut self, blocks: u64) -> Result<u64, String>;
 }
 
-/// A mover, and how many blocks take long enough.
-struct Runs<M>(RefCell<(M, u64)>);
+/// A transport under measurement, and its number of blocks per measurement.
+struct Measurement<M>(RefCell<(M, u64)>);
 
-impl<M: Mover> Runs<M> {
+impl<M: FanOut> Measurement<M> {
     fn new(mover: M) -> Self {
         Self(RefCell::new((mover, 256)))
     }
 
-    /// GB/s for each consumer.
-    fn speed(&self) -> Result<f64, String> {
+    /// Returns GB/s per consumer.
+    fn throughput(&self) -> Result<f64, String> {
         let (blocks, ns, _) = self.once()?;
         Ok(figure(blocks * self.0.borrow().0.block() as u64) / figure(ns))
     }
 
-    /// Million blocks for each second of the producer's processor.
-    fn economy(&self) -> Result<f64, String> {
+    /// Returns millions of blocks per second of the producer's processor time.
+    fn blocks_per_cpu_second(&self) -> Result<f64, String> {
         let (blocks, _, own) = self.once()?;
         Ok(figure(blocks) * 1e3 / figure(own.max(1)))
     }
@@ -139,15 +138,15 @@ const fn figure(number: u64) -> f64 {
 }
 
 /// Our multiway pipe.
-struct Ours {
+struct OurFanOut {
     output: Output,
-    readers: Vec<Reader>,
+    readers: Vec<PipeReader>,
     block: Vec<u8>,
     lossy: bool,
 }
 
-impl Ours {
-    /// `reads`: for each consumer, whether it does.
+impl OurFanOut {
+    /// Creates the pipe and starts its consumers; `reads` is true for each consumer that reads.
     fn new(
         config: &Config,
         block: usize,
@@ -158,10 +157,10 @@ impl Ours {
         let mut ends = ends.into_iter();
         let writing = ends.next().ok_or("no end")?;
         let lossy = config.ring.policy == Policy::Overwrite;
-        let kind = if lossy { Kind::LossyEnd } else { Kind::End };
+        let kind = if lossy { PipeKind::LossyEnd } else { PipeKind::End };
         let readers: Result<Vec<_>, String> = ends
             .zip(reads)
-            .map(|(end, reads)| Reader::start(kind, processor, block, &end, *reads))
+            .map(|(end, reads)| PipeReader::start(kind, processor, block, &end, *reads))
             .collect();
         let (mut output, _) = mpipe::open_write(writing).map_err(|why| why.to_string())?;
         if processor == 0 {
@@ -171,7 +170,7 @@ impl Ours {
     }
 }
 
-impl Mover for Ours {
+impl FanOut for OurFanOut {
     fn block(&self) -> usize {
         self.block.len()
     }
@@ -180,7 +179,7 @@ impl Mover for Ours {
         let Self { output, readers, block, lossy } = self;
         move_to(readers, blocks * block.len() as u64, || {
             for number in 0..blocks {
-                // Bytes of a ring that overwrites are not counted: its last block is marked.
+                // An overwriting ring has no byte count: its last block is marked.
                 if let (true, Some(first)) = (*lossy, block.first_mut()) {
                     *first = u8::from(number + 1 == blocks);
                 }

@@ -1,27 +1,27 @@
-//! Pipes of Linux: one for each consumer, written to n times, or filled by tee(2) and splice(2).
+//! Linux pipes: one per consumer, written n times, or filled by tee(2) and splice(2).
 
-use super::Mover;
-use super::reader::{Kind, Reader, move_to};
+use super::FanOut;
+use super::reader::{PipeKind, PipeReader, move_to};
 use rustix::pipe::{SpliceFlags, splice, tee};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// A pipe with its consumer.
-fn consumer(block: usize, processor: usize) -> Result<(OwnedFd, Reader), String> {
+/// Creates a pipe, and starts its consumer.
+fn consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader), String> {
     let (reading, writing) = sys::descriptor::pipe().map_err(|why| why.to_string())?;
-    let reader = Reader::start(Kind::Pipe, processor, block, &reading, true)?;
+    let reader = PipeReader::start(PipeKind::Pipe, processor, block, &reading, true)?;
     Ok((writing, reader))
 }
 
-/// Every block is written to every pipe.
-pub(super) struct Written {
+/// One Linux pipe per consumer, into each of which every block is written.
+pub(super) struct WrittenPipes {
     pipes: Vec<File>,
-    readers: Vec<Reader>,
+    readers: Vec<PipeReader>,
     block: Vec<u8>,
 }
 
-impl Written {
+impl WrittenPipes {
     pub(super) fn new(block: usize, consumers: usize, processor: usize) -> Result<Self, String> {
         let (mut pipes, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..consumers {
@@ -33,7 +33,7 @@ impl Written {
     }
 }
 
-impl Mover for Written {
+impl FanOut for WrittenPipes {
     fn block(&self) -> usize {
         self.block.len()
     }
@@ -50,14 +50,14 @@ impl Mover for Written {
     }
 }
 
-/// Blocks are written once, into a pipe of our own; from there a copy of the pages goes to each
-/// consumer, pipe by pipe, and the pages themselves to the last one.
-pub(super) struct Teed {
-    /// The pipe of the producer.
+/// Linux pipes filled by tee(2): the producer writes blocks once, into its own pipe; tee(2)
+/// duplicates the pages for each consumer, and splice(2) moves them to the last.
+pub(super) struct TeePipes {
+    /// The producer's own pipe.
     first: File,
-    /// The other end of the pipe before, the pipe of the consumer, and the way on.
+    /// For each consumer: the source pipe, the consumer's pipe, and the pipe to the next stage.
     stages: Vec<Stage>,
-    readers: Vec<Reader>,
+    readers: Vec<PipeReader>,
     block: Vec<u8>,
 }
 
@@ -67,10 +67,10 @@ struct Stage {
     on: OwnedFd,
 }
 
-/// The bytes written before they are passed on: the size of a pipe.
+/// Number of bytes written before they are passed on: the size of a pipe.
 const PIPE: usize = 64 << 10;
 
-impl Teed {
+impl TeePipes {
     pub(super) fn new(block: usize, consumers: usize, processor: usize) -> Result<Self, String> {
         let own = || sys::descriptor::pipe().map_err(|why| why.to_string());
         let (mut from, first) = own()?;
@@ -79,7 +79,7 @@ impl Teed {
             let (pipe, reader) = consumer(block, processor)?;
             readers.push(reader);
             if left == 1 {
-                // The last one gets the pages.
+                // The last consumer gets the pages themselves.
                 let copy = None;
                 stages.push(Stage { from, copy, on: pipe });
                 break;
@@ -91,7 +91,7 @@ impl Teed {
         Ok(Self { first: first.into(), stages, readers, block: vec![7; block] })
     }
 
-    /// Passes on what was written.
+    /// Passes the written bytes on.
     fn pass(&self, length: usize) -> Result<(), String> {
         for stage in &self.stages {
             let mut left = length;
@@ -113,7 +113,7 @@ impl Teed {
     }
 }
 
-impl Mover for Teed {
+impl FanOut for TeePipes {
     fn block(&self) -> usize {
         self.block.len()
     }
@@ -122,7 +122,7 @@ impl Mover for Teed {
         move_to(&self.readers, blocks * self.block.len() as u64, || {
             let mut held = 0;
             for _ in 0..blocks {
-                // A page that was passed on takes no more bytes: half a pipe is safe.
+                // A page that was passed on accepts no more bytes: half a pipe is safe.
                 if held > 0 && held + self.block.len() > PIPE / 2 {
                     self.pass(held)?;
                     held = 0;

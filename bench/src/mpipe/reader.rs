@@ -1,5 +1,5 @@
-//! A consumer: this program again, told by its arguments what it is, with a socket as its standard
-//! input over which it gets its descriptor and its orders.
+//! A consumer process: this program again, which receives its descriptor and requests over a socket
+//! as its standard input.
 
 use crate::child::{BenchChild, Parent};
 use buffer::stream::Input;
@@ -8,18 +8,18 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The source of the bytes.
+/// The kind of the consumer's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// An end of our pipe.
+pub(super) enum PipeKind {
+    /// A reading end of our pipe.
     End,
-    /// An end of a ring that overwrites: the last block says that it is the last one.
+    /// A reading end of an overwriting ring, whose last block is marked.
     LossyEnd,
-    /// A pipe of Linux.
+    /// A Linux pipe.
     Pipe,
 }
 
-impl Kind {
+impl PipeKind {
     const fn word(self) -> &'static str {
         match self {
             Self::End => "mpipe-end",
@@ -29,17 +29,17 @@ impl Kind {
     }
 }
 
-/// A consumer, as the producer sees it.
-pub(super) struct Reader {
+/// The consumer process, seen from the producer.
+pub(super) struct PipeReader {
     child: BenchChild,
     reads: bool,
 }
 
-impl Reader {
-    /// Starts it on a processor and hands it its end. One that does not read opens its end and does
-    /// nothing.
+impl PipeReader {
+    /// Starts the consumer on a processor, and sends it its end. A consumer that does not read only
+    /// opens the end.
     pub(super) fn start(
-        kind: Kind,
+        kind: PipeKind,
         processor: usize,
         block: usize,
         end: &OwnedFd,
@@ -54,16 +54,16 @@ impl Reader {
         if self.reads { self.child.expect(bytes) } else { Ok(()) }
     }
 
-    /// Waits until it has them.
+    /// Blocks until the consumer has received the announced bytes.
     fn done(&self) -> Result<(), String> {
         if self.reads { self.child.done() } else { Ok(()) }
     }
 }
 
-/// Announces so many bytes to all consumers, writes them, and waits until all have them; returns
-/// the processor time of the writing, in ns.
+/// Announces `bytes` to all consumers, calls `write`, and waits until all have received them;
+/// returns the processor time of writing in ns.
 pub(super) fn move_to(
-    readers: &[Reader],
+    readers: &[PipeReader],
     bytes: u64,
     write: impl FnOnce() -> Result<(), String>,
 ) -> Result<u64, String> {
@@ -71,26 +71,26 @@ pub(super) fn move_to(
     let begin = sys::clock::thread();
     write()?;
     let own = sys::clock::thread() - begin;
-    readers.iter().try_for_each(Reader::done)?;
+    readers.iter().try_for_each(PipeReader::done)?;
     Ok(own)
 }
 
-/// Runs the other process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the consumer process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::arguments(words)?;
-    let (parent, descriptors) = Parent::meet(processor)?;
+    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let end = descriptors.into_iter().next().ok_or("no end")?;
     let open = |end| -> Result<Box<Input>, String> {
         let input = mpipe::open_read(end).map_err(|why| why.to_string())?;
         let mut input = input.ok_or("nobody writes")?;
-        // Several consumers share this processor: who finds nothing lets the others on.
+        // Consumers share this processor: an idle one must yield.
         input.spin(0);
         Ok(Box::new(input))
     };
     let mut from = match kind {
-        "mpipe-end" => From::End(open(end)?),
-        "mpipe-lossy" => From::Lossy(open(end)?),
-        _ => From::Pipe(File::from(end)),
+        "mpipe-end" => PipeInput::End(open(end)?),
+        "mpipe-lossy" => PipeInput::Lossy(open(end)?),
+        _ => PipeInput::Pipe(File::from(end)),
     };
     let mut out = vec![0; block];
     parent.serve(|left| {
@@ -100,14 +100,14 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     })
 }
 
-enum From {
+enum PipeInput {
     End(Box<Input>),
     Lossy(Box<Input>),
     Pipe(File),
 }
 
-impl From {
-    /// Reads, and answers how many bytes are left.
+impl PipeInput {
+    /// Reads once; returns the number of bytes left.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

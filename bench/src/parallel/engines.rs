@@ -1,9 +1,9 @@
-//! The whole line in processes (`--engines`) against copies of its filters and against one process.
-//! FEATURES N7
+//! A request in several worker processes (`--engines`) compared with replicas of its filters and
+//! with one process. FEATURES N7
 //!
-//! The command runs over a capture; a row is the blocks of the capture by the time from where all
-//! run to the end, so that starting processes is not in it. Every way must take the same blocks to
-//! the end of the line, or the bench fails.
+//! The command runs over a capture. A row is blocks per second from the moment at which all
+//! processes run to the end, without their start. The bench fails unless every candidate delivers
+//! the same blocks to the sink.
 
 use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
@@ -13,15 +13,15 @@ use crate::sentinel::Sentinel;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The candidates: the option of the request, and their name in rows.
-const WAYS: [(&str, &str); 4] = [
+/// The candidates: option of the request, and name in rows.
+const CANDIDATES: [(&str, &str); 4] = [
     ("", "1 process"),
     ("--parallel=2 ", "2 copies"),
     ("--engines=1 ", "1 engine"),
     ("--engines=2 ", "2 engines"),
 ];
 
-/// The filters behind the source.
+/// The requests: name in rows, and the filters after the source.
 const LINES: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
 pub(super) fn measured(
@@ -33,23 +33,23 @@ pub(super) fn measured(
     let report = folder.0.join("report");
     let mut all = Vec::new();
     for (name, behind) in LINES {
-        let mut taken: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
+        let mut taken: Vec<Vec<f64>> = vec![Vec::new(); CANDIDATES.len()];
         let (mut sentinels, mut out) = (Vec::new(), None);
         for round in 0..=rounds {
             sentinels.push(Sentinel::take());
-            for ((option, _), samples) in WAYS.iter().zip(&mut taken) {
+            for ((option, _), samples) in CANDIDATES.iter().zip(&mut taken) {
                 let line = format!("{option}replay '{capture}' | {behind}");
                 let (rate, came) = once(&program, &line, &report)?;
                 if *out.get_or_insert(came) != came || came == 0 {
                     return Err(format!("`{line}` took {came} blocks, not {out:?}"));
                 }
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     samples.push(rate / 1e6);
                 }
             }
         }
-        let each = WAYS.iter().zip(taken);
+        let each = CANDIDATES.iter().zip(taken);
         let samples: Vec<Samples> =
             each.map(|((_, name), values)| Samples { name, values }).collect();
         let subject = ("parallel", name, f64::NAN);
@@ -59,7 +59,7 @@ pub(super) fn measured(
     Ok(all)
 }
 
-/// Blocks of the capture a second, and how many came to the end.
+/// Runs a request; returns the capture's blocks per second, and the number that reached the sink.
 fn once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
     let mut command = Command::new(program);
     command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);

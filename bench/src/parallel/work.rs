@@ -1,21 +1,21 @@
-//! A filter whose work is set, and a sink that sees whether anything came out of order.
+//! A filter of configurable cost, and a sink that detects reordering.
 
 use endpoint::{Failure, Opening, Sink, SinkEntry};
 use filter::prelude::*;
-use filter::{Gives, Report, Time};
+use filter::{OutputForm, Report, Time};
 
-/// The name of the sink's counters.
+/// The names of the sink's counters.
 pub(super) const COUNTED: &str = "blocks";
 pub(super) const SUM: &str = "sum in their order";
 
-/// Bytes of a block that go into the sum: the headers, and the sequence number behind them.
-const HEAD: usize = 64;
+/// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
+const SUMMED_BYTES: usize = 64;
 
-/// The filter.
+/// The filter of configurable cost.
 pub(crate) const WORK: Description = Description {
     name: "bench_work",
     summary: "goes around so many times for each block",
-    kind: Kind::Inspection,
+    kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("times", Type::Number { low: 0, high: 1 << 30 }, "how often")],
     user: Some(work),
     ..Description::EMPTY
@@ -28,10 +28,10 @@ fn work(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 impl Classify for Work {
-    fn classify(&mut self, block: &mut Block<'_>, _: &mut Tell<'_>) -> Class {
+    fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let mut word = u64::from(block.length());
         for _ in 0..self.0 {
-            // Each needs the one before: so it is as long as it looks.
+            // Each iteration depends on the previous one, so that none runs in parallel.
             word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
         }
         std::hint::black_box(word);
@@ -39,14 +39,14 @@ impl Classify for Work {
     }
 }
 
-/// The sink.
+/// The sink that computes the order-dependent sum.
 pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGESTED, open);
 
 const DIGESTED: Description = Description {
     name: "bench_digest",
     summary: "adds up blocks in their order",
-    kind: Kind::Sink,
-    gives: Gives::Nothing,
+    kind: FilterKind::Sink,
+    gives: OutputForm::Nothing,
     ..Description::EMPTY
 };
 
@@ -63,10 +63,10 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl Sink for Digest {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.views(|bytes| {
-            for word in bytes.chunks(8).take(HEAD / 8) {
+            for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {
                 let mut whole = [0; 8];
                 whole[..word.len()].copy_from_slice(word);
-                // The order counts: what came before is multiplied once more.
+                // The sum depends on the order: earlier blocks are multiplied once more.
                 let word = u64::from_le_bytes(whole);
                 self.sum = self.sum.wrapping_mul(0x0100_0000_01b3).wrapping_add(word);
             }

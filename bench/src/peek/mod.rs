@@ -1,12 +1,11 @@
-//! `bench peek`: looking at a block instead of copying it. [SL fig. 3], goal G5; FEATURES D10
+//! `bench peek`: reading a block in place instead of copying it. [SL fig. 3], goal G5; FEATURES D10
 //!
-//! First what a call of `peek` takes, checks included; then reading and peeking through a full ring
-//! in one thread; then two processes that trust each other: copied in and copied out (a stream),
-//! against copied in and looked at in place (a stream that is opened trusting, and an indirect
-//! one). The reader looks at the first word of each block, or at every one. Beside them the plain
-//! ring in C, in both ways: what a program gains here that does nothing else; and once more with a
-//! reader that looks at nothing, which no reader can make faster: where copying already comes near
-//! it, looking cannot gain what the goal asks for ("most").
+//! Measured are the cost of a call of `peek`, checks included; reading and peeking through a full
+//! ring in one thread; and two processes that trust each other: copied in and out (a stream),
+//! compared with copied in and read in place (a trusting stream, and an indirect one). The reader
+//! reads the first word of each block, or every word. The references are the plain ring in C, with
+//! a copy and in place, and with a reader that reads nothing, an upper bound ("most"): where
+//! copying comes near it, reading in place cannot gain what the goal requires.
 
 mod other;
 
@@ -26,19 +25,20 @@ use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{AllocationPool, Frozen};
 use iolite::indirect::{Backing, Config, Input, indirect};
 use iolite::interface::Held;
+use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
-use other::{Ends, Kind, Look};
+use other::{PeekMethod, ReadExtent, WriterEnds};
 use std::hint::black_box;
 use std::path::Path;
 use sys::process::identity;
 
-/// Bytes of a block.
+/// Block sizes in bytes.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Bytes of the ring that is read.
-const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
-/// Calls per second that one of 1.5 ns makes, in millions: "at most 1.5 ns" is "at least as many".
+/// Sizes of the ring in bytes.
+const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
+/// Reference rate, in millions of calls per second: 1.5 ns per call.
 const BUDGET: f64 = 1e3 / 1.5;
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 12_000_000;
 
 fn id(number: u32) -> DbufId {
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(words)?;
     let mut rows = calls(options.rounds)?;
-    for dbuf in DBUFS {
+    for dbuf in RING_SIZES {
         for block in BLOCKS {
             rows.extend(rings(dbuf, block, options.rounds)?);
         }
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        for look in [Look::First, Look::All] {
+        for look in [ReadExtent::First, ReadExtent::All] {
             for block in BLOCKS {
                 rows.extend(processes((cores, reader, plain), look, block, options.rounds)?);
             }
@@ -77,20 +77,20 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures one call, on the same block again and again.
+/// Measures repeated calls on the same block.
 fn calls(rounds: usize) -> Result<Vec<Row>, String> {
-    let (mut writer, mut readers) = dbuf::ring(&dbuf::Config::new(id(1)));
+    let (mut writer, mut readers) = dbuf::ring(&dbuf::BlockConfig::new(id(1)));
     writer.write(&[1; 1024]).map_err(words)?;
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
-    let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
+    let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
     let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
-    desk.owner(share).map_err(words)?;
-    let backing = shared(&desk, id(3), 64 << 10, 4)?;
+    grants.owner(share).map_err(words)?;
+    let backing = shared(&grants, id(3), 64 << 10, 4)?;
     let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
     let space = Space::trusting();
-    space.introduce(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
+    space.introduce(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
     let mut input = Input::open(offers.remove(0), &space).map_err(words)?;
     output.write(&[3; 1024]).map_err(words)?;
     output.flush();
@@ -118,7 +118,7 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
-/// Millions of calls per second.
+/// Returns millions of calls per second.
 fn per_call<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {
@@ -136,9 +136,9 @@ fn per_call<T, E: std::fmt::Display>(
     }
 }
 
-/// Through a full ring, in one thread; filling it is not measured.
+/// Measures a full ring in one thread; filling it is not measured.
 fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
-    let config = dbuf::Config { capacity: dbuf, ..dbuf::Config::new(id(1)) };
+    let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);
     let reader = readers.pop().ok_or("no reader")?;
     let ring = std::cell::RefCell::new((writer, reader, vec![5; block]));
@@ -172,27 +172,27 @@ fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     ];
     let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
-    let x = if dbuf == DBUFS[0] { block as f64 } else { f64::NAN };
+    let x = if dbuf == RING_SIZES[0] { block as f64 } else { f64::NAN };
     interleave(("peek", &name, x), "M/s", rounds, candidates, &[])
 }
 
-/// Copied in by one process; copied out, or looked at, by another.
+/// Measures two processes: the writer copies in, the reader copies out or reads in place.
 fn processes(
     (cores, reader, plain): (&'static str, usize, Option<&Path>),
-    look: Look,
+    look: ReadExtent,
     block: usize,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let mut copied = Ends::start(Kind::Stream, reader, look, block)?;
-    let mut peeked = Ends::start(Kind::Place, reader, look, block)?;
-    let mut indirect = Ends::start(Kind::Indirect, reader, look, block)?;
+    let mut copied = WriterEnds::start(PeekMethod::Stream, reader, look, block)?;
+    let mut peeked = WriterEnds::start(PeekMethod::InPlace, reader, look, block)?;
+    let mut indirect = WriterEnds::start(PeekMethod::Indirect, reader, look, block)?;
     let mut candidates = vec![
         Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
         Candidate { name: "indirect", measure: Box::new(move || indirect.measure()) },
     ];
     let [copied, looked] = look.words();
-    let unlooked = (look == Look::First).then_some(("C ring: nobody looks", "none"));
+    let unlooked = (look == ReadExtent::First).then_some(("C ring: nobody looks", "none"));
     let plains = [("C ring: copy, copy", copied), ("C ring: copy, peek", looked)];
     for (name, word) in plains.into_iter().chain(unlooked) {
         let Some(program) = plain else { continue };
@@ -200,9 +200,9 @@ fn processes(
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
     let target = match (reader, look, block) {
-        (0, Look::First, 1024..) => Some(1.5),
-        (1, Look::All, 1024..) => Some(1.0),
-        (1, Look::First, 1024..) => Some(1.4),
+        (0, ReadExtent::First, 1024..) => Some(1.5),
+        (1, ReadExtent::All, 1024..) => Some(1.0),
+        (1, ReadExtent::First, 1024..) => Some(1.4),
         _ => None,
     };
     let goal = |of: [&'static str; 2], goal| {
@@ -216,15 +216,15 @@ fn processes(
     interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
 }
 
-/// A dbuf to stand behind a stream.
+/// Creates the shared dbuf of a stream.
 fn shared(
-    desk: &GrantServer,
+    grants: &GrantServer,
     id: DbufId,
     segment: usize,
     segments: usize,
 ) -> Result<Backing, String> {
-    let shape = pool::Config { segment, segments };
+    let shape = pool::PoolConfig { segment, segments };
     let pool = AllocationPool::new(id, shape, AccessList::private(identity())).map_err(words)?;
-    desk.owner(|owner| owner.share(&pool)).map_err(words)?;
+    grants.owner(|owner| owner.share(&pool)).map_err(words)?;
     Ok(Backing::new(pool))
 }

@@ -1,4 +1,4 @@
-//! Two processes: the one that writes, and the one that reads, which is this program again.
+//! Two processes that trust each other: the writer, and the reader, which is this program again.
 
 use super::{id, shared, words};
 use crate::child::BenchChild;
@@ -7,28 +7,29 @@ use buffer::stream;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect::{self, Config, indirect};
+use iolite::interface::StreamReader as _;
 use iolite::interface::StreamWriter;
 use iolite::view::Space;
 use std::hint::black_box;
 use std::os::fd::{AsFd, OwnedFd};
 use sys::process::identity;
 
-/// Copied out, or looked at.
+/// The reader's method: a copy, or reading in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PeekMethod {
     Stream,
-    Place,
+    InPlace,
     Indirect,
 }
 
-/// The bytes that the reader reads.
+/// The part of a block that the reader reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum ReadExtent {
     First,
     All,
 }
 
-impl Look {
+impl ReadExtent {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::First => "first word read",
@@ -36,7 +37,7 @@ impl Look {
         }
     }
 
-    /// Returns the names of the plain ring in C for it: for a copy, and in place.
+    /// Returns the plain ring's arguments for reading by copy, and in place.
     pub(super) const fn words(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
@@ -45,29 +46,29 @@ impl Look {
     }
 }
 
-/// Bytes of the ring, as in `bench pipe`.
+/// Ring size in bytes, as in `bench pipe`.
 const RING: usize = 4 << 20;
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 30_000_000;
 
-/// Both ends, as the writer sees them.
-pub(super) struct Ends {
+/// The stream and the reading process, seen from the writer.
+pub(super) struct WriterEnds {
     output: Box<dyn StreamWriter>,
     block: Vec<u8>,
     blocks: u64,
     child: BenchChild,
-    _desk: Option<GrantServer>,
+    _grants: Option<GrantServer>,
 }
 
-impl Ends {
+impl WriterEnds {
     pub(super) fn start(
-        kind: Kind,
+        kind: PeekMethod,
         reader: usize,
-        look: Look,
+        look: ReadExtent,
         block: usize,
     ) -> Result<Self, String> {
-        let (output, desk, descriptors) = match kind {
-            Kind::Stream | Kind::Place => {
+        let (output, grants, descriptors) = match kind {
+            PeekMethod::Stream | PeekMethod::InPlace => {
                 let made = stream::stream(&stream::Config::new(id(1)).capacity(RING));
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
@@ -77,9 +78,9 @@ impl Ends {
                 let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, None, copies(&offer.descriptors())?)
             }
-            Kind::Indirect => {
-                let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
-                let backing = shared(&desk, id(1), 64 << 10, RING >> 16)?;
+            PeekMethod::Indirect => {
+                let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
+                let backing = shared(&grants, id(1), 64 << 10, RING >> 16)?;
                 let made = indirect(&Config::new(id(2)), backing);
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
@@ -87,23 +88,23 @@ impl Ends {
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let mut all = copies(&offer.descriptors())?;
-                all.push(desk.introduce(Credentials::from(identity())).map_err(words)?.1);
+                all.push(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
                 let output: Box<dyn StreamWriter> = Box::new(output);
-                (output, Some(desk), all)
+                (output, Some(grants), all)
             }
         };
         let word = match kind {
-            Kind::Stream => "peek-stream",
-            Kind::Place => "peek-place",
-            Kind::Indirect => "peek-indirect",
+            PeekMethod::Stream => "peek-stream",
+            PeekMethod::InPlace => "peek-place",
+            PeekMethod::Indirect => "peek-indirect",
         };
-        let size = if look == Look::All { block } else { 8 };
+        let size = if look == ReadExtent::All { block } else { 8 };
         let all: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let child = BenchChild::start([word, &reader.to_string(), &size.to_string()], &all)?;
-        Ok(Self { output, block: vec![7; block], blocks: 1024, child, _desk: desk })
+        Ok(Self { output, block: vec![7; block], blocks: 1024, child, _grants: grants })
     }
 
-    /// GB/s, over as many blocks as take long enough.
+    /// Returns GB/s, over enough blocks for the minimum duration.
     pub(super) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let bytes = self.blocks * self.block.len() as u64;
@@ -129,7 +130,7 @@ fn copies(descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, S
     descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(words)).collect()
 }
 
-/// The life of the other process: `--reader peek-KIND PROCESSOR BYTES`.
+/// Runs the reading process: `--reader peek-KIND PROCESSOR BYTES`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let (kind, processor, look) = crate::child::arguments(arguments)?;
     sys::process::pin_to(processor).map_err(words)?;
@@ -138,17 +139,17 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let mut input = match kind {
         "peek-stream" => {
             let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
-            From::Stream(Box::new(offer.open().map_err(words)?))
+            PeekInput::Stream(Box::new(offer.open().map_err(words)?))
         }
         "peek-place" => {
             let offer = stream::Offer::from_descriptors(fds).map_err(words)?;
-            From::Place(Box::new(offer.open_trusting().map_err(words)?))
+            PeekInput::InPlace(Box::new(offer.open_trusting().map_err(words)?))
         }
         _ => {
             let space = Space::trusting();
             space.introduce(fds.pop().ok_or("no socket")?);
             let offer = indirect::Offer::from_descriptors(fds).map_err(words)?;
-            From::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(words)?))
+            PeekInput::Indirect(Box::new(indirect::Input::open(offer, &space).map_err(words)?))
         }
     };
     if processor == 0 {
@@ -171,21 +172,21 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-enum From {
+enum PeekInput {
     Stream(Box<stream::Input>),
-    Place(Box<stream::Input>),
+    InPlace(Box<stream::Input>),
     Indirect(Box<indirect::Input>),
 }
 
-impl From {
+impl PeekInput {
     fn spin(&mut self, spins: u32) {
         match self {
-            Self::Stream(input) | Self::Place(input) => input.spin(spins),
+            Self::Stream(input) | Self::InPlace(input) => input.spin(spins),
             Self::Indirect(input) => input.spin(spins),
         }
     }
 
-    /// Reads a block and looks at so many of its bytes.
+    /// Reads a block and the wanted part of its bytes; returns a number that depends on them.
     #[inline]
     fn block(&mut self, out: &mut [u8], look: usize) -> Result<u64, String> {
         match self {
@@ -194,7 +195,7 @@ impl From {
                 black_box(sum(out.get(..look.min(count)).unwrap_or_default()));
                 Ok(count as u64)
             }
-            Self::Place(input) => loop {
+            Self::InPlace(input) => loop {
                 if let Some(block) = input.peek().map_err(words)? {
                     let count = block.len();
                     black_box(sum(block.get(..look.min(count)).unwrap_or_default()));
@@ -216,7 +217,7 @@ impl From {
     }
 }
 
-/// Looks at all bytes.
+/// Reads all bytes; returns their sum.
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     let (whole, rest) = bytes.as_chunks::<8>();

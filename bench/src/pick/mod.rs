@@ -1,16 +1,15 @@
-//! `bench filter`: one frame in a hundred out of a flood of short ones, in frames per second of
-//! processor time.
+//! `bench filter`: selection of one frame in a hundred from a flood of short ones, in frames per
+//! second of processor time.
 //!
-//! The same job for all: count UDP to port 53 among frames of 64 bytes that come in over a virtual
-//! cable, flat out. Ours twice: the generated program alone at the device, which is what is left of
-//! `rx | ip | udp | dport |53 count` when all of it is in the kernel, and `streamline run` of that
-//! line, wherever the planner puts it. Against tcpdump with the same expression, whose filter runs
-//! in the kernel too; plain AF_XDP, which takes every frame into a process; and the Click modular
-//! router, to which every frame goes through a packet socket.
+//! All candidates do the same job: they count UDP to port 53 among 64-byte frames that arrive at
+//! full rate over a veth pair. We have two candidates: the generated program alone at the device,
+//! which is what remains of `rx | ip | udp | dport |53 count` if all of it runs in the kernel; and
+//! `streamline run` of that request, placed by the planner. The others are tcpdump with the same
+//! expression, whose filter runs in the kernel too; plain AF_XDP, which passes every frame to a
+//! process; and the Click modular router, which receives every frame through a packet socket.
 //!
-//! Processor time is all there is: that of who sends, which is the kernel's too, and that of the
-//! processes. Who loses frames is charged for it: only those count that were seen, by the share of
-//! what was wanted that was counted.
+//! Processor time is the sender's, which includes the kernel's, plus that of the processes. Lost
+//! frames are charged: only counted frames enter the rate.
 
 mod tools;
 mod xdp;
@@ -26,37 +25,37 @@ use crate::processes::when_idle;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use sys::bpf::ProgramKind;
-use tools::Tool;
-use xdp::Picker;
+use tools::PickTool;
+use xdp::SelectingProcess;
 
-/// Frames of a sample, and of those that are sent before, unmeasured; one in a hundred is wanted.
+/// Frames per sample, warm-up frames, and the share of wanted frames: one in a hundred.
 const FRAMES: usize = 200_000;
 const BEFORE: usize = 2_000;
 const ONE_IN: usize = 100;
 const LENGTH: usize = 64;
 
-const NOBODY: &str = "nobody";
+const NO_SELECTOR: &str = "nobody";
 const KERNEL: &str = "streamline, kernel";
 const XDP: &str = "AF_XDP";
 const ROW: &str = "1 % of 64 B";
 
-/// The picking programs.
-enum Picks<'b> {
-    Nobody,
+/// The candidates.
+enum Selector<'b> {
+    NoPicker,
     Program(&'b Generated),
-    Tool(Tool),
+    PickTool(PickTool),
     Xdp,
 }
 
-/// The costs of a sample.
+/// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// The time of sending, of sending without a receiver, and the processor time of the process,
-    /// in ns per frame.
+struct PickSample {
+    /// Times of sending, of sending without a receiver, and of the process, in ns of processor time
+    /// per frame.
     sending: f64,
     alone: f64,
     process: f64,
-    /// The share of the wanted frames that was counted.
+    /// Share of the wanted frames that was counted, from 0 to 1.
     counted: f64,
 }
 
@@ -64,17 +63,17 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let folder = Folder::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
-    let mut all = vec![(NOBODY, Picks::Nobody), (KERNEL, Picks::Program(&generated))];
-    all.extend(tools::all().into_iter().map(|tool| (tool.name, Picks::Tool(tool))));
-    all.push((XDP, Picks::Xdp));
-    let mut bench = Bench { floods: Floods::new(LENGTH, ONE_IN, Host::Ignores)?, folder };
-    let mut taken: Vec<Vec<Sample>> = all.iter().map(|_| Vec::new()).collect();
+    let mut all = vec![(NO_SELECTOR, Selector::NoPicker), (KERNEL, Selector::Program(&generated))];
+    all.extend(tools::all().into_iter().map(|tool| (tool.name, Selector::PickTool(tool))));
+    all.push((XDP, Selector::Xdp));
+    let mut bench = PickBench { floods: Floods::new(LENGTH, ONE_IN, Host::Ignores)?, folder };
+    let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
         sentinels.push(Sentinel::take());
         for ((_, picks), samples) in all.iter().zip(&mut taken) {
             let sample = bench.pick(picks)?;
-            // The first round warms up.
+            // The first round is a warm-up.
             if round > 0 {
                 samples.push(sample);
             }
@@ -84,37 +83,37 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(told(&names, &taken, median(&sentinels)))
 }
 
-struct Bench {
+struct PickBench {
     floods: Floods,
     folder: Folder,
 }
 
-impl Bench {
-    fn pick(&mut self, picks: &Picks<'_>) -> Result<Sample, String> {
+impl PickBench {
+    fn pick(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
-            Picks::Nobody => {
+            Selector::NoPicker => {
                 self.floods.send(BEFORE)?;
                 (self.floods.send(FRAMES)?, 0, BEFORE + FRAMES)
             }
-            Picks::Program(generated) => {
-                let device = self.floods.seen.device()?;
+            Selector::Program(generated) => {
+                let device = self.floods.observed.device()?;
                 let before = generated.blocks()?;
-                let link = generated.hang(&self.floods.seen.pair.server, device)?;
+                let link = generated.attach(&self.floods.observed.pair.server, device)?;
                 self.floods.send(BEFORE)?;
                 let took = self.floods.send(FRAMES)?;
                 drop(link);
                 (took, 0, of_one_in(generated.blocks()? - before))
             }
-            Picks::Tool(tool) => {
-                let child = tool.start(&self.floods.seen.pair.server, &self.folder.0)?;
+            Selector::PickTool(tool) => {
+                let child = tool.start(&self.floods.observed.pair.server, &self.folder.0)?;
                 self.floods.send(BEFORE)?;
                 let before = when_idle(&[child.id()]);
                 let took = self.floods.send(FRAMES)?;
                 let (used, counted) = tool.end(child, &self.folder.0)?;
                 (took, used - before, of_one_in(counted))
             }
-            Picks::Xdp => {
-                let picker = Picker::start(&self.floods.seen.pair.server)?;
+            Selector::Xdp => {
+                let picker = SelectingProcess::start(&self.floods.observed.pair.server)?;
                 self.floods.send(BEFORE)?;
                 let before = when_idle(&[picker.child.id()]);
                 let took = self.floods.send(FRAMES)?;
@@ -122,32 +121,32 @@ impl Bench {
                 (took, used, of_one_in(picker.counted()?))
             }
         };
-        let (took, used, seen) = sample;
+        let (took, used, observed) = sample;
         let frames = FRAMES as f64;
-        Ok(Sample {
-            sending: took.seen as f64 / frames,
-            alone: took.alone as f64 / frames,
+        Ok(PickSample {
+            sending: took.observed as f64 / frames,
+            alone: took.unobserved as f64 / frames,
             process: used as f64 / frames,
-            counted: (seen as f64 / (BEFORE + FRAMES) as f64).min(1.0),
+            counted: (observed as f64 / (BEFORE + FRAMES) as f64).min(1.0),
         })
     }
 }
 
-/// Derives the number of frames from the number of those that were counted.
+/// Returns the number of frames sent for `counted` counted ones.
 fn of_one_in(counted: u64) -> usize {
     usize::try_from(counted).unwrap_or(0) * ONE_IN
 }
 
-/// Rows: frames per second of all processor time, what picking adds, and what was lost.
-fn told(names: &[&'static str], taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<Row> {
-    let each = |value: &dyn Fn(&Sample) -> f64, skip: usize| -> Vec<Samples> {
-        let values = |samples: &[Sample]| samples.iter().map(value).collect();
+/// Returns the rows: frames per second of processor time, the cost of selection, and losses.
+fn told(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f64) -> Vec<Row> {
+    let each = |value: &dyn Fn(&PickSample) -> f64, skip: usize| -> Vec<Samples> {
+        let values = |samples: &[PickSample]| samples.iter().map(value).collect();
         let named = names.iter().zip(taken).skip(skip);
         named.map(|(name, samples)| Samples { name, values: values(samples) }).collect()
     };
-    let rate = |s: &Sample| s.counted * 1e6 / (s.sending + s.process);
-    let added = |s: &Sample| (s.sending + s.process - s.alone).max(1.0);
-    let lost = |s: &Sample| (1.0 - s.counted) * 100.0;
+    let rate = |s: &PickSample| s.counted * 1e6 / (s.sending + s.process);
+    let added = |s: &PickSample| (s.sending + s.process - s.alone).max(1.0);
+    let lost = |s: &PickSample| (1.0 - s.counted) * 100.0;
     let subject = ("filter", ROW, f64::NAN);
     let goals: Vec<Goal> = names[2..]
         .iter()
@@ -159,7 +158,7 @@ fn told(names: &[&'static str], taken: &[Vec<Sample>], sentinel_ns: f64) -> Vec<
     let added = each(&added, 1);
     all.extend(rows(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
     for samples in each(&lost, 1) {
-        // Nothing divided by nothing is no ratio: each alone.
+        // Each alone: 0 divided by 0 is no ratio.
         let subject = ("filter", ROW, f64::NAN);
         all.extend(rows(subject, ("% lost", Better::Less), sentinel_ns, &[samples], &[]));
     }

@@ -1,8 +1,8 @@
-//! The programs that pick: what each is called with, how it says that it has begun, and how many
-//! frames it counted.
+//! The selecting programs: their arguments, start message, and the number of frames that each
+//! counted.
 
 use crate::processes::{
-    end, installed, is_tapped, number_before, start_beside, streamline, text, when_idle,
+    end, has_tap, installed, number_before, start_beside, streamline, text, when_idle,
 };
 use crate::replay::find;
 use std::fs::File;
@@ -10,47 +10,47 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, until, watches};
 
-/// Bytes of every ring.
+/// Ring size in MB.
 const RING_MB: usize = 8;
 
-/// A program that picks frames of UDP to port 53 out of what comes in.
+/// A program that selects UDP to port 53 from received frames.
 #[derive(Clone, Debug)]
-pub(super) struct Tool {
+pub(super) struct PickTool {
     pub(super) name: &'static str,
     path: PathBuf,
     arguments: Vec<String>,
-    /// The line on standard error by which it reports that it has begun; `None` if it does not.
-    begins: &'static str,
-    /// Reads the number of counted frames from its two outputs.
+    /// The message on standard error once the program observes; empty if there is none.
+    start_message: &'static str,
+    /// Reads the number of counted frames from the program's output.
     counted: fn(&str) -> u64,
 }
 
-/// All that are installed; those that are not are told.
-pub(super) fn all() -> Vec<Tool> {
+/// Returns the installed programs, and prints the names of missing ones.
+pub(super) fn all() -> Vec<PickTool> {
     [ours(), tcpdump(), click()].into_iter().flatten().collect()
 }
 
-fn ours() -> Option<Tool> {
+fn ours() -> Option<PickTool> {
     let path = streamline()?;
     let line = format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |53 count");
-    Some(Tool::run(path, &line, seen_by_us))
+    Some(PickTool::run(path, &line, count_of_ours))
 }
 
-fn tcpdump() -> Option<Tool> {
+fn tcpdump() -> Option<PickTool> {
     let path = find("tcpdump").filter(|_| installed("tcpdump", "tcpdump"))?;
     let words = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
     let words = words.split(' ').chain(["udp dst port 53"]).map(str::to_owned);
-    Some(Tool {
+    Some(PickTool {
         name: "tcpdump",
         path,
         arguments: words.collect(),
-        begins: "listening on",
-        counted: seen_by_tcpdump,
+        start_message: "listening on",
+        counted: count_of_tcpdump,
     })
 }
 
 /// The Click modular router. Debian has a package manager of the same name.
-fn click() -> Option<Tool> {
+fn click() -> Option<PickTool> {
     let path = find("click");
     let router = path.filter(|path| {
         let told = Command::new(path).arg("--version").stdin(Stdio::null()).output();
@@ -68,40 +68,41 @@ fn click() -> Option<Tool> {
          -> pick :: IPClassifier(udp dst port 53, -) -> counted :: Counter -> Discard; \
          pick[1] -> Discard;"
     );
-    Some(Tool {
+    Some(PickTool {
         name: "click",
         path,
         arguments: ["-h", "counted.count", "-e", &router].map(str::to_owned).to_vec(),
-        begins: "",
-        counted: seen_by_click,
+        start_message: "",
+        counted: count_of_click,
     })
 }
 
-fn seen_by_us(told: &str) -> u64 {
+fn count_of_ours(told: &str) -> u64 {
     told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the frames that passed its filter, those of a block that is not full included.
-fn seen_by_tcpdump(told: &str) -> u64 {
+/// Returns the number of frames that passed tcpdump's filter, including those of a partly filled
+/// block.
+fn count_of_tcpdump(told: &str) -> u64 {
     let received = number_before(told, " packets received by filter");
     let dropped = number_before(told, " packets dropped by kernel");
     let known = |number: u64| if number == u64::MAX { 0 } else { number };
     known(received).saturating_sub(known(dropped))
 }
 
-/// The number that stands on a line of its own.
-fn seen_by_click(told: &str) -> u64 {
+/// Returns the number that stands on a line by itself.
+fn count_of_click(told: &str) -> u64 {
     told.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
-impl Tool {
-    /// Our own program, with a line that begins with `rx`.
+impl PickTool {
+    /// Returns our program with a request that begins with `rx`.
     fn run(path: PathBuf, line: &str, counted: fn(&str) -> u64) -> Self {
         let arguments = ["run", line].map(str::to_owned).to_vec();
-        Self { name: "streamline run", path, arguments, begins: "", counted }
+        Self { name: "streamline run", path, arguments, start_message: "", counted }
     }
 
-    /// Starts it on the second processor, and waits until it sees frames.
+    /// Starts the program on the second processor, and waits until it observes frames.
     pub(super) fn start(&self, space: &Namespace, folder: &Path) -> Result<Child, String> {
         let file = |name| File::create(folder.join(name)).map_err(|why| why.to_string());
         let mut command = Command::new(&self.path);
@@ -111,8 +112,8 @@ impl Tool {
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
-            let begun = match self.begins {
-                "" => watches(space, child.id()) || is_tapped(space),
+            let begun = match self.start_message {
+                "" => watches(space, child.id()) || has_tap(space),
                 words => text(&folder.join("err")).contains(words),
             };
             begun || ended
@@ -123,8 +124,8 @@ impl Tool {
         Ok(child)
     }
 
-    /// Ends it when it has nothing left to do: the processor time that it has used, and how many
-    /// frames it counted.
+    /// Stops the program once it is idle; returns its processor time in ns, and the number of
+    /// frames counted.
     pub(super) fn end(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
         let used = when_idle(&[child.id()]);
         end(child, self.name)?;
@@ -140,11 +141,11 @@ mod tests {
     #[test]
     fn counts_are_read_from_reports_of_programs() {
         let told = "listening on server0\n12 packets captured\n14 packets received by filter\n";
-        assert_eq!(seen_by_tcpdump(told), 14);
-        assert_eq!(seen_by_tcpdump("it broke"), 0);
-        assert_eq!(seen_by_click("counted.count:\n2020\n\n"), 2020);
-        assert_eq!(seen_by_click("2020\n"), 2020);
-        assert_eq!(seen_by_click("it broke"), 0);
-        assert_eq!(seen_by_us("2020 blocks, 36360 bytes\n"), 2020);
+        assert_eq!(count_of_tcpdump(told), 14);
+        assert_eq!(count_of_tcpdump("it broke"), 0);
+        assert_eq!(count_of_click("counted.count:\n2020\n\n"), 2020);
+        assert_eq!(count_of_click("2020\n"), 2020);
+        assert_eq!(count_of_click("it broke"), 0);
+        assert_eq!(count_of_ours("2020 blocks, 36360 bytes\n"), 2020);
     }
 }

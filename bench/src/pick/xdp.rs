@@ -1,5 +1,6 @@
-//! Plain AF_XDP: a program leads every frame of a queue into memory of a process, which looks for
-//! UDP to port 53 itself. Taking frames spares the host its stack, but for all others too.
+//! Plain AF_XDP: a program redirects every frame of a queue into the memory of a process, which
+//! selects UDP to port 53 itself. The frames bypass the host's stack, but so do all frames for
+//! other ports.
 
 use crate::flood::WANTED;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,24 +13,25 @@ use sys::net::RouteSocket;
 use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
-/// Frames of memory; entries of each ring.
+/// Number of frames in the shared memory, and of entries in each ring.
 const FRAMES: u32 = 4096;
-/// The frames taken at once.
+/// Number of frames received per call.
 const BATCH: usize = 64;
-/// The empty polls before it sleeps: a wake-up costs the sender more than that.
+/// Number of empty polls before the reader sleeps: a wake-up costs the sender more than these
+/// polls.
 const SPINS: u32 = 1000;
-/// The time between two checks whether it is to end.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Interval at which a sleeping reader checks for the end.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A process that picks.
+/// The selecting process, seen from the bench.
 #[derive(Debug)]
-pub(super) struct Picker {
+pub(super) struct SelectingProcess {
     pub(super) child: Child,
     socket: OwnedFd,
 }
 
-impl Picker {
-    /// Starts it on the second processor, and waits until it sees frames.
+impl SelectingProcess {
+    /// Starts the process on the second processor, and waits until it observes frames.
     pub(super) fn start(space: &Namespace) -> Result<Self, String> {
         let (socket, theirs) = descriptor::pair().map_err(|why| why.to_string())?;
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -41,7 +43,7 @@ impl Picker {
         Ok(picker)
     }
 
-    /// Returns the number of frames that it has counted.
+    /// Returns the number of counted frames.
     pub(super) fn counted(&self) -> Result<u64, String> {
         let sent = descriptor::send(&self.socket, b"tell", &[]);
         sent.map_err(|why| why.to_string())?;
@@ -50,8 +52,8 @@ impl Picker {
 
     fn answer(&self) -> Result<u64, String> {
         let mut message = [0; 256];
-        let heard = descriptor::receive(&self.socket, &mut message);
-        match heard.map_err(|why| why.to_string())? {
+        let received = descriptor::receive(&self.socket, &mut message);
+        match received.map_err(|why| why.to_string())? {
             (8, _) => Ok(u64::from_ne_bytes(std::array::from_fn(|at| message[at]))),
             (0, _) => Err("the process has ended".to_owned()),
             (length, _) => Err(String::from_utf8_lossy(&message[..length]).into_owned()),
@@ -59,21 +61,21 @@ impl Picker {
     }
 }
 
-impl Drop for Picker {
+impl Drop for SelectingProcess {
     fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
+        // It may be waiting; its state is not needed any more.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The life of the process: `--reader xdp PROCESSOR 0`.
+/// Runs the selecting process: `--reader xdp PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
-    // Where there is only one, it is shared.
+    // On a machine with one processor it is shared.
     let _ = sys::process::pin_to(processor);
     let orders = std::io::stdin();
-    let told = match Taker::new() {
+    let told = match XdpReceiver::new() {
         Ok(mut taker) => taker.serve(&orders),
         Err(why) => Err(why),
     };
@@ -83,15 +85,15 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The reading process: it takes frames by AF_XDP.
-struct Taker {
+/// A receiver of frames by AF_XDP.
+struct XdpReceiver {
     socket: XdpSocket,
     _redirect: (Redirect, sys::bpf::Link),
     counted: u64,
     frame: Vec<u8>,
 }
 
-impl Taker {
+impl XdpReceiver {
     fn new() -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
         let index = RouteSocket::open().map_err(text)?.named(SERVER_DEVICE).map_err(text)?.index;
@@ -109,11 +111,11 @@ impl Taker {
     }
 
     fn serve(&mut self, orders: &std::io::Stdin) -> Result<(), String> {
-        let tell = |number: u64| {
+        let report = |number: u64| {
             let message = number.to_ne_bytes();
             descriptor::send(orders, &message, &[]).map_err(|why| why.to_string())
         };
-        tell(0)?;
+        report(0)?;
         let mut taken = Vec::with_capacity(BATCH);
         let mut back = Vec::with_capacity(BATCH);
         let mut vain = 0;
@@ -123,18 +125,19 @@ impl Taker {
                 continue;
             }
             let waits = [self.socket.as_fd(), orders.as_fd()];
-            let ready = sys::poll::readable(&waits, Some(PATIENCE));
+            let ready = sys::poll::readable(&waits, Some(POLL_INTERVAL));
             if ready.first() != Some(&true) && ready.get(1) == Some(&true) {
-                let heard = descriptor::receive(orders, &mut [0; 8]);
-                if heard.map_err(|why| why.to_string())?.0 == 0 {
+                let received = descriptor::receive(orders, &mut [0; 8]);
+                if received.map_err(|why| why.to_string())?.0 == 0 {
                     return Ok(());
                 }
-                tell(self.counted)?;
+                report(self.counted)?;
             }
         }
     }
 
-    /// Takes what there is, looks at it, and lends the frames again.
+    /// Receives the available frames, inspects them, and returns them to the fill ring; returns
+    /// their number.
     fn take(&mut self, taken: &mut Vec<Descriptor>, back: &mut Vec<u64>) -> Result<usize, String> {
         let text = |why: sys::Error| why.to_string();
         taken.clear();
@@ -159,7 +162,8 @@ impl Taker {
     }
 }
 
-/// UDP over IPv4 without options to the port: all that the flood has.
+/// Returns true for UDP over IPv4 without options to the wanted port; the flood has no other frames
+/// to that port.
 fn is_wanted(frame: &[u8]) -> bool {
     let is_udp = frame.get(12..15) == Some(&[8, 0, 0x45]) && frame.get(23) == Some(&17);
     is_udp && frame.get(36..38) == Some(&WANTED.to_be_bytes())

@@ -1,10 +1,9 @@
-//! `bench pipe`: bytes from one process to another, copied in and copied out: our stream against
-//! the pipe of Linux, the rings of others and the memory copy of the machine. [SL fig. 11], goals
-//! G1 to G4
+//! `bench pipe`: bytes from one process to another, copied in and out: our stream compared with the
+//! Linux pipe, third-party rings and the machine's memory copy. [SL fig. 11], goals G1 to G4
 //!
-//! The reader is a process of its own that knows nothing but the descriptors it was sent; it checks
-//! every index that it finds in the ring. On one core both are kept on processor 0, where the
-//! source measured; on two cores the writer is on processor 0 and the reader on 1.
+//! The reader is a process that shares only the descriptors it was sent, and checks every index in
+//! the ring. On one core both run on processor 0, as in the paper; on two cores the writer is on
+//! processor 0 and the reader on 1.
 
 mod other;
 mod rings;
@@ -20,27 +19,28 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::dbuf::fixed;
 use buffer::stream::{Config, stream};
-use other::Kind;
-use rings::{Joins, Peer, peers};
+use other::InputKind;
+use rings::{Endpoints, Peer, peers};
 use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Bytes of a block.
+/// Block sizes in bytes.
 const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Bytes of the ring: what a stream that finds its size by itself comes to on one processor
-/// (`bench scale`), and what is best on two (BASELINES, working set).
+/// Ring size in bytes: the one that a self-scaling stream reaches on one processor (`bench scale`),
+/// and the best on two (BASELINES, working set).
 const RING: usize = 4 << 20;
-/// Bytes of the ring beside it: where the processors are far from each other a line comes sooner
-/// from memory than out of the other's cache, and a term of Aeron's is as long.
-const LONG: usize = 64 << 20;
-/// A round trip of a cache line below this is the near state of the machine (BASELINES).
-const NEAR_NS: f64 = 250.0;
-/// So many bytes of slots are shown at once, if they are no more than 32 blocks: as a stream does.
-const SHOWN: usize = 64 << 10;
-/// The name of our stream of slots.
+/// Size of a second ring in bytes: without a shared cache, a cache line arrives sooner from memory
+/// than from the other processor's cache; a term of Aeron's has this size.
+const LARGE_RING: usize = 64 << 20;
+/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+const SAME_CACHE_NS: f64 = 250.0;
+/// Number of bytes of slots published at once, if they are at most 32 blocks; the same as for a
+/// stream.
+const NOTIFY_BYTES: usize = 64 << 10;
+/// The name of our stream of slots in rows.
 const SLOTS: &str = "slots";
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 60_000_000;
 
 /// The processors of writer and reader.
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// All rows of one size.
+/// Measures one block size.
 fn sized(
     cores: Cores,
     block: usize,
@@ -103,10 +103,10 @@ fn sized(
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
-    let mut ours = Ours::stream(cores, block, RING)?;
-    let mut long = Ours::stream(cores, block, LONG)?;
-    let mut slots = Ours::slots(cores, block)?;
-    let mut copy = Copy::new(block);
+    let mut ours = StreamMover::stream(cores, block, RING)?;
+    let mut long = StreamMover::stream(cores, block, LARGE_RING)?;
+    let mut slots = StreamMover::slots(cores, block)?;
+    let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
@@ -131,18 +131,18 @@ fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
     let at = BLOCKS.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
         Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
-        Cores::Two if Sentinel::take() < NEAR_NS => ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0]),
+        Cores::Two if Sentinel::take() < SAME_CACHE_NS => ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0]),
         Cores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
     };
     let (candidate, goal) = ("stream", over_pipe.0);
     let mut goals =
         vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
-    let near = cores == Cores::Two && Sentinel::take() < NEAR_NS;
+    let near = cores == Cores::Two && Sentinel::take() < SAME_CACHE_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
         for candidate in [candidate, SLOTS] {
             goals.extend(peers.iter().map(|peer| {
-                let target = if peer.joins == Joins::Threads { threads } else { 1.4 };
+                let target = if peer.joins == Endpoints::Threads { threads } else { 1.4 };
                 Goal { candidate, reference: peer.name, goal: "G3", target }
             }));
         }
@@ -154,16 +154,16 @@ fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
     goals
 }
 
-/// Something that moves bytes.
+/// A transport of bytes between two processes.
 trait Mover {
     fn block(&self) -> usize;
-    /// Moves so many blocks, and comes back when they have arrived.
+    /// Moves `blocks` blocks, and returns once they have arrived.
     fn go(&mut self, blocks: u64) -> Result<(), String>;
-    /// The number of blocks of one measurement; 0 until it is known.
+    /// Returns the number of blocks per measurement; 0 until it is known.
     fn blocks(&mut self) -> &mut u64;
 }
 
-/// GB/s, over as many blocks as take long enough.
+/// Returns GB/s, over enough blocks for the minimum duration.
 fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
     loop {
         let blocks = (*mover.blocks()).max(1024);
@@ -179,29 +179,29 @@ fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
     }
 }
 
-/// Returns the number of blocks to try next after `blocks` took `ns`, which was too short.
+/// Returns the number of blocks to try after `blocks` took `ns`, which was too short.
 fn more(blocks: u64, ns: u64) -> u64 {
     blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
-/// Writes a block so many times, and shows it.
-type Writes = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
+/// Writes a block the given number of times, and publishes it.
+type WriteBlocks = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
 
-/// A stream of ours, and the process that reads it.
-struct Ours {
-    write: Writes,
+/// Our stream, and the process that reads it.
+struct StreamMover {
+    write: WriteBlocks,
     other: BenchChild,
     block: Vec<u8>,
     blocks: u64,
 }
 
-impl Ours {
+impl StreamMover {
     fn stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = other::start(Kind::Stream, cores.reader(), block, &offer.descriptors())?;
+        let other = other::start(InputKind::Stream, cores.reader(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -215,15 +215,16 @@ impl Ours {
         Ok(Self { write: Box::new(write), other, block: vec![7; block], blocks: 0 })
     }
 
-    /// One of slots: one size, no headers, each block at a multiple of it. That is what the rings
-    /// of others are whose elements have one size.
+    /// Creates a stream of slots: blocks of one size without headers, each at a multiple of that
+    /// size, like third-party rings with fixed-size elements.
     fn slots(cores: Cores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
-        let config = fixed::Config { slot: block, slots: RING / block, ..fixed::Config::new(id) };
-        let made = fixed::stream::stream(&config, (SHOWN / block).clamp(1, 32));
+        let config =
+            fixed::SlotConfig { slot: block, slots: RING / block, ..fixed::SlotConfig::new(id) };
+        let made = fixed::stream::stream(&config, (NOTIFY_BYTES / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let other = other::start(Kind::Slots, cores.reader(), block, &offer.descriptors())?;
+        let other = other::start(InputKind::Slots, cores.reader(), block, &offer.descriptors())?;
         if cores == Cores::One {
             output.spin(0);
         }
@@ -238,7 +239,7 @@ impl Ours {
     }
 }
 
-impl Mover for Ours {
+impl Mover for StreamMover {
     fn block(&self) -> usize {
         self.block.len()
     }
@@ -254,7 +255,7 @@ impl Mover for Ours {
     }
 }
 
-/// The pipe of Linux, with the 64 KB that it has by default.
+/// The Linux pipe, with its default size of 64 KB.
 struct Pipe {
     pipe: PipeWriter,
     other: BenchChild,
@@ -265,7 +266,7 @@ struct Pipe {
 impl Pipe {
     fn new(cores: Cores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
-        let other = other::start(Kind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
+        let other = other::start(InputKind::Pipe, cores.reader(), block, &[reading.as_fd()])?;
         Ok(Self { pipe, other, block: vec![7; block], blocks: 0 })
     }
 }
@@ -290,15 +291,15 @@ impl Mover for Pipe {
     }
 }
 
-/// The memory copy, within the second-level cache.
-struct Copy {
+/// A memory copy within the second-level cache.
+struct MemoryCopy {
     from: Vec<u8>,
     to: Vec<u8>,
     block: usize,
     blocks: u64,
 }
 
-impl Copy {
+impl MemoryCopy {
     fn new(block: usize) -> Self {
         // Both together take half of a second-level cache of 1 MB.
         const HALF: usize = 256 << 10;
@@ -306,7 +307,7 @@ impl Copy {
     }
 }
 
-impl Mover for Copy {
+impl Mover for MemoryCopy {
     fn block(&self) -> usize {
         self.block
     }

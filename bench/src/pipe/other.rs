@@ -1,5 +1,5 @@
-//! The process that reads: this program again, told by its arguments what it is, with a socket as
-//! its standard input over which it gets its descriptors and its orders.
+//! The reading process: this program again, which receives descriptors and requests over a socket
+//! as its standard input.
 
 use crate::child::{BenchChild, Parent};
 use buffer::dbuf::fixed;
@@ -8,15 +8,15 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-/// The source of the other process.
+/// The kind of the reader's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum InputKind {
     Stream,
     Slots,
     Pipe,
 }
 
-impl Kind {
+impl InputKind {
     const fn word(self) -> &'static str {
         match self {
             Self::Stream => "stream",
@@ -26,9 +26,9 @@ impl Kind {
     }
 }
 
-/// Starts it on a processor and hands it its end.
+/// Starts the reader on a processor, and sends it its end.
 pub(super) fn start(
-    kind: Kind,
+    kind: InputKind,
     processor: usize,
     block: usize,
     descriptors: &[BorrowedFd<'_>],
@@ -36,10 +36,10 @@ pub(super) fn start(
     BenchChild::start([kind.word(), &processor.to_string(), &block.to_string()], descriptors)
 }
 
-/// Runs the other process: `--reader KIND PROCESSOR BLOCK`.
+/// Runs the reading process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (kind, processor, block) = crate::child::arguments(words)?;
-    let (parent, descriptors) = Parent::meet(processor)?;
+    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let mut from = match kind {
         "stream" => {
             let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
@@ -47,18 +47,19 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
             if processor == 0 {
                 input.spin(0);
             }
-            From::Stream(Box::new(input))
+            StreamInput::Stream(Box::new(input))
         }
         "slots" => {
-            let offer = fixed::stream::Offer::from_descriptors(descriptors);
-            let opened = offer.map(fixed::stream::Offer::open).map_err(|why| why.to_string())?;
+            let offer = fixed::stream::SlotOffer::from_descriptors(descriptors);
+            let opened =
+                offer.map(fixed::stream::SlotOffer::open).map_err(|why| why.to_string())?;
             let mut input = opened.map_err(|why| why.to_string())?;
             if processor == 0 {
                 input.spin(0);
             }
-            From::Slots(Box::new(input))
+            StreamInput::Slots(Box::new(input))
         }
-        _ => From::Pipe(File::from(descriptors.into_iter().next().ok_or("no pipe")?)),
+        _ => StreamInput::Pipe(File::from(descriptors.into_iter().next().ok_or("no pipe")?)),
     };
     let mut out = vec![0; block];
     parent.serve(|left| {
@@ -68,13 +69,13 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     })
 }
 
-enum From {
+enum StreamInput {
     Stream(Box<Input>),
-    Slots(Box<fixed::stream::Input>),
+    Slots(Box<fixed::stream::SlotInput>),
     Pipe(File),
 }
 
-impl From {
+impl StreamInput {
     #[inline]
     fn read(&mut self, out: &mut [u8]) -> Result<usize, String> {
         let count = match self {

@@ -1,72 +1,73 @@
-//! Rings of others, beside ours: those in the program of `bench/peers/rings`, if somebody has built
-//! it; and those in C and C++ of `bench/peers`, built here where their sources are. A program is
-//! told how many blocks to move, and answers how long that took.
+//! Third-party rings: those of the program `bench/peers/rings`, if it was built; and those in C and
+//! C++ of `bench/peers`, compiled here if their sources are installed. Each program reads the
+//! number of blocks to move, and prints the time that took.
 
 use crate::peers::Compiled;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The sides that a ring joins, hence its reference. [goal G3]
+/// The endpoints that a ring connects, threads or processes, which decide the baseline of its
+/// comparison. [goal G3]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joins {
+pub(super) enum Endpoints {
     Threads,
     Processes,
 }
 
-/// A ring of somebody else.
+/// A third-party ring.
 pub(super) struct Peer {
     pub(super) name: &'static str,
-    pub(super) joins: Joins,
-    program: Program,
+    pub(super) joins: Endpoints,
+    program: RingProgram,
 }
 
-enum Program {
+enum RingProgram {
     Found(PathBuf),
     Made(Compiled),
 }
 
 impl Peer {
-    /// Starts its processes.
+    /// Starts the ring's processes.
     pub(super) fn start(&self, processors: usize, block: usize) -> Result<Ring, String> {
         let program = match &self.program {
-            Program::Found(path) => path,
-            Program::Made(program) => program.program(),
+            RingProgram::Found(path) => path,
+            RingProgram::Made(program) => program.program(),
         };
         Ring::start(program, self.name, processors, block)
     }
 }
 
-/// All that can be had here; says which cannot, and why.
+/// Returns the available rings, and prints the missing ones with the reason.
 pub(super) fn peers() -> Vec<Peer> {
     let mut peers = Vec::new();
     match find() {
         Ok(path) => peers.extend(RINGS.map(|(name, joins)| {
-            let program = Program::Found(path.clone());
+            let program = RingProgram::Found(path.clone());
             Peer { name, joins, program }
         })),
         Err(why) => eprintln!("left out: {}: {why}", RINGS.map(|(name, _)| name).join(", ")),
     }
     for built in BUILT {
-        let Built { name, joins, .. } = built;
+        let CompiledRing { name, joins, .. } = built;
         match built.make() {
-            Ok(program) => peers.push(Peer { name, joins, program: Program::Made(program) }),
+            Ok(program) => peers.push(Peer { name, joins, program: RingProgram::Made(program) }),
             Err(why) => eprintln!("left out: {name}: {why}"),
         }
     }
     peers
 }
 
-/// Lists the rings of the program `bench/peers/rings`.
-const RINGS: [(&str, Joins); 5] = [
-    ("rtrb", Joins::Threads),
-    ("ringbuf", Joins::Threads),
-    ("iceoryx2", Joins::Processes),
-    ("ipmpsc", Joins::Processes),
-    ("shmem-ipc", Joins::Processes),
+/// The rings of the program `bench/peers/rings`.
+const RINGS: [(&str, Endpoints); 5] = [
+    ("rtrb", Endpoints::Threads),
+    ("ringbuf", Endpoints::Threads),
+    ("iceoryx2", Endpoints::Processes),
+    ("ipmpsc", Endpoints::Processes),
+    ("shmem-ipc", Endpoints::Processes),
 ];
 
-/// Returns the path of the program: that in STREAMLINE_RINGS, or next to this one.
+/// Returns the path of the program: the one in STREAMLINE_RINGS, or one next to this program.
 fn find() -> Result<PathBuf, String> {
     let named = std::env::var_os("STREAMLINE_RINGS").map(PathBuf::from);
     let beside = || {
@@ -82,13 +83,14 @@ fn find() -> Result<PathBuf, String> {
     })
 }
 
-/// A ring that is built here from sources that somebody has.
-struct Built {
+/// A ring compiled here from installed sources.
+struct CompiledRing {
     name: &'static str,
-    joins: Joins,
-    /// Names the folder with its sources, where they are none of the system's.
+    joins: Endpoints,
+    /// Environment variable with the directory of the ring's sources; `None` for the system's
+    /// include directory.
     folder: Option<&'static str>,
-    /// The words for the compiler; `@` is that folder.
+    /// Compiler arguments; `@` stands for the directory of the sources.
     words: &'static [&'static str],
     source: Source,
 }
@@ -100,31 +102,31 @@ enum Source {
 
 const THREADS: Source = Source::Cpp(include_str!("../../peers/threads.cpp"));
 
-const BUILT: [Built; 4] = [
-    Built {
+const BUILT: [CompiledRing; 4] = [
+    CompiledRing {
         name: "boost",
-        joins: Joins::Threads,
+        joins: Endpoints::Threads,
         folder: None,
         words: &["-DBOOST"],
         source: THREADS,
     },
-    Built {
+    CompiledRing {
         name: "rigtorp",
-        joins: Joins::Threads,
+        joins: Endpoints::Threads,
         folder: Some("STREAMLINE_RIGTORP"),
         words: &["-DRIGTORP", "-I@/include"],
         source: THREADS,
     },
-    Built {
+    CompiledRing {
         name: "folly",
-        joins: Joins::Threads,
+        joins: Endpoints::Threads,
         folder: Some("STREAMLINE_FOLLY"),
         words: &["-DFOLLY", "-DFOLLY_NO_CONFIG", "-I@"],
         source: THREADS,
     },
-    Built {
+    CompiledRing {
         name: "aeron",
-        joins: Joins::Processes,
+        joins: Endpoints::Processes,
         folder: Some("STREAMLINE_AERON"),
         words: &[
             "-I@/aeron-client/src/main/c",
@@ -138,9 +140,9 @@ const BUILT: [Built; 4] = [
     },
 ];
 
-impl Built {
-    /// Compiles it; why not, if it cannot be had. Where no folder is named, it is looked for among
-    /// the headers of the system, and its source says what is missing.
+impl CompiledRing {
+    /// Compiles the ring; the error states why that failed. Without a directory, the system's
+    /// headers are used.
     fn make(&self) -> Result<Compiled, String> {
         let folder = self.folder.and_then(std::env::var_os);
         let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
@@ -158,13 +160,13 @@ impl Built {
 
 const PLAIN: &str = include_str!("../../peers/ring.c");
 
-/// The plain ring: what a program reaches that checks nothing and wakes nobody. The goals are parts
-/// of it, so what it misses is a limit of this machine.
+/// Compiles the plain ring, which checks nothing and wakes no reader. Goals are shares of its rate,
+/// because whatever limits it is a limit of the machine.
 pub(crate) fn plain() -> Result<Compiled, String> {
     Compiled::new("ring", PLAIN)
 }
 
-/// One ring, with its own processes.
+/// A running ring with its processes.
 pub(crate) struct Ring {
     process: Child,
     orders: ChildStdin,
@@ -174,8 +176,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Starts a program with these words: which ring or how to look, how many processors, and the
-    /// bytes of a block.
+    /// Starts a program with the ring or reading method, the number of processors, and the block
+    /// size as arguments.
     pub(crate) fn start(
         program: &Path,
         ring: &str,
@@ -195,7 +197,7 @@ impl Ring {
         Ok(Self { process, orders, answers, block, blocks: 1024 })
     }
 
-    /// GB/s, over as many blocks as take long enough.
+    /// Returns GB/s, over enough blocks for the minimum duration.
     pub(crate) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let ns = self.go(self.blocks)?;
@@ -218,7 +220,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Nothing of it is needed any more.
+        // Its state is not needed any more.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

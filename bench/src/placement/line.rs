@@ -1,8 +1,8 @@
-//! A placement while it runs: in threads of this program, on the second processor, in the name
-//! space where the flood comes in.
+//! Runs a placement: in threads of this program, on the second processor, in the namespace that
+//! receives the flood.
 
-use crate::flood::{BUNCH, Flood};
-use engine::adapt::seen;
+use crate::flood::{Flood, GROUP_FRAMES};
+use engine::adapt::measurements;
 use engine::build::{Settings, build};
 use engine::run::{Outcome, Until, run};
 use pipeline::explain::learn;
@@ -14,37 +14,35 @@ use sys::clock;
 use sys::eventfd::EventFd;
 use testkit::net::until;
 
-/// Frames of a sample, all of which any ring here holds; and those that are sent before,
-/// unmeasured.
-const FRAMES: usize = 6 * BUNCH;
+/// Number of frames per sample, which fit into any ring here, and of warm-up frames.
+const FRAMES: usize = 6 * GROUP_FRAMES;
 const BEFORE: usize = 1_000;
-/// Frames with nobody there, in the same sample.
-const ALONE: usize = 2 * BUNCH;
-/// Threads that use less than this in [`WINDOW`] have nothing left to do. A kernel ring that has a
-/// few blocks rings its bell within a millisecond.
+/// Number of frames sent without observers in the same sample.
+const ALONE: usize = 2 * GROUP_FRAMES;
+/// Processor time in ns per [`WINDOW`] below which threads are idle. A kernel ring with a few
+/// blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
 const WINDOW: Duration = Duration::from_millis(6);
 
-/// The processor time of a frame, in ns.
+/// Processor times per frame, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
-    /// Sending with nobody there.
-    pub(super) alone: f64,
-    /// Sending while the line runs.
+pub(super) struct PlacementSample {
+    /// Sending without observers.
+    pub(super) unobserved: f64,
+    /// Sending while the request runs.
     pub(super) sending: f64,
-    /// The threads of the line.
+    /// The request's threads.
     pub(super) threads: f64,
 }
 
-/// Runs a plan under the flood. Answers none if it lost frames.
-pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<Sample>, String> {
+/// Runs a plan under the flood; returns `None` if it lost frames.
+pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<PlacementSample>, String> {
     let (sample, outcome) = under(flood, plan, Settings::default())?;
     let whole = outcome.ledger.lost() == 0 && outcome.failures.is_empty();
     Ok(whole.then_some(sample))
 }
 
-/// Returns the known costs after this plan was analyzed under the flood, as `explain --analyze`
-/// does.
+/// Returns `known` costs updated by a run of the plan under the flood, as `explain --analyze` does.
 pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<Costs, String> {
     let settings = Settings { timed: true, programs_timed: true, ..Settings::default() };
     let (_, outcome) = under(flood, plan, settings)?;
@@ -52,25 +50,29 @@ pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<
         return Err(failure.to_string());
     }
     let mut costs = known.clone();
-    learn(plan, &seen(plan, &outcome.ledger), &mut costs);
+    learn(plan, &measurements(plan, &outcome.ledger), &mut costs);
     Ok(costs)
 }
 
-fn under(flood: &mut Flood, plan: &Plan, settings: Settings) -> Result<(Sample, Outcome), String> {
-    let alone = flood.steady(ALONE)?;
+fn under(
+    flood: &mut Flood,
+    plan: &Plan,
+    settings: Settings,
+) -> Result<(PlacementSample, Outcome), String> {
+    let unobserved = flood.median_group_ns(ALONE)?;
     let stop = EventFd::new().map_err(|why| why.to_string())?;
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
     std::thread::scope(|scope| {
         let line = scope.spawn(|| pair.server.enter(|| live(plan, settings, &stop, ready)));
-        // Nobody says so where it cannot be built.
+        // The channel closes if the plan cannot be built.
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(BEFORE)?;
             let before = when_idle();
-            let sending = flood.steady(FRAMES)?;
-            // Between the two looks of each this thread may have gone on for longer before.
+            let sending = flood.median_group_ns(FRAMES)?;
+            // Both readings include this thread's time, which may have grown in between.
             let threads = when_idle().saturating_sub(before) as f64 / FRAMES as f64;
-            Ok(Sample { alone, sending, threads })
+            Ok(PlacementSample { unobserved, sending, threads })
         });
         stop.notify();
         let outcome = line.join().map_err(|_| "the line has failed".to_owned())??;
@@ -78,14 +80,14 @@ fn under(flood: &mut Flood, plan: &Plan, settings: Settings) -> Result<(Sample, 
     })
 }
 
-/// Builds and runs a plan until it is told to stop.
+/// Builds and runs a plan until `stop` is readable.
 fn live(
     plan: &Plan,
     settings: Settings,
     stop: &EventFd,
     ready: mpsc::Sender<()>,
 ) -> Result<Outcome, String> {
-    // Where there is only one, it is shared.
+    // On a machine with one processor it is shared.
     let _ = sys::process::pin_to(1);
     let paths = build(plan, settings).map_err(|why| why.to_string())?;
     // Sources see frames from here on.
@@ -94,16 +96,16 @@ fn live(
     run(paths, until).map_err(|why| why.to_string())
 }
 
-/// The processor time of all other threads when they have nothing left to do.
+/// Waits until all other threads are idle; returns their processor time in ns.
 fn when_idle() -> u64 {
-    // This thread's own time goes on between the two looks.
+    // This thread's own time advances between the two readings.
     let others = || {
         let own = clock::thread();
         clock::process().saturating_sub(own)
     };
     let mut now = others();
     until("all frames are looked at", || {
-        // Nothing can be read from no descriptor: this waits, and leaves the processor to others.
+        // Without descriptors this only waits.
         sys::poll::readable(&[], Some(WINDOW));
         let before = std::mem::replace(&mut now, others());
         now.saturating_sub(before) < IDLE_NS

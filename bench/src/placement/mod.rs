@@ -1,23 +1,23 @@
-//! `bench placement`: what the policies choose, against every other placement. FEATURES O3, V6
+//! `bench placement`: the choices of the placement policies compared with every other placement.
+//! FEATURES O3, V6
 //!
-//! Each line is run in every way that can be planned on this machine: so many of its nodes in the
-//! kernel, so many in a thread, the rest in another. A flood over a virtual cable is what comes in.
-//! Measured is all processor time for a frame, of the threads and of the kernel, beyond what
-//! sending takes with nobody there. A placement that loses frames is tried again, and left out when
-//! that does not help.
+//! Each request runs in every placement that can be planned on this machine: a prefix in the
+//! kernel, the rest in one or two threads. The input is a flood over a veth pair. The result is the
+//! processor time per frame of threads and kernel, beyond that of unobserved sending. A placement
+//! that loses frames is retried, and excluded if it loses again.
 //!
-//! All are run in some rounds; then the best of those, in rounds of their own, against what the
-//! policies `cost` and `deepest` choose and against all in one thread: who wins among many by luck
-//! does not win again. Plans go by the table that was measured here; where none is kept, it is
-//! measured first.
+//! All placements run in a few rounds. The best of them then run in additional rounds with the
+//! choices of the policies `cost` and `deepest` and with all nodes in one thread, so that a
+//! placement that won by luck does not win again. Plans use the cost table measured on this
+//! machine, which is measured first if it does not exist.
 //!
-//! Nobody knows of a line before it has run how much of what comes takes which way. So `cost` is
-//! asked twice: by the table alone, and as it plans when the line was analyzed once, with what came
-//! to be known by that of this line and no other (`explain --analyze`). Goal: analyzed, it never
-//! costs more than 1.1 times what any other does. That is judged by pairs ([`judged`]): more
-//! rounds are run until the interval in which the ratio lies says so, or is narrow, or they are too
-//! many. Rows tell that interval, and how many lines are surely within the limit, how many surely
-//! beyond, and of how many this cannot be told.
+//! Before a request has run, the share of input on each arc is unknown. So `cost` is evaluated
+//! twice: with the table alone, and after the request was analyzed once, with the knowledge of that
+//! run only (`explain --analyze`). Goal: after the analysis, its choice never costs more than 1.1
+//! times any other placement. Pairs of placements are judged ([`judged`]): rounds are added until
+//! the confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows
+//! report that interval, and the number of requests that are certainly within the limit, certainly
+//! beyond, and undecided.
 
 mod judged;
 mod line;
@@ -31,25 +31,25 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::calibrate::calibrate;
 use engine::machine;
-use judged::{Times, Verdict, worst};
-use line::{Sample, analyzed, sample};
+use judged::{CostRatio, Verdict, worst};
+use line::{PlacementSample, analyzed, sample};
 use lines::{LINES, Placement, placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
 
-/// One frame in two goes to port 53.
+/// Every second frame goes to port 53.
 const ONE_IN: usize = 2;
 const LENGTH: usize = 128;
-/// In how many rounds all placements are run, and how many of the best in those of the final.
+/// Number of rounds of all placements, and of the best placements that run in the final.
 const TRIALS: usize = 2;
 const FINALISTS: usize = 3;
-/// So many rounds are added to the final at a time, and so many there are at most.
-const MORE: usize = 4;
+/// Number of rounds added to the final at a time, and their maximum.
+const ROUNDS_ADDED: usize = 4;
 const ROUNDS_MAX: usize = 81;
-/// The number of measurements of a placement that loses frames.
-const TRIES: usize = 3;
-/// The most that the choice may cost, as a multiple of the best.
-const AT_MOST: f64 = 1.1;
+/// Number of attempts for a placement that loses frames.
+const ATTEMPTS_MAX: usize = 3;
+/// Limit of the choice's cost, as a multiple of the best placement's.
+const COST_RATIO_MAX: f64 = 1.1;
 const TIMES: &str = "of the best";
 
 const PLACED: &str = "placed so";
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if machine.costs.version < COSTS_VERSION {
         machine.costs = calibrate(&|what| eprintln!("measured first: {what}")).costs;
     }
-    let mut bench = Bench { flood, machine };
+    let mut bench = PlacementBench { flood, machine };
     let wanted = LINES.iter().zip(1..);
     let wanted = wanted.filter(|(line, number)| is_wanted(&format!("{number} {line}")));
     let (mut all, mut lines) = (Vec::new(), 0);
@@ -78,30 +78,31 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-struct Bench {
+struct PlacementBench {
     flood: Flood,
     machine: Machine,
 }
 
-/// Processor time for a frame, in ns, in every round: beyond sending alone, and all of it.
+/// Processor times per frame in ns, per round: beyond unobserved sending, and in total.
 #[derive(Clone, Debug, Default)]
-struct Taken {
+struct FrameCosts {
     beyond: Vec<f64>,
     whole: Vec<f64>,
 }
 
-impl Bench {
-    /// All placements of a line.
+impl PlacementBench {
+    /// Measures all placements of a request.
     fn line(&mut self, number: usize, line: &str, rounds: usize) -> Result<Vec<Row>, String> {
         let text = line.replacen("rx", &format!("rx {SERVER_DEVICE} ring=8MB"), 1);
-        let deepest = Placement::of(&format!("--policy=deepest {text}"), &self.machine)?.spaces;
-        let first = Placement::of(&text, &self.machine)?;
+        let deepest =
+            Placement::plan_pinned(&format!("--policy=deepest {text}"), &self.machine)?.spaces;
+        let first = Placement::plan_pinned(&text, &self.machine)?;
         let learned = analyzed(&mut self.flood, &first.plan, &self.machine.costs)?;
         let knowing = Machine { costs: learned, ..self.machine.clone() };
-        let (second, cost) = (Placement::of(&text, &knowing)?.spaces, first.spaces);
+        let (second, cost) = (Placement::plan_pinned(&text, &knowing)?.spaces, first.spaces);
         let all = placements(&text, &self.machine);
         let one_thread = vec!["thread0".to_owned(); cost.len()];
-        let mut tried = vec![Some(Taken::default()); all.len()];
+        let mut tried = vec![Some(FrameCosts::default()); all.len()];
         self.rounds(&all, &mut tried, TRIALS);
         let mut order: Vec<usize> = (0..all.len()).filter(|at| tried[*at].is_some()).collect();
         let least = |at: &usize| {
@@ -117,21 +118,22 @@ impl Bench {
         let last: Vec<Placement> = best.iter().chain(asked).map(|at| all[*at].clone()).collect();
         let sentinel = Sentinel::take();
         let analyzed = last.iter().position(|placed| placed.spaces == policies[1].1);
-        let mut final_ = vec![Some(Taken::default()); last.len()];
+        let mut final_ = vec![Some(FrameCosts::default()); last.len()];
         self.rounds(&last, &mut final_, rounds);
-        for _ in (rounds..ROUNDS_MAX).step_by(MORE) {
+        for _ in (rounds..ROUNDS_MAX).step_by(ROUNDS_ADDED) {
             let open = open(&final_, analyzed);
             if open.is_empty() {
                 break;
             }
-            // Who is told apart runs no more: what it took stays beside the first of the others.
+            // A decided placement runs no more: its samples stay beside the first rounds of the
+            // others.
             let again: Vec<Placement> = open.iter().map(|at| last[*at].clone()).collect();
             let mut taken: Vec<_> = open.iter().map(|at| final_[*at].take()).collect();
-            self.rounds(&again, &mut taken, MORE);
+            self.rounds(&again, &mut taken, ROUNDS_ADDED);
             open.iter().zip(taken).for_each(|(at, taken)| final_[*at] = taken);
         }
         let mut rows = each((number, line), &all, &tried, sentinel);
-        let whole = |placed: Vec<Placement>, taken: Vec<Option<Taken>>| {
+        let whole = |placed: Vec<Placement>, taken: Vec<Option<FrameCosts>>| {
             let both = placed.into_iter().zip(taken);
             both.filter_map(|(placed, taken)| Some((placed, taken?))).collect::<Vec<_>>()
         };
@@ -145,60 +147,62 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Runs these placements in turn, so often, and adds what they took; none for those that lose
-    /// frames.
-    fn rounds(&mut self, all: &[Placement], taken: &mut [Option<Taken>], rounds: usize) {
+    /// Runs the placements interleaved for `rounds` rounds, and appends their samples; sets `None`
+    /// for those that lose frames.
+    fn rounds(&mut self, all: &[Placement], taken: &mut [Option<FrameCosts>], rounds: usize) {
         for _ in 0..rounds {
-            let mut samples: Vec<Option<Sample>> = Vec::new();
+            let mut samples: Vec<Option<PlacementSample>> = Vec::new();
             for (placement, taken) in all.iter().zip(&*taken) {
                 let sample = if taken.is_some() { self.tried(placement) } else { None };
                 samples.push(sample);
             }
-            // All who ran in a round had the same nobody before them.
-            let alone: Vec<f64> = samples.iter().flatten().map(|sample| sample.alone).collect();
-            let alone = median(&alone);
+            // All placements of a round share the same unobserved time.
+            let unobserved: Vec<f64> =
+                samples.iter().flatten().map(|sample| sample.unobserved).collect();
+            let unobserved = median(&unobserved);
             for (sample, place) in samples.into_iter().zip(&mut *taken) {
-                *place = sample.and_then(|sample| Some(place.take()?.with(sample, alone)));
+                *place = sample.and_then(|sample| Some(place.take()?.with(sample, unobserved)));
             }
         }
     }
 
-    fn tried(&mut self, placement: &Placement) -> Option<Sample> {
-        for _ in 0..TRIES {
+    fn tried(&mut self, placement: &Placement) -> Option<PlacementSample> {
+        for _ in 0..ATTEMPTS_MAX {
             match sample(&mut self.flood, &placement.plan) {
                 Ok(None) => {}
                 Ok(sample) => return sample,
                 Err(why) => {
-                    eprintln!("left out: {}: {why}", placement.short());
+                    eprintln!("left out: {}: {why}", placement.summary());
                     return None;
                 }
             }
         }
-        eprintln!("left out: {}: it loses frames", placement.short());
+        eprintln!("left out: {}: it loses frames", placement.summary());
         None
     }
 }
 
-impl Taken {
-    fn with(mut self, sample: Sample, alone: f64) -> Self {
+impl FrameCosts {
+    fn with(mut self, sample: PlacementSample, unobserved: f64) -> Self {
         let whole = sample.sending + sample.threads;
         self.whole.push(whole);
-        // Noise may make it less than nothing.
-        self.beyond.push((whole - alone).max(1.0));
+        // Noise may make the difference negative.
+        self.beyond.push((whole - unobserved).max(1.0));
         self
     }
 }
 
-/// The choice, and those of the others of which more rounds would say more; nobody if there are
-/// none.
-fn open(taken: &[Option<Taken>], choice: Option<usize>) -> Vec<usize> {
+/// Returns the choice, and the placements for which more rounds could change the verdict; empty if
+/// there are none.
+fn open(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
         return Vec::new();
     };
     let is_open = |other: &usize| {
-        let times = taken_by(*other).and_then(|other| Times::of(&chosen.beyond, &other.beyond));
-        *other != at && times.is_some_and(|times| !times.is_told(AT_MOST))
+        let times =
+            taken_by(*other).and_then(|other| CostRatio::compare(&chosen.beyond, &other.beyond));
+        *other != at && times.is_some_and(|times| !times.is_within(COST_RATIO_MAX))
     };
     let mut open: Vec<usize> = (0..taken.len()).filter(is_open).collect();
     if !open.is_empty() {
@@ -207,23 +211,23 @@ fn open(taken: &[Option<Taken>], choice: Option<usize>) -> Vec<usize> {
     open
 }
 
-/// The row of the goal: how many times the best other the choice takes at most, and where that
-/// lies.
+/// Returns the row of the goal: the ratio of the choice to the best other placement, with its
+/// interval.
 fn judged<'t>(
     (number, line): (usize, &str),
-    choice: &Taken,
-    others: impl Iterator<Item = &'t Taken>,
+    choice: &FrameCosts,
+    others: impl Iterator<Item = &'t FrameCosts>,
     sentinel_ns: f64,
 ) -> Row {
-    let all = others.filter_map(|other| Times::of(&choice.beyond, &other.beyond));
-    // Who is alone is the best.
-    let alone = Times { median: 1.0, interval: [1.0; 2], rounds: choice.beyond.len() };
-    let times = worst(all, AT_MOST).unwrap_or(alone);
+    let all = others.filter_map(|other| CostRatio::compare(&choice.beyond, &other.beyond));
+    // A single placement is the best.
+    let unobserved = CostRatio { median: 1.0, interval: [1.0; 2], rounds: choice.beyond.len() };
+    let times = worst(all, COST_RATIO_MAX).unwrap_or(unobserved);
     Row {
         bench: "placement",
         goal: Some("placement"),
         target: Some(1.0),
-        ratio: AT_MOST / times.interval[1],
+        ratio: COST_RATIO_MAX / times.interval[1],
         reference: "1.1",
         n: times.rounds,
         spread: times.interval,
@@ -232,16 +236,16 @@ fn judged<'t>(
     }
 }
 
-/// A row for every placement.
+/// Returns a row for every placement.
 fn each(
     (number, line): (usize, &str),
     all: &[Placement],
-    tried: &[Option<Taken>],
+    tried: &[Option<FrameCosts>],
     sentinel: f64,
 ) -> Vec<Row> {
     let taken = all.iter().zip(tried).filter_map(|(placed, taken)| Some((placed, taken.as_ref()?)));
-    let row = |(placed, taken): (&Placement, &Taken)| {
-        let row = format!("{number} {line} @ {}", placed.short());
+    let row = |(placed, taken): (&Placement, &FrameCosts)| {
+        let row = format!("{number} {line} @ {}", placed.summary());
         let samples = [Samples { name: PLACED, values: taken.beyond.clone() }];
         let subject = ("placement", row.as_str(), f64::NAN);
         rows(subject, ("ns CPU/frame", Better::Less), sentinel, &samples, &[])
@@ -249,14 +253,14 @@ fn each(
     taken.flat_map(row).collect()
 }
 
-/// The rows of a line: the best placement, and what was chosen.
+/// Returns the rows of a request: the best placement, and the choices.
 fn told(
     (number, line, count): (usize, &str, usize),
-    all: &[(Placement, Taken)],
+    all: &[(Placement, FrameCosts)],
     policies: &[(&'static str, Vec<String>)],
     sentinel: f64,
 ) -> Vec<Row> {
-    let middle = |(_, taken): &&(Placement, Taken)| median(&taken.beyond);
+    let middle = |(_, taken): &&(Placement, FrameCosts)| median(&taken.beyond);
     let best = all.iter().min_by(|one, other| middle(one).total_cmp(&middle(other)));
     let Some(best) = best else { return Vec::new() };
     let mut chosen = vec![(BEST, best)];
@@ -267,7 +271,7 @@ fn told(
         }
     }
     let row = |who: &str| format!("{number} {line} ({count} placements, {who})");
-    let samples = |value: fn(&Taken) -> &Vec<f64>| -> Vec<Samples> {
+    let samples = |value: fn(&FrameCosts) -> &Vec<f64>| -> Vec<Samples> {
         let each = chosen.iter();
         each.map(|(name, (_, taken))| Samples { name, values: value(taken).clone() }).collect()
     };
@@ -287,12 +291,12 @@ fn told(
     made.extend(rows(subject, ("kframes/CPU s", Better::More), sentinel, &rates, &[]));
     for made in &mut made {
         let who = chosen.iter().find(|(name, _)| *name == made.candidate);
-        made.row = row(&who.map(|(_, (placed, _))| placed.short()).unwrap_or_default());
+        made.row = row(&who.map(|(_, (placed, _))| placed.summary()).unwrap_or_default());
     }
     made
 }
 
-/// Returns the goal's verdict on all requests, as rows.
+/// Returns the rows with the verdict of the goal on all requests.
 fn summary(all: &[Row], lines: usize) -> Vec<Row> {
     let of = |who: &str| -> Vec<f64> {
         let costs = |row: &&Row| row.candidate == who && row.unit == "ns CPU/frame";
@@ -312,19 +316,19 @@ fn summary(all: &[Row], lines: usize) -> Vec<Row> {
     let count = |verdict| {
         let of = |row: &&&Row| {
             let (median, interval, rounds) = (row.value, row.spread, row.n);
-            Times { median, interval, rounds }.verdict(AT_MOST) == verdict
+            CostRatio { median, interval, rounds }.verdict(COST_RATIO_MAX) == verdict
         };
         judged.iter().filter(of).count() as f64
     };
     let told = |row: Row| Row { goal: None, target: None, ..row };
-    let shown = row("surely within 1.1x of all", ANALYZED, count(Verdict::Holds), "lines");
+    let certain = row("surely within 1.1x of all", ANALYZED, count(Verdict::Holds), "lines");
     vec![
-        Row { ratio: shown.value / lines as f64, reference: "all lines", ..shown },
+        Row { ratio: certain.value / lines as f64, reference: "all lines", ..certain },
         told(row("cannot be told", ANALYZED, count(Verdict::Unknown), "lines")),
         told(row("surely more than 1.1x", ANALYZED, count(Verdict::Loses), "lines")),
         told(row("worst choice", COST, worst_of(COST), TIMES)),
-        told(row("more than 1.1x the best", COST, lost(AT_MOST, COST), "lines")),
-        at_least(row("loses by 1.1x", DEEPEST, lost(AT_MOST, DEEPEST), "lines"), 5.0),
+        told(row("more than 1.1x the best", COST, lost(COST_RATIO_MAX, COST), "lines")),
+        at_least(row("loses by 1.1x", DEEPEST, lost(COST_RATIO_MAX, DEEPEST), "lines"), 5.0),
         at_least(row("loses by 1.3x", ONE_THREAD, lost(1.3, ONE_THREAD), "lines"), 5.0),
     ]
 }
@@ -334,13 +338,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choice_is_compared_with_the_best() {
+    fn goal_compares_the_choice_with_the_best_placement() {
         let machine = Machine::with_kernel();
-        let placed = |text: &str| Placement::of(text, &machine).unwrap();
+        let placed = |text: &str| Placement::plan_pinned(text, &machine).unwrap();
         let kernel = placed("rx lo @kernel | udp @kernel | count @kernel");
         let thread = placed("rx lo @thread0 | udp @thread0 | count @thread0");
-        assert_eq!(kernel.short(), "kernel 3");
-        let taken = |ns| Taken { beyond: vec![ns; 3], whole: vec![1000.0 + ns; 3] };
+        assert_eq!(kernel.summary(), "kernel 3");
+        let taken = |ns| FrameCosts { beyond: vec![ns; 3], whole: vec![1000.0 + ns; 3] };
         let policies = [(ANALYZED, kernel.spaces.clone()), (DEEPEST, thread.spaces.clone())];
         let all = [(kernel, taken(100.0)), (thread, taken(200.0))];
         let rows = told((1, "rx | udp | count", 2), &all, &policies, 0.0);
@@ -359,8 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn more_rounds_run_the_choice_and_its_equals_alone() {
-        let of = |values: &[f64]| Some(Taken { beyond: values.to_vec(), whole: Vec::new() });
+    fn additional_rounds_run_the_undecided_placements_only() {
+        let of = |values: &[f64]| Some(FrameCosts { beyond: values.to_vec(), whole: Vec::new() });
         let (choice, near, far) = (of(&[100.0; 9]), of(&[80.0, 100.0, 120.0]), of(&[200.0; 9]));
         let all = [far.clone(), choice, None, near.clone()];
         assert_eq!(open(&all, Some(1)), [1, 3]);

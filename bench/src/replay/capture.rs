@@ -1,10 +1,10 @@
-//! Captures of HTTP/1.1 between many clients and a server, as a tap sees them that loses a packet
-//! now and then: of any size, and the same for the same size. Everything follows from a seed.
+//! Generated captures of HTTP/1.1 between many clients and a server, as recorded by a tap that
+//! loses a few packets. The size determines every byte: all random numbers have a fixed seed.
 //!
-//! Out: files. Bodies of 200 bytes to 100 KB (as many of 1 KB as of 10 KB), every fifth in chunks;
-//! half of the connections carry one request, the others up to ten; one connection in eight is over
-//! IPv6; one segment in a hundred is overtaken by the next, one frame in a thousand is missing.
-//! Lengths, checksums, sequence numbers and acknowledgements are right.
+//! Bodies have 200 bytes to 100 KB (as many around 1 KB as around 10 KB), every fifth in chunks;
+//! half of the connections carry one request, the others up to ten; one connection in eight uses
+//! IPv6; one segment in a hundred is swapped with the next, one frame in a thousand is missing.
+//! Lengths, checksums, sequence and acknowledgement numbers are correct.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,52 +14,52 @@ use std::path::Path;
 use testkit::{Frame, Random, Segment};
 use wire::capture::write;
 
-/// The connections open at any time.
-const OPEN: usize = 2_000;
-/// The most data of a segment: Ethernet's 1500 bytes less the headers of IPv6 and TCP.
+/// Number of connections open at any time.
+const CONNECTIONS_OPEN: usize = 2_000;
+/// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
-/// One frame in so many is missing.
-const LOST: u64 = 1_000;
-/// One segment in so many comes behind the next.
-const OVERTAKEN: u64 = 100;
+/// One frame in this many is missing.
+const LOST_ONE_IN: u64 = 1_000;
+/// One segment in this many is swapped with its successor.
+const SWAPPED_ONE_IN: u64 = 100;
 
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Writes a capture of at least `size` bytes; answers how long it is.
+/// Writes a capture of at least `size` bytes; returns its size in bytes.
 pub(super) fn mixed(path: &Path, size: u64) -> Result<u64> {
-    let mut tap = Tap::new(path, 17)?;
+    let mut tap = CaptureWriter::new(path, 17)?;
     let content: Vec<u8> = tap.random.bytes(1 << 20);
     let mut number = 0;
     let mut open: Vec<Connection> = Vec::new();
     while tap.written < size {
-        if open.len() < OPEN {
+        if open.len() < CONNECTIONS_OPEN {
             number += 1;
             open.push(Connection::new(number, &mut tap.random));
         }
         let index = tap.random.within(0..open.len());
         let connection = &mut open[index];
-        if connection.waiting.is_empty() && !connection.goes_on(&mut tap.random, &content) {
+        if connection.waiting.is_empty() && !connection.generate(&mut tap.random, &content) {
             open.swap_remove(index);
             continue;
         }
-        let overtaken = connection.waiting.len() > 1 && tap.random.one_in(OVERTAKEN);
+        let overtaken = connection.waiting.len() > 1 && tap.random.one_in(SWAPPED_ONE_IN);
         if overtaken {
             connection.waiting.swap(0, 1);
         }
         if let Some(frame) = connection.waiting.pop_front() {
-            tap.see(&frame)?;
+            tap.record(&frame)?;
         }
     }
     tap.end()
 }
 
-/// Writes a capture of connections that are all open at its end, each in the middle of a response;
-/// answers how long it is.
+/// Writes a capture of connections that are all open at its end, each within a response; returns
+/// its size.
 pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
-    let mut tap = Tap::new(path, 18)?;
+    let mut tap = CaptureWriter::new(path, 18)?;
     let mut open: Vec<Connection> = Vec::new();
     for number in 1..=connections {
         let mut connection = Connection::new(number, &mut tap.random);
@@ -86,7 +86,7 @@ pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
     tap.end()
 }
 
-/// Returns the number of frames of a capture made here that begin a request: no head is longer than
+/// Returns the number of frames that begin a request in a generated capture, where no head exceeds
 /// a segment.
 pub(crate) fn requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
@@ -99,14 +99,14 @@ pub(crate) fn requests(path: &Path) -> Result<u64> {
 }
 
 /// A writer of captures.
-struct Tap {
+struct CaptureWriter {
     file: BufWriter<File>,
     random: Random,
     written: u64,
     now_ns: u64,
 }
 
-impl Tap {
+impl CaptureWriter {
     fn new(path: &Path, seed: u64) -> Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
         let header = write::header(wire::LinkType::ETHERNET);
@@ -115,9 +115,9 @@ impl Tap {
         Ok(Self { file, random: Random::new(seed), written: header.len() as u64, now_ns })
     }
 
-    /// A frame comes by, and is nearly always seen.
-    fn see(&mut self, frame: &[u8]) -> Result<()> {
-        if self.random.one_in(LOST) { Ok(()) } else { self.write(frame) }
+    /// Writes a frame, or drops it with a small probability.
+    fn record(&mut self, frame: &[u8]) -> Result<()> {
+        if self.random.one_in(LOST_ONE_IN) { Ok(()) } else { self.write(frame) }
     }
 
     fn write(&mut self, frame: &[u8]) -> Result<()> {
@@ -139,11 +139,11 @@ impl Tap {
 struct Connection {
     ends: [IpAddr; 2],
     ports: [u16; 2],
-    /// The next sequence number of the client and of the server.
+    /// Next sequence numbers of the client and of the server.
     sequence: [u32; 2],
     begun: bool,
     requests: u64,
-    /// Frames that are on their way.
+    /// Frames to write later.
     waiting: VecDeque<Vec<u8>>,
 }
 
@@ -165,8 +165,8 @@ impl Connection {
         Self { ends, ports: [port, 80], sequence, begun: false, requests, waiting }
     }
 
-    /// Makes the frames that come next; answers whether there are any.
-    fn goes_on(&mut self, random: &mut Random, content: &[u8]) -> bool {
+    /// Generates the next frames; returns false at the end of the connection.
+    fn generate(&mut self, random: &mut Random, content: &[u8]) -> bool {
         if !self.begun {
             self.shake_hands();
         } else if self.requests > 0 {
@@ -190,7 +190,7 @@ impl Connection {
 
     fn exchange(&mut self, random: &mut Random, content: &[u8]) {
         let body = |random: &mut Random, most: u64| {
-            // 200 bytes, doubled some times and a part of another time.
+            // 200 bytes, doubled a random number of times, plus a random share.
             let doubled = 200 << random.below(most);
             let length = doubled + random.within(0..doubled);
             let from = random.within(0..content.len() - length);
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Sends data in segments; the other side acknowledges every second, and the last.
+    /// Sends data in segments; the peer acknowledges every second one, and the last.
     fn send(&mut self, backward: bool, data: &[u8]) {
         let segments = data.chunks(SEGMENT_MAX).count();
         for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_follows_from_its_size_and_misses_little() {
+    fn capture_is_reproducible_and_loses_few_frames() {
         let folder = std::env::temp_dir();
         let path = |name: &str| folder.join(format!("{name}-{}.pcap", std::process::id()));
         let (one, two) = (path("one"), path("two"));

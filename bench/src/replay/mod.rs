@@ -1,11 +1,10 @@
-//! Requests off a capture: `replay FILE | tcp | http | count` against the programs that people use
-//! for that, in bytes of the capture per second of processor time (user and system, all threads),
-//! goal G17.
+//! Requests in a capture: `replay FILE | tcp | http | count` compared with widely used programs, in
+//! bytes of the capture per second of processor time (user and system, all threads), goal G17.
 //!
-//! The capture is made here, in a temporary folder ([`capture`]), and lies in the page cache. What
-//! the programs print goes nowhere while they are measured; how many requests each finds is counted
-//! in a run of its own. A row of peak memory is taken over another capture whose connections are
-//! all open at its end.
+//! The capture is generated in a temporary directory ([`capture`]) and stays in the page cache.
+//! While programs are measured, their output goes to /dev/null; the number of requests that each
+//! finds is counted in a separate run. A row of peak memory uses another capture, whose connections
+//! are all open at its end.
 
 mod capture;
 mod programs;
@@ -17,19 +16,19 @@ use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
-use programs::{OURS, Program};
+use programs::{OURS, ReplayProgram};
 use std::path::Path;
 use std::process::Command;
 
-/// Connections that are open when memory is measured.
-const OPEN: u64 = 100_000;
-/// Bytes of memory that they may take.
-const OPEN_BYTES: f64 = 256e6;
-/// Bytes of the capture whose size the goals are about; smaller runs state no goals.
-const WHOLE: u64 = 1_000_000_000;
+/// Number of open connections in the measurement of memory.
+const CONNECTIONS_OPEN: u64 = 100_000;
+/// Limit of the memory for these connections, in bytes.
+const MEMORY_MAX: f64 = 256e6;
+/// Capture size in bytes to which the goals refer; smaller runs have no goals.
+const GOAL_SIZE: u64 = 1_000_000_000;
 
-/// Memory, throughput and requests. Memory is first, and captures are made by a process of its own:
-/// what a process has when it starts another counts as the other's.
+/// Measures memory, throughput and requests. Memory is measured first, and a child process
+/// generates the captures, because a process inherits its parent's peak memory.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = Folder::new("replay").map_err(|why| why.to_string())?;
     let programs = programs::all(&folder.0)?;
@@ -41,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Makes a capture: `mixed` of so many bytes, or so many connections that stay `open`.
+/// Writes a capture: `mixed` with `size` bytes, or `open` with `size` connections that stay open.
 pub(crate) fn make(kind: &str, file: &Path, size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(|_| format!("{size} is not a number"))?;
     let made = match kind {
@@ -52,7 +51,7 @@ pub(crate) fn make(kind: &str, file: &Path, size: &str) -> Result<(), String> {
     made.map(|_| ()).map_err(|why| format!("{}: {why}", file.display()))
 }
 
-/// Lets another process make a capture; answers how long it is.
+/// Writes a capture in a child process; returns its size.
 pub(crate) fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = Command::new(own);
@@ -65,13 +64,13 @@ pub(crate) fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
 }
 
 fn throughput<'p>(
-    programs: &'p [Program],
+    programs: &'p [ReplayProgram],
     file: &'p Path,
     length: u64,
     options: &Options,
 ) -> Result<Vec<Row>, String> {
     let folder = file.parent().unwrap_or(file);
-    let candidate = |program: &'p Program| Candidate {
+    let candidate = |program: &'p ReplayProgram| Candidate {
         name: program.name,
         measure: Box::new(move || {
             let cost = program.cost(file, folder)?;
@@ -82,15 +81,15 @@ fn throughput<'p>(
     let goal = |reference, target| Goal { candidate: OURS, reference, goal: "G17", target };
     let goals =
         [goal("tshark", 80.0), goal("tcpflow", 15.0), goal("suricata", 10.0), goal("tcpdump", 1.0)];
-    let goals = if length >= WHOLE { &goals[..] } else { &[] };
+    let goals = if length >= GOAL_SIZE { &goals[..] } else { &[] };
     let row = format!("{} MB of HTTP", length / 1_000_000);
     interleave(("replay", &row, f64::NAN), "MB/CPU s", options.rounds, candidates, goals)
 }
 
-/// Every request that any of them finds, we find; and how many there are, by the frames that begin
-/// with one.
+/// Compares the number of requests: ours must find every request that another program finds. The
+/// reference is the number of frames that begin a request.
 fn requests(
-    programs: &[Program],
+    programs: &[ReplayProgram],
     file: &Path,
     folder: &Path,
     length: u64,
@@ -114,10 +113,10 @@ fn requests(
     Ok(found.iter().map(row).collect())
 }
 
-/// The most memory that each takes for connections that are all open.
-fn memory(programs: &[Program], folder: &Path, size: u64) -> Result<Vec<Row>, String> {
-    // A small run takes as many connections as its capture is smaller.
-    let connections = (OPEN * size.min(WHOLE) / WHOLE).max(1);
+/// Measures the peak memory of each program for connections that are all open.
+fn memory(programs: &[ReplayProgram], folder: &Path, size: u64) -> Result<Vec<Row>, String> {
+    // Scales the number of connections with the size of the run.
+    let connections = (CONNECTIONS_OPEN * size.min(GOAL_SIZE) / GOAL_SIZE).max(1);
     let file = folder.join("open.pcap");
     made("open", &file, connections)?;
     let mut rows = Vec::new();
@@ -126,7 +125,7 @@ fn memory(programs: &[Program], folder: &Path, size: u64) -> Result<Vec<Row>, St
         let row = format!("{connections} open connections");
         let mut row = single(row, program.name, peak / 1e6, "MB");
         if program.name == OURS {
-            (row.reference, row.ratio) = ("256 MB", OPEN_BYTES / peak.max(1.0));
+            (row.reference, row.ratio) = ("256 MB", MEMORY_MAX / peak.max(1.0));
             (row.goal, row.target) = (Some("G17"), Some(1.0));
         }
         rows.push(row);
@@ -135,7 +134,7 @@ fn memory(programs: &[Program], folder: &Path, size: u64) -> Result<Vec<Row>, St
     Ok(rows)
 }
 
-/// A row that was taken once.
+/// Returns a row with a single sample.
 pub(crate) fn single(row: String, candidate: &'static str, value: f64, unit: &'static str) -> Row {
     Row {
         bench: "replay",

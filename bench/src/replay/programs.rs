@@ -1,25 +1,26 @@
-//! The programs that are measured: what each is called with, and how many requests it tells of.
+//! The measured programs: their arguments, and the number of requests that each reports.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use sys::usage::{self, Usage};
 
-/// One way to get at the requests of a capture.
-pub(super) struct Program {
+/// A program that reports the requests of a capture.
+pub(super) struct ReplayProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Its arguments, for a capture and a folder that it may write into.
+    /// Returns the arguments, given a capture and a directory for the program's files.
     arguments: fn(&Path, &Path) -> Vec<String>,
-    /// Counts the requests in its standard output and its folder; `None` if it looks for none.
+    /// Counts the requests in the program's standard output and directory; `None` if it does not
+    /// look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
-/// Ours.
+/// The name of our program.
 pub(super) const OURS: &str = "streamline";
 
-/// All that are installed, ours first; those that are not are told.
-pub(super) fn all(folder: &Path) -> Result<Vec<Program>, String> {
+/// Returns the installed programs, ours first, and prints the names of missing ones.
+pub(super) fn all(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     let suricata = folder.join("suricata.yaml");
     std::fs::write(&suricata, SURICATA).map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
@@ -30,24 +31,24 @@ pub(super) fn all(folder: &Path) -> Result<Vec<Program>, String> {
     let mut programs = vec![ours(own)];
     for peer in peers() {
         match find(peer.name) {
-            Some(path) => programs.push(Program { path, ..peer }),
+            Some(path) => programs.push(ReplayProgram { path, ..peer }),
             None => eprintln!("left out: {}: it is not installed", peer.name),
         }
     }
     Ok(programs)
 }
 
-fn ours(path: PathBuf) -> Program {
+fn ours(path: PathBuf) -> ReplayProgram {
     let line = |capture: &Path, _: &Path| {
         vec!["run".to_owned(), format!("replay '{}' | tcp | http | count", capture.display())]
     };
-    Program { name: OURS, path, arguments: line, requests: None }
+    ReplayProgram { name: OURS, path, arguments: line, requests: None }
 }
 
-/// The peers, each as it is fastest at this job.
-fn peers() -> [Program; 4] {
+/// Returns the peers, each in its fastest configuration for this job.
+fn peers() -> [ReplayProgram; 4] {
     [
-        Program {
+        ReplayProgram {
             name: "tshark",
             path: PathBuf::new(),
             arguments: |capture, _| {
@@ -55,13 +56,13 @@ fn peers() -> [Program; 4] {
             },
             requests: Some(|told, _| told.iter().filter(|byte| **byte == b'\n').count() as u64),
         },
-        Program {
+        ReplayProgram {
             name: "tcpflow",
             path: PathBuf::new(),
             arguments: |capture, _| words("-c -r", capture, &[]),
             requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
         },
-        Program {
+        ReplayProgram {
             name: "suricata",
             path: PathBuf::new(),
             arguments: |capture, folder| {
@@ -72,12 +73,12 @@ fn peers() -> [Program; 4] {
             requests: Some(|_, folder| {
                 let told = std::fs::read(folder.join(EVE)).unwrap_or_default();
                 let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-                // Responses without a request are told as an exchange of their own.
+                // Responses without a request are reported as exchanges.
                 let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
                 lines.filter(|line| !alone(line)).count() as u64
             }),
         },
-        Program {
+        ReplayProgram {
             name: "tcpdump",
             path: PathBuf::new(),
             arguments: |capture, _| words("-n -w /dev/null -r", capture, &["tcp port 80"]),
@@ -86,9 +87,9 @@ fn peers() -> [Program; 4] {
     ]
 }
 
-/// The file that Suricata writes.
+/// The file name of Suricata's log.
 pub(crate) const EVE: &str = "eve.json";
-/// A log of HTTP transactions and nothing else.
+/// A configuration that logs HTTP transactions only.
 const SURICATA: &str = "%YAML 1.1
 ---
 stats: {enabled: no}
@@ -98,19 +99,19 @@ logging: {default-log-level: error, outputs: [{console: {enabled: yes}}]}
 app-layer: {protocols: {http: {enabled: yes}}}
 ";
 
-impl Program {
-    /// Runs it over a capture, what it prints to nowhere; answers what it cost.
+impl ReplayProgram {
+    /// Runs the program over a capture without output; returns its resource usage.
     pub(super) fn cost(&self, capture: &Path, folder: &Path) -> Result<Usage, String> {
         self.run(self.command(capture, folder).stdout(Stdio::null()))
     }
 
-    /// Returns the number of requests that it finds; `None` if it looks for none.
+    /// Returns the number of requests found; `None` if the program does not look for requests.
     pub(super) fn requests(&self, capture: &Path, folder: &Path) -> Result<Option<u64>, String> {
         if self.name == OURS {
             return self.own_requests(capture).map(Some);
         }
         let Some(count) = self.requests else { return Ok(None) };
-        // Suricata adds to what it wrote before.
+        // Suricata appends to an existing file.
         let _ = std::fs::remove_file(folder.join(EVE));
         let told = folder.join("told");
         let file = File::create(&told).map_err(|why| why.to_string())?;
@@ -119,7 +120,8 @@ impl Program {
         Ok(Some(count(&told, folder)))
     }
 
-    /// Ours, by the class of requests: the first number that `count` says is that of messages.
+    /// Counts the requests that our filters find, by class: the first number of `count` is that of
+    /// messages.
     fn own_requests(&self, capture: &Path) -> Result<u64, String> {
         let line = format!("replay '{}' | tcp | http emit=head |request count", capture.display());
         let output = Command::new(&self.path).args(["run", &line]).output();

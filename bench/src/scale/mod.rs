@@ -1,10 +1,10 @@
-//! `bench scale`: how large a ring should be, and whether it finds out by itself. [SL figs. 11,
-//! 12], goal G10; FEATURES F1, F3, F5
+//! `bench scale`: the best size of a ring, and self-scaling. [SL figs. 11, 12], goal G10; FEATURES
+//! F1, F3, F5
 //!
-//! Three settings: one thread that writes each block and reads it; two processes on one processor;
-//! two processes on two. In each, rings of a fixed size from 16 KB to 64 MB, and one that begins
-//! with 64 MB and finds its size. Beside the rate stands how often the writer gave the processor up
-//! for each MB (fig. 12); the picture has the size as a power of two on its x axis.
+//! Three settings: one thread that writes and reads each block; two processes on one processor; two
+//! processes on two. Each has rings of fixed sizes from 16 KB to 64 MB, and one that starts with 64
+//! MB and scales itself. Besides the rate, the writer's context switches per MB are counted (fig.
+//! 12). The chart has log2 of the size on its x axis.
 
 mod other;
 pub(crate) mod rounds;
@@ -20,7 +20,7 @@ use crate::sentinel::Sentinel;
 use buffer::scale::Scaling;
 use buffer::stream::{Config, Input, Output, stream};
 
-/// Sizes of rings.
+/// Ring sizes in bytes.
 const SIZES: [usize; 10] = [
     16 << 10,
     64 << 10,
@@ -34,22 +34,23 @@ const SIZES: [usize; 10] = [
     LARGEST,
 ];
 const LARGEST: usize = 64 << 20;
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCK: usize = 2048;
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 60_000_000;
-/// Until the ring has found its size, so many times the largest ring is written at most.
+/// Maximum amount of data written until the size of a self-scaling ring settles, as a multiple of
+/// the largest ring.
 const SETTLING_MAX: usize = 40;
 
 /// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Setting {
+enum Processors {
     Thread,
     OneCore,
     TwoCores,
 }
 
-impl Setting {
+impl Processors {
     const fn name(self) -> &'static str {
         match self {
             Self::Thread => "one thread",
@@ -58,7 +59,7 @@ impl Setting {
         }
     }
 
-    /// The name of the rings of fixed size, and of the one that finds its size.
+    /// Returns the candidates' names: rings of fixed size, and the self-scaling ring.
     const fn candidates(self) -> [&'static str; 2] {
         match self {
             Self::Thread => ["fixed, one thread", "scaled, one thread"],
@@ -72,9 +73,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let machine = sys::machine::Machine::detect();
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    let settings = [Setting::Thread, Setting::OneCore, Setting::TwoCores];
+    let settings = [Processors::Thread, Processors::OneCore, Processors::TwoCores];
     for setting in settings.into_iter().filter(|setting| is_wanted(setting.name())) {
-        if setting == Setting::TwoCores && machine.processors < 2 {
+        if setting == Processors::TwoCores && machine.processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
@@ -83,26 +84,28 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The measurements of one ring.
+/// The samples of one ring.
 #[derive(Default)]
-struct Samples {
+struct RingSamples {
     rates: Vec<f64>,
     switches: Vec<f64>,
 }
 
-fn measured(setting: Setting, caches: &[usize], rounds: usize) -> Result<Vec<Row>, String> {
-    let mut fixed =
-        SIZES.iter().map(|size| Pair::new(setting, *size, None)).collect::<Result<Vec<_>, _>>()?;
-    let mut scaled = Pair::new(setting, LARGEST, Some(Scaling::reallocation(caches)))?;
+fn measured(setting: Processors, caches: &[usize], rounds: usize) -> Result<Vec<Row>, String> {
+    let mut fixed = SIZES
+        .iter()
+        .map(|size| StreamPair::new(setting, *size, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut scaled = StreamPair::new(setting, LARGEST, Some(Scaling::reallocation(caches)))?;
     scaled.settle()?;
-    let mut samples: Vec<Samples> = fixed.iter().map(|_| Samples::default()).collect();
-    let (mut own, mut sentinels) = (Samples::default(), Vec::new());
+    let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
+    let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
     for round in 0..=rounds {
         sentinels.push(Sentinel::take());
         let pairs = fixed.iter_mut().chain([&mut scaled]);
         for (pair, samples) in pairs.zip(samples.iter_mut().chain([&mut own])) {
             let (rate, switches) = pair.measure()?;
-            // The first round warms up.
+            // The first round is a warm-up.
             if round > 0 {
                 samples.rates.push(rate);
                 samples.switches.push(switches);
@@ -112,14 +115,14 @@ fn measured(setting: Setting, caches: &[usize], rounds: usize) -> Result<Vec<Row
     if let Some(scale) = scaled.output.scale() {
         eprintln!("{}: {scale}", setting.name());
     }
-    Ok(told(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
+    Ok(result_rows(setting, &samples, &own, scaled.output.capacity(), median(&sentinels)))
 }
 
-/// The rows of a setting: a rate and a number of switches for each size, and the goals.
-fn told(
-    setting: Setting,
-    fixed: &[Samples],
-    own: &Samples,
+/// Returns the rows of a setting: rate and switches for each size, and the goals.
+fn result_rows(
+    setting: Processors,
+    fixed: &[RingSamples],
+    own: &RingSamples,
     found: usize,
     sentinel_ns: f64,
 ) -> Vec<Row> {
@@ -169,40 +172,40 @@ fn told(
     rows
 }
 
-/// A stream and who reads it.
-struct Pair {
+/// A stream, and its reader.
+struct StreamPair {
     output: Output,
-    reader: Reader,
+    reader: ScaleReader,
     block: Vec<u8>,
     blocks: u64,
 }
 
-enum Reader {
+enum ScaleReader {
     Here(Box<Input>, Vec<u8>),
     There(BenchChild),
 }
 
-impl Pair {
-    fn new(setting: Setting, size: usize, scaling: Option<Scaling>) -> Result<Self, String> {
+impl StreamPair {
+    fn new(setting: Processors, size: usize, scaling: Option<Scaling>) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let config = Config { scaling, ..Config::new(id).capacity(size) };
         let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
         let offer = offers.pop().ok_or("no reader")?;
-        if setting != Setting::TwoCores {
+        if setting != Processors::TwoCores {
             output.spin(0);
         }
         let reader = match setting {
-            Setting::Thread => {
+            Processors::Thread => {
                 let input = offer.open().map_err(|why| why.to_string())?;
-                Reader::Here(Box::new(input), vec![0; BLOCK])
+                ScaleReader::Here(Box::new(input), vec![0; BLOCK])
             }
-            Setting::OneCore => Reader::There(other::start(0, &offer)?),
-            Setting::TwoCores => Reader::There(other::start(1, &offer)?),
+            Processors::OneCore => ScaleReader::There(other::start(0, &offer)?),
+            Processors::TwoCores => ScaleReader::There(other::start(1, &offer)?),
         };
         Ok(Self { output, reader, block: vec![7; BLOCK], blocks: 1024 })
     }
 
-    /// Lets the ring find its size.
+    /// Writes until the ring's size has settled.
     fn settle(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
         for _ in 0..SETTLING_MAX {
@@ -216,38 +219,41 @@ impl Pair {
         Ok(())
     }
 
-    /// GB/s over as many blocks as take long enough, and switches for each MB.
+    /// Returns GB/s over enough blocks for the minimum duration, and context switches per MB.
     fn measure(&mut self) -> Result<(f64, f64), String> {
         loop {
-            let (begin, before) = (sys::clock::monotonic(), gave_up());
+            let (begin, before) = (sys::clock::monotonic(), context_switches());
             self.go(self.blocks)?;
             let ns = sys::clock::monotonic() - begin;
             if ns >= LEAST_NS {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-                let (bytes, ns, times) =
-                    (self.blocks as f64 * BLOCK as f64, ns as f64, (gave_up() - before) as f64);
+                let (bytes, ns, times) = (
+                    self.blocks as f64 * BLOCK as f64,
+                    ns as f64,
+                    (context_switches() - before) as f64,
+                );
                 return Ok((bytes / ns, times * 1e6 / bytes));
             }
             self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
         }
     }
 
-    /// Moves so many blocks, and comes back when they have arrived.
+    /// Moves `blocks` blocks, and returns once they have arrived.
     fn go(&mut self, blocks: u64) -> Result<(), String> {
-        let said = |why: buffer::Fault| why.to_string();
+        let words = |why: buffer::Fault| why.to_string();
         match &mut self.reader {
-            Reader::Here(input, out) => {
+            ScaleReader::Here(input, out) => {
                 for _ in 0..blocks {
-                    self.output.write(std::hint::black_box(&self.block)).map_err(said)?;
+                    self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                     self.output.flush();
-                    input.read(std::hint::black_box(out)).map_err(said)?;
+                    input.read(std::hint::black_box(out)).map_err(words)?;
                 }
                 Ok(())
             }
-            Reader::There(other) => {
+            ScaleReader::There(other) => {
                 other.expect(blocks * BLOCK as u64)?;
                 for _ in 0..blocks {
-                    self.output.write(std::hint::black_box(&self.block)).map_err(said)?;
+                    self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                 }
                 self.output.flush();
                 other.done()
@@ -257,6 +263,6 @@ impl Pair {
 }
 
 /// Returns the voluntary and involuntary context switches of this thread.
-fn gave_up() -> u64 {
+fn context_switches() -> u64 {
     switches("thread-self").iter().sum()
 }

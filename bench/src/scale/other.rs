@@ -1,19 +1,19 @@
-//! The process that reads: this program again, with a socket as its standard input over which it
-//! gets its stream and its requests.
+//! The reading process: this program again, which receives its stream and requests over a socket as
+//! its standard input.
 
 use super::BLOCK;
 use crate::child::{BenchChild, Parent};
 use buffer::stream::Offer;
 
-/// Starts it on a processor and hands it the stream.
+/// Starts the reader on a processor, and sends it the stream.
 pub(super) fn start(processor: usize, offer: &Offer) -> Result<BenchChild, String> {
     BenchChild::start(["scale", &processor.to_string(), "0"], &offer.descriptors())
 }
 
-/// Runs the other process: `--reader scale PROCESSOR 0`.
+/// Runs the reading process: `--reader scale PROCESSOR 0`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let (_, processor, _) = crate::child::arguments(words)?;
-    let (parent, descriptors) = Parent::meet(processor)?;
+    let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
     let mut input = offer.open().map_err(|why| why.to_string())?;
     if processor == 0 {

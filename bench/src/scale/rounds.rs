@@ -1,8 +1,8 @@
-//! `bench rounds`: what a ring does that begins too large. [SL fig. 7]
+//! `bench rounds`: the behavior of a ring that starts too large. [SL fig. 7]
 //!
-//! One thread writes each block and reads it. A round ends when the writer wraps: there a ring of a
-//! fixed size stays as it is, one that is reallocated and one that is cut halve as long as they are
-//! nearly empty. The rate of each round, and the sizes on the way.
+//! One thread writes and reads each block. A round ends when the writer wraps around. A ring of
+//! fixed size keeps its size; a reallocated one, and one cut in place, halve as long as they are
+//! nearly empty. Rows are the rate of each round, and the sizes.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -11,13 +11,13 @@ use buffer::scale::Scaling;
 use buffer::stream::{Config, stream};
 use std::cell::RefCell;
 
-/// With so many bytes every ring begins.
-const BEGIN: usize = 16 << 20;
+/// Initial size of every ring in bytes.
+const INITIAL_SIZE: usize = 16 << 20;
 const ROUNDS: usize = 14;
 const BLOCK: usize = 1024;
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum RingKind {
     Fixed,
     Reallocated,
     Cut,
@@ -28,9 +28,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for round in 0..ROUNDS {
-        // Each sample is a ring from its beginning to this round.
+        // Each sample runs a new ring up to this round.
         let sizes = RefCell::new([0; 3]);
-        let candidate = |name, kind: Kind| {
+        let candidate = |name, kind: RingKind| {
             let (caches, sizes) = (&caches, &sizes);
             Candidate {
                 name,
@@ -42,9 +42,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             }
         };
         let candidates = vec![
-            candidate("fixed 16 MB", Kind::Fixed),
-            candidate("reallocation", Kind::Reallocated),
-            candidate("deck-cut", Kind::Cut),
+            candidate("fixed 16 MB", RingKind::Fixed),
+            candidate("reallocation", RingKind::Reallocated),
+            candidate("deck-cut", RingKind::Cut),
         ];
         let name = format!("round {round}");
         #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
@@ -56,17 +56,18 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// GB/s of this round, and bytes of the ring in it.
-fn sample(kind: Kind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
+/// Returns GB/s of a round, and the ring's size in that round in bytes.
+fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
     let id = abi::DbufId::new(1).ok_or("no id")?;
-    let config = Config::new(id).capacity(BEGIN);
+    let config = Config::new(id).capacity(INITIAL_SIZE);
     let config = match kind {
-        Kind::Fixed => {
-            let stays = Scaling { together: (BEGIN, BEGIN), ..Scaling::reallocation(caches) };
+        RingKind::Fixed => {
+            let stays =
+                Scaling { together: (INITIAL_SIZE, INITIAL_SIZE), ..Scaling::reallocation(caches) };
             config.scaling(stays)
         }
-        Kind::Reallocated => config.scaling(bounds(Scaling::reallocation(caches))),
-        Kind::Cut => config.cut(BEGIN).scaling(bounds(Scaling::deck_cut(caches))),
+        RingKind::Reallocated => config.scaling(bounds(Scaling::reallocation(caches))),
+        RingKind::Cut => config.cut(INITIAL_SIZE).scaling(bounds(Scaling::deck_cut(caches))),
     };
     let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
     let offer = offers.pop().ok_or("no reader")?;
@@ -95,7 +96,7 @@ fn sample(kind: Kind, caches: &[usize], round: usize) -> Result<(f64, usize), St
     }
 }
 
-/// The source lets its rings shrink as far as their marks do, and has no other bounds.
+/// Returns scaling bounds as in the paper, where rings shrink down to their marks.
 fn bounds(scaling: Scaling) -> Scaling {
-    Scaling { together: (16 << 10, BEGIN), ..scaling }
+    Scaling { together: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -1,54 +1,53 @@
-//! `bench share`: several users at one interface, each with a line of its own. FEATURES O6, O7
+//! `bench share`: several users at one interface, each with a request. FEATURES O6, O7
 //!
-//! UDP to many ports is sent flat out over a virtual cable. 1, 2, 5 and 10 users, none of whom has
-//! any privilege, each run a line that picks one port and writes its frames to nowhere; a daemon
-//! runs what the lines begin with as one program for all. Against as many tcpdumps with the same
-//! filters, each of which has a packet socket and a filter of its own in the kernel. Who reads is
-//! on the second processor. Rows `one thread` are the lines again, their sinks pinned to the thread
-//! that reads: what the crossing between the two costs.
+//! UDP to many ports is sent at full rate over a veth pair. 1, 2, 5 and 10 unprivileged users each
+//! run a request that selects one port and writes its frames to /dev/null; a daemon runs the common
+//! prefixes of the requests as one program. The peers are as many tcpdumps with the same filters,
+//! each with its own packet socket and kernel filter. Readers are on the second processor. Rows
+//! `one thread` are the same requests with their sinks pinned to the reading thread, which shows
+//! the cost of the crossing.
 //!
-//! What it costs is what the whole machine does beyond the work of the sender alone: what sending
-//! takes longer than over a cable with nobody at it, and the processor time of the processes,
-//! the daemon among them. Rows tell frames that were sent per second of that; who loses frames is
-//! charged for it, by the share that it lost. Where the ledger of a user does not balance, where
-//! frames are neither seen nor lost, or where there is more than one program, the bench fails.
+//! The cost is that of the whole machine beyond the sender alone: the additional time of sending
+//! compared with an unobserved veth pair, and the processor time of the processes, the daemon
+//! included. Rows are frames per second of that time, less the lost share. The bench fails if a
+//! user's ledger does not balance, if frames are neither observed nor lost, or if there is more
+//! than one program.
 
 mod users;
 
 use crate::flood::{Floods, Host, OTHER, WANTED};
 use crate::folder::Folder;
 use crate::harness::{Better, Samples, is_wanted, rows};
-use crate::observed::{Sample, Taken};
+use crate::observed::{ObserverSamples, Sample};
 use crate::options::Options;
 use crate::processes::installed;
 use crate::row::Row;
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
-use users::{House, Seen};
+use users::{FrameCounts, SharedDaemon};
 
-/// The numbers of users.
+/// Numbers of users, with their names in rows.
 const USERS: [(u16, &str); 4] = [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
-const MOST: u16 = 10;
-/// Frames of a sample, and those that are sent before, unmeasured. Each user wants one in twenty:
-/// ten users want half of them.
+const USERS_MAX: u16 = 10;
+/// Numbers of frames per sample and for warm-up; one frame in [`ONE_IN`] is for each user.
 const FRAMES: usize = 200_000;
 const BEFORE: usize = 2_000;
 const ONE_IN: usize = 20;
-/// The frames sent for each user.
-const EACH: u64 = ((BEFORE + FRAMES) / ONE_IN) as u64;
+/// Number of frames sent for each user.
+const FRAMES_PER_USER: u64 = ((BEFORE + FRAMES) / ONE_IN) as u64;
 const LENGTH: usize = 64;
-/// Bytes of every ring, in MB.
+/// Ring size in MB.
 const RING_MB: u32 = 4;
 
-const NOBODY: &str = "nobody";
+const NO_OBSERVER: &str = "nobody";
 const OURS: &str = "streamline";
 const TOGETHER: &str = "one thread";
 
-/// The observers.
+/// The observers of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Observers {
-    Nobody,
+enum ShareObservers {
+    NoObserver,
     Users(u16),
-    /// The same with the sink in the thread that reads the ring.
+    /// Users whose sinks run in the thread that reads the ring.
     Together(u16),
     Tcpdumps(u16),
 }
@@ -56,98 +55,103 @@ enum Observers {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
     let folder = Folder::new("share").map_err(|why| why.to_string())?;
-    let others = std::iter::repeat_n(OTHER, ONE_IN - usize::from(MOST));
-    let ports: Vec<u16> = (0..MOST).map(port).chain(others).collect();
-    let floods = Floods::to(&ports, LENGTH, Host::Ignores)?;
-    let house = House::start(&floods.seen.pair.server, &folder.0, MOST)?;
-    let mut bench = Bench { floods, folder: &folder, house };
-    let mut all = vec![Observers::Nobody];
+    let others = std::iter::repeat_n(OTHER, ONE_IN - usize::from(USERS_MAX));
+    let ports: Vec<u16> = (0..USERS_MAX).map(port).chain(others).collect();
+    let floods = Floods::to_ports(&ports, LENGTH, Host::Ignores)?;
+    let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USERS_MAX)?;
+    let mut bench = ShareBench { floods, folder: &folder, daemon };
+    let mut all = vec![ShareObservers::NoObserver];
     let wanted = USERS.iter().filter(|(_, name)| is_wanted(name)).map(|(count, _)| *count);
     let wanted: Vec<u16> = wanted.collect();
-    all.extend(wanted.iter().copied().map(Observers::Users));
-    all.extend(wanted.iter().copied().map(Observers::Together));
+    all.extend(wanted.iter().copied().map(ShareObservers::Users));
+    all.extend(wanted.iter().copied().map(ShareObservers::Together));
     if installed(TCPDUMP, "tcpdump") {
-        all.extend(wanted.into_iter().map(Observers::Tcpdumps));
+        all.extend(wanted.into_iter().map(ShareObservers::Tcpdumps));
     }
-    let taken = Taken::take(options.rounds, &all, |observers| bench.observe(observers))?;
-    bench.house.end()?;
+    let taken = ObserverSamples::take(options.rounds, &all, |observers| bench.observe(observers))?;
+    bench.daemon.end()?;
     Ok(told(&taken))
 }
 
-/// The port that a user looks for.
+/// Returns the port that a user selects.
 fn port(user: u16) -> u16 {
     WANTED + user
 }
 
-struct Bench<'b> {
+struct ShareBench<'b> {
     floods: Floods,
     folder: &'b Folder,
-    house: House,
+    daemon: SharedDaemon,
 }
 
-impl Bench<'_> {
-    /// Sends while they observe.
-    fn observe(&mut self, observers: Observers) -> Result<Sample, String> {
+impl ShareBench<'_> {
+    /// Measures a sample with the given observers.
+    fn observe(&mut self, observers: ShareObservers) -> Result<Sample, String> {
         match observers {
-            Observers::Nobody => Sample::of(&mut self.floods, &[], (BEFORE, FRAMES)),
-            Observers::Users(count) => self.users(count, ""),
-            Observers::Together(count) => self.users(count, "@thread0"),
-            Observers::Tcpdumps(count) => self.tcpdumps(count),
+            ShareObservers::NoObserver => Sample::of(&mut self.floods, &[], (BEFORE, FRAMES)),
+            ShareObservers::Users(count) => self.users(count, ""),
+            ShareObservers::Together(count) => self.users(count, "@thread0"),
+            ShareObservers::Tcpdumps(count) => self.tcpdumps(count),
         }
     }
 
-    /// Users whose sinks are pinned so.
+    /// Measures users whose sinks have the pin `pin`.
     fn users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
-        let users = self.house.users(&self.floods.seen.pair.server, count, pin)?;
-        let processes = [self.house.processes(), users.processes()].concat();
+        let users = self.daemon.users(&self.floods.observed.pair.server, count, pin)?;
+        let processes = [self.daemon.processes(), users.processes()].concat();
         let sample = Sample::of(&mut self.floods, &processes, (BEFORE, FRAMES))?;
-        // The program is still one, and all lines are in it.
-        self.house.shared(count)?;
-        let seen = users.end(&self.house)?;
-        lost("a user", &seen, sample)
+        // There is still one program, with all requests in it.
+        self.daemon.shared(count)?;
+        let observed = users.end(&self.daemon)?;
+        lost("a user", &observed, sample)
     }
 
     fn tcpdumps(&mut self, count: u16) -> Result<Sample, String> {
         let filters = (0..count).map(|user| format!("udp dst port {}", port(user)));
         let filters: Vec<String> = filters.collect();
         let rings = (RING_MB << 20, 2048);
-        let tcpdumps = Tcpdumps::start(&self.floods.seen.pair, &self.folder.0, &filters, rings)?;
+        let tcpdumps =
+            Tcpdumps::start(&self.floods.observed.pair, &self.folder.0, &filters, rings)?;
         let sample = Sample::of(&mut self.floods, &tcpdumps.processes(), (BEFORE, FRAMES))?;
         let told = tcpdumps.end(&self.folder.0)?;
-        let seen = told
-            .iter()
-            .map(|told| Seen { seen: told.received.saturating_sub(told.lost), lost: told.lost });
-        lost(TCPDUMP, &seen.collect::<Vec<_>>(), sample)
+        let observed = told.iter().map(|told| FrameCounts {
+            observed: told.received.saturating_sub(told.lost),
+            lost: told.lost,
+        });
+        lost(TCPDUMP, &observed.collect::<Vec<_>>(), sample)
     }
 }
 
-/// The sample with the part of what all wanted that they did not see. Everybody has either seen
-/// or lost what was sent for it.
-fn lost(who: &str, all: &[Seen], sample: Sample) -> Result<Sample, String> {
-    let unexplained = all.iter().find(|one| one.seen.saturating_add(one.lost) != EACH);
-    if let Some(Seen { seen, lost }) = unexplained {
-        return Err(format!("{who} has seen {seen} frames and lost {lost}: {EACH} were sent"));
+/// Adds the lost share to the sample; an error unless each observer has received or lost every
+/// frame sent for it.
+fn lost(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, String> {
+    let unexplained =
+        all.iter().find(|one| one.observed.saturating_add(one.lost) != FRAMES_PER_USER);
+    if let Some(FrameCounts { observed, lost }) = unexplained {
+        return Err(format!(
+            "{who} has seen {observed} frames and lost {lost}: {FRAMES_PER_USER} were sent"
+        ));
     }
     let lost: u64 = all.iter().map(|one| one.lost).sum();
-    Ok(Sample { lost: lost as f64 / (EACH * all.len().max(1) as u64) as f64, ..sample })
+    Ok(Sample { lost: lost as f64 / (FRAMES_PER_USER * all.len().max(1) as u64) as f64, ..sample })
 }
 
-/// Rows: the rate, what it costs in all and in the kernel alone, and what was lost.
-fn told(taken: &Taken<Observers>) -> Vec<Row> {
+/// Returns the rows: the rate, the total cost, the kernel's cost, and losses.
+fn told(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     let made = |row: &str, x, (unit, better), samples: Vec<Samples>| {
         let there: Vec<_> = samples.into_iter().filter(|one| !one.values.is_empty()).collect();
         rows(("share", row, x), (unit, better), taken.sentinel_ns, &there, &[])
     };
-    let alone = taken.each(Observers::Nobody, |sample| 1e6 / sample.sending);
-    let alone = vec![Samples { name: NOBODY, values: alone }];
+    let alone = taken.each(ShareObservers::NoObserver, |sample| 1e6 / sample.sending);
+    let alone = vec![Samples { name: NO_OBSERVER, values: alone }];
     let mut all = made("the sender alone", f64::NAN, ("kframes/CPU s", Better::More), alone);
     for (count, name) in USERS {
         let both = [
-            (TCPDUMP, Observers::Tcpdumps(count)),
-            (OURS, Observers::Users(count)),
-            (TOGETHER, Observers::Together(count)),
+            (TCPDUMP, ShareObservers::Tcpdumps(count)),
+            (OURS, ShareObservers::Users(count)),
+            (TOGETHER, ShareObservers::Together(count)),
         ];
-        let each = |value: &dyn Fn(Observers) -> Vec<f64>| {
+        let each = |value: &dyn Fn(ShareObservers) -> Vec<f64>| {
             both.map(|(name, who)| Samples { name, values: value(who) }).into_iter().collect()
         };
         let x = f64::from(count);
@@ -157,7 +161,7 @@ fn told(taken: &Taken<Observers>) -> Vec<Row> {
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
         let kernel: Vec<Samples> = each(&|who| taken.each(who, Sample::kernel));
         let lost: Vec<Samples> = each(&|who| taken.each(who, |sample| sample.lost * 100.0));
-        // Nothing divided by nothing is no ratio: each alone.
+        // Each alone: 0 divided by 0 is no ratio.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
             for one in samples {
                 all.extend(made(name, f64::NAN, (unit, Better::Less), vec![one]));
@@ -167,35 +171,35 @@ fn told(taken: &Taken<Observers>) -> Vec<Row> {
     all
 }
 
-/// Frames that were seen, in thousands for each second of what observing costs.
-fn rates(taken: &Taken<Observers>, who: Observers) -> Vec<f64> {
+/// Returns thousands of received frames per second of the time of observing.
+fn rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
     taken.each(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flood::Took;
+    use crate::flood::SendTimes;
 
     #[test]
     fn rows_show_frames_per_second_beyond_the_sender() {
         let sample = |sending, lost| {
-            let alone = 1000.0;
-            Sample { sending, alone, lost, ..Sample::new(1, Took::default(), 100) }
+            let unobserved = 1000.0;
+            Sample { sending, unobserved, lost, ..Sample::new(1, SendTimes::default(), 100) }
         };
         let all = [
-            (Observers::Nobody, sample(1000.0, 0.0)),
-            (Observers::Users(2), sample(1100.0, 0.0)),
-            (Observers::Tcpdumps(2), sample(1300.0, 0.5)),
+            (ShareObservers::NoObserver, sample(1000.0, 0.0)),
+            (ShareObservers::Users(2), sample(1100.0, 0.0)),
+            (ShareObservers::Tcpdumps(2), sample(1300.0, 0.5)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
-        let rows = told(&Taken { all, sentinel_ns: 0.0 });
+        let rows = told(&ObserverSamples { all, sentinel_ns: 0.0 });
         let of = |unit: &str| -> Vec<_> {
             let rows = rows.iter().filter(|row| row.unit == unit);
             rows.map(|row| (row.row.as_str(), row.candidate, row.value, row.ratio)).collect()
         };
         let rates = [
-            ("the sender alone", NOBODY, 1000.0, 1.0),
+            ("the sender alone", NO_OBSERVER, 1000.0, 1.0),
             ("2 users", TCPDUMP, 1250.0, 1.0),
             ("2 users", OURS, 5000.0, 4.0),
         ];
@@ -208,15 +212,18 @@ mod tests {
     }
 
     #[test]
-    fn unaccounted_frames_give_no_row() {
-        let sample = Sample::new(1, Took::default(), 0);
-        let half = Seen { seen: EACH / 2, lost: EACH - EACH / 2 };
-        let all = Seen { seen: EACH, lost: 0 };
+    fn unaccounted_frames_are_an_error() {
+        let sample = Sample::new(1, SendTimes::default(), 0);
+        let half = FrameCounts {
+            observed: FRAMES_PER_USER / 2,
+            lost: FRAMES_PER_USER - FRAMES_PER_USER / 2,
+        };
+        let all = FrameCounts { observed: FRAMES_PER_USER, lost: 0 };
         assert_eq!(lost("a user", &[half, all], sample).unwrap().lost, 0.25);
-        let less = Seen { seen: EACH - 1, lost: 0 };
+        let less = FrameCounts { observed: FRAMES_PER_USER - 1, lost: 0 };
         let why = lost("a user", &[all, less], sample).unwrap_err();
         assert_eq!(why, "a user has seen 10099 frames and lost 0: 10100 were sent");
-        let unsaid = Seen { seen: 0, lost: u64::MAX };
+        let unsaid = FrameCounts { observed: 0, lost: u64::MAX };
         assert!(lost(TCPDUMP, &[unsaid], sample).is_err());
     }
 }

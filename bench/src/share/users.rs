@@ -1,5 +1,5 @@
-//! The users: a daemon whose policy lets them watch the cable, and a process for each under its own
-//! number, without any privilege; what they say at their end.
+//! The users: a daemon whose policy permits them to observe the veth pair, and an unprivileged
+//! process for each user, with its final report.
 
 use super::{RING_MB, port};
 use crate::processes::{Children, start_beside, streamline, text};
@@ -11,57 +11,57 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 
-/// The number of the first user.
-const FIRST: u32 = 41_300;
-/// The filters that all lines begin with.
-const ALIKE: [&str; 3] = ["ip", "udp", "dport"];
+/// The uid of the first user.
+const FIRST_UID: u32 = 41_300;
+/// The filters with which all requests begin.
+const COMMON_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 
-/// A daemon for all of them, in a folder that all may enter.
-pub(super) struct House {
+/// A daemon in a directory that all users may enter.
+pub(super) struct SharedDaemon {
     folder: PathBuf,
     daemon: Children,
 }
 
-/// The frames that an observer received of those sent for it, and its losses.
+/// The frames that an observer received and lost, of those sent for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Seen {
-    pub(super) seen: u64,
+pub(super) struct FrameCounts {
+    pub(super) observed: u64,
     pub(super) lost: u64,
 }
 
-impl House {
-    /// Starts a daemon in this name space, for so many users, and waits until it answers.
+impl SharedDaemon {
+    /// Starts a daemon in a namespace for `users` users, and waits until it answers.
     pub(super) fn start(space: &Namespace, folder: &Path, users: u16) -> Result<Self, String> {
         let program = streamline().ok_or("there is nothing to measure")?;
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
         fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
-        let mut house = Self { folder: folder.to_owned(), daemon: Children::default() };
-        // Where it was built others may not go.
-        testkit::copy_program(&program, &house.program());
+        let mut daemon = Self { folder: folder.to_owned(), daemon: Children::default() };
+        // Other users may not enter the build directory.
+        testkit::copy_program(&program, &daemon.program());
         fs::write(folder.join("policy.toml"), policy(users)).map_err(failed)?;
-        let mut command = Command::new(house.program());
+        let mut command = Command::new(daemon.program());
         command.args(["daemon", "--socket", "daemon", "--policy", "policy.toml"]);
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(folder.join("err")).map_err(failed)?);
-        house.daemon.add(start_beside(space, &mut command)?);
+        daemon.daemon.add(start_beside(space, &mut command)?);
         let mut ended = None;
         until("the daemon answers", || {
-            ended = house.daemon.ended();
-            ended.is_some() || house.listed().is_ok()
+            ended = daemon.daemon.ended();
+            ended.is_some() || daemon.listed().is_ok()
         });
         match ended {
             Some(_) => Err(format!("the daemon: {}", text(&folder.join("err")))),
-            None => Ok(house),
+            None => Ok(daemon),
         }
     }
 
-    /// The process of the daemon.
+    /// Returns the daemon's process id as a list.
     pub(super) fn processes(&self) -> Vec<u32> {
         self.daemon.processes()
     }
 
-    /// Starts a line for each of so many users, whose sinks are pinned so, and waits until all are
-    /// in the program.
+    /// Starts a request for each user, whose sink has the pin `pin`, and waits until all are part
+    /// of the program.
     pub(super) fn users(&self, space: &Namespace, count: u16, pin: &str) -> Result<Users, String> {
         let mut users = Users { children: Children::default(), folders: Vec::new() };
         for user in 0..count {
@@ -79,7 +79,7 @@ impl House {
         }
     }
 
-    /// Starts the line of a user.
+    /// Starts the request of a user.
     fn begin(
         &self,
         space: &Namespace,
@@ -89,13 +89,13 @@ impl House {
     ) -> Result<(), String> {
         let (number, folder) = (uid(user), self.folder.join(format!("user{user}")));
         let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
-        // What it said another time is not to be taken for what it says now.
+        // Removes the report of an earlier run.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).map_err(failed)?;
         chown(&folder, Some(number), Some(number)).map_err(failed)?;
         let mut command = Command::new(self.program());
         command.args(["run", "--json", "--report=report", &line(user, pin)]);
-        // From root, the standard library drops the groups too, and with the user its rights.
+        // From root, the standard library also drops groups, and with the user all capabilities.
         command.uid(number).gid(number).current_dir(&folder);
         command.env("STREAMLINE_DAEMON", self.place()).env("HOME", &folder);
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -105,13 +105,13 @@ impl House {
         Ok(())
     }
 
-    /// Returns true if one program runs the requests of exactly so many users, each with rings of
-    /// its own, with the parts they share in it once.
+    /// Checks that one program runs the requests of exactly `count` users, each with its own ring,
+    /// and common filters once.
     pub(super) fn shared(&self, count: u16) -> Result<(), String> {
         one_for_all(&self.listed()?, count)
     }
 
-    /// Returns the running paths, by `ps --json`.
+    /// Returns the running paths, as printed by `ps --json`.
     fn listed(&self) -> Result<Value, String> {
         let mut command = Command::new(self.program());
         command.args(["ps", "--json"]).env("STREAMLINE_DAEMON", self.place());
@@ -136,40 +136,41 @@ impl House {
     }
 }
 
-/// Users whose lines run.
+/// The users' running requests.
 pub(super) struct Users {
     children: Children,
     folders: Vec<PathBuf>,
 }
 
 impl Users {
-    /// The numbers of the processes.
+    /// Returns the process ids.
     pub(super) fn processes(&self) -> Vec<u32> {
         self.children.processes()
     }
 
-    /// Ends all, and waits until their program is gone; answers what each saw.
-    pub(super) fn end(self, house: &House) -> Result<Vec<Seen>, String> {
+    /// Stops all requests, and waits until their program is gone; returns the counts of each user.
+    pub(super) fn end(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
         self.children.end("a user")?;
         until("no program is left", || {
-            let listed = house.listed();
+            let listed = daemon.listed();
             listed.is_ok_and(|listed| listed["kernel"].as_array().is_some_and(Vec::is_empty))
         });
-        self.folders.iter().map(|folder| seen(&text(&folder.join("report")))).collect()
+        self.folders.iter().map(|folder| observed(&text(&folder.join("report")))).collect()
     }
 }
 
 fn uid(user: u16) -> u32 {
-    FIRST + u32::from(user)
+    FIRST_UID + u32::from(user)
 }
 
-/// The line of a user: its sink is where the planner puts it, or pinned.
+/// Returns a user's request; its sink is placed by the planner, or pinned.
 fn line(user: u16, pin: &str) -> String {
     let port = port(user);
     format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |{port} pcap{pin} /dev/null")
 }
 
-/// Users may watch the cable, and take all the time that there is.
+/// Returns a policy that permits the users to observe the interface, without a limit of processor
+/// time.
 fn policy(users: u16) -> String {
     let numbers: Vec<_> = (0..users).map(|user| uid(user).to_string()).collect();
     let numbers = numbers.join(", ");
@@ -193,7 +194,7 @@ fn one_for_all(listed: &Value, count: u16) -> Result<(), String> {
             return Err(format!("{what} of the program are of {all:?}, not one of each {users:?}"));
         }
     }
-    for name in ALIKE {
+    for name in COMMON_FILTERS {
         let steps: Vec<&Value> = program["steps"].as_array().into_iter().flatten().collect();
         let alike = steps.iter().filter(|step| step["name"] == name);
         let lines: Vec<_> = alike.map(|step| step["lines"].as_u64()).collect();
@@ -204,8 +205,8 @@ fn one_for_all(listed: &Value, count: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the ledger of a user; `None` if it does not balance.
-fn seen(report: &str) -> Result<Seen, String> {
+/// Reads the ledger of a user; an error if it does not balance.
+fn observed(report: &str) -> Result<FrameCounts, String> {
     let ledger: Value =
         serde_json::from_str(report).map_err(|why| format!("the ledger of a user: {why}"))?;
     if ledger["balanced"] != true {
@@ -213,9 +214,9 @@ fn seen(report: &str) -> Result<Seen, String> {
     }
     let filters = ledger["filters"].as_array().into_iter().flatten();
     let pcap = filters.filter(|filter| filter["name"] == "pcap");
-    let seen = pcap.filter_map(|filter| filter["taken"]["blocks"].as_u64()).next();
-    match (seen, ledger["lost"].as_u64()) {
-        (Some(seen), Some(lost)) => Ok(Seen { seen, lost }),
+    let observed = pcap.filter_map(|filter| filter["taken"]["blocks"].as_u64()).next();
+    match (observed, ledger["lost"].as_u64()) {
+        (Some(observed), Some(lost)) => Ok(FrameCounts { observed, lost }),
         _ => Err(format!("the ledger of a user does not tell what it saw: {ledger}")),
     }
 }
@@ -228,14 +229,14 @@ mod tests {
     fn program() -> Value {
         let step = |name| json!({ "name": name, "lines": 2 });
         json!({
-            "lines": [{ "uid": FIRST + 1 }, { "uid": FIRST }],
-            "rings": [{ "uid": FIRST }, { "uid": FIRST + 1 }],
-            "steps": ALIKE.map(step),
+            "lines": [{ "uid": FIRST_UID + 1 }, { "uid": FIRST_UID }],
+            "rings": [{ "uid": FIRST_UID }, { "uid": FIRST_UID + 1 }],
+            "steps": COMMON_FILTERS.map(step),
         })
     }
 
     #[test]
-    fn one_program_is_for_all_and_does_alike_things_once() {
+    fn one_program_serves_all_users_with_common_filters_once() {
         let told = |programs: Vec<Value>| one_for_all(&json!({ "kernel": programs }), 2);
         assert_eq!(told(vec![program()]), Ok(()));
         assert_eq!(told(vec![]).unwrap_err(), "there are 0 programs for 2 users");
@@ -253,19 +254,19 @@ mod tests {
     }
 
     #[test]
-    fn balanced_ledger_gives_received_frames() {
+    fn balanced_ledger_yields_received_frames() {
         let ledger = |balanced| {
             let pcap = json!({ "name": "pcap", "taken": { "blocks": 7, "bytes": 42 } });
             json!({ "balanced": balanced, "lost": 2, "filters": [pcap] }).to_string()
         };
-        assert_eq!(seen(&ledger(true)), Ok(Seen { seen: 7, lost: 2 }));
-        assert!(seen(&ledger(false)).unwrap_err().contains("does not balance"));
-        assert!(seen("").unwrap_err().starts_with("the ledger of a user"));
-        assert!(seen(r#"{"balanced":true}"#).unwrap_err().contains("does not tell"));
+        assert_eq!(observed(&ledger(true)), Ok(FrameCounts { observed: 7, lost: 2 }));
+        assert!(observed(&ledger(false)).unwrap_err().contains("does not balance"));
+        assert!(observed("").unwrap_err().starts_with("the ledger of a user"));
+        assert!(observed(r#"{"balanced":true}"#).unwrap_err().contains("does not tell"));
     }
 
     #[test]
-    fn each_user_may_watch_and_looks_for_a_port_of_its_own() {
+    fn policy_permits_each_user_and_ports_differ() {
         let policy = policy(2);
         assert!(policy.contains("users = [41300, 41301]\ninterfaces = [\"server0\"]"), "{policy}");
         assert_eq!(line(1, ""), "rx server0 ring=4MB | ip | udp | dport |54 pcap /dev/null");

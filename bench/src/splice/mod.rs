@@ -1,10 +1,11 @@
-//! `bench splice`: from a dbuf into an ibuf, the bytes touched and not. [SL fig. 4], goals G6, G7;
+//! `bench splice`: blocks from a dbuf to an ibuf, read and unread. [SL fig. 4], goals G6, G7;
 //! FEATURES E1, E2
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
-//! stream, in one thread, as a file server does; the stream is drained between two measured pieces,
-//! not in them. Beside it the pipe of Linux and its splice(2), file to pipe to /dev/null. Then rich
-//! pointers from one process to another, in batches of 32, every index and pointer checked.
+//! stream, in one thread, as a file server does; the stream is drained between measured sections.
+//! The references are the Linux pipe, and splice(2) from file to pipe to /dev/null. Also measured
+//! are rich pointers from one process to another, in batches of 32, with every index and pointer
+//! checked.
 
 mod pointers;
 mod setup;
@@ -14,17 +15,16 @@ pub(crate) use pointers::serve;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
-use setup::{Kernel, Setup, Way};
+use setup::{Kernel, Setup, SpliceMethod};
 use std::cell::RefCell;
 
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCKS: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
-/// Bytes of the dbuf that is read.
+/// Sizes of the dbuf in bytes.
 const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
-/// Blocks per second that a spliced block of 4 ns makes, in millions: "at most 4 ns" is "at least
-/// as many".
-const BUDGET: f64 = 250.0;
+/// Millions of blocks per second at 4 ns each: the goal "at most 4 ns" as a minimum rate.
+const RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// All rows of one size.
+/// Measures one block size.
 fn sized(
     setup: &RefCell<Setup>,
     dbuf: usize,
@@ -52,20 +52,20 @@ fn sized(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let kernel = RefCell::new(Kernel::new(block)?);
-    let ours = |name: &'static str, way: Way, block: usize| Candidate {
+    let ours = |name: &'static str, way: SpliceMethod, block: usize| Candidate {
         name,
         measure: Box::new(move || setup.borrow_mut().measure(way, block)),
     };
     let candidates = vec![
-        ours("read + write", Way::ReadWrite, block),
-        ours("peek + write, copied", Way::PeekCopy, block),
-        ours("read + write, spliced", Way::ReadSpliced, block),
-        ours("read only", Way::Read, block),
-        ours("peek + write, spliced", Way::PeekSpliced, block),
-        ours("splice", Way::Splice, block),
-        ours("peek only", Way::Peek, block),
-        ours("spliced, 64 B", Way::PeekSpliced, 64),
-        Candidate { name: "4 ns a block", measure: Box::new(|| Ok(BUDGET)) },
+        ours("read + write", SpliceMethod::ReadWrite, block),
+        ours("peek + write, copied", SpliceMethod::PeekCopy, block),
+        ours("read + write, spliced", SpliceMethod::ReadSpliced, block),
+        ours("read only", SpliceMethod::Read, block),
+        ours("peek + write, spliced", SpliceMethod::PeekSpliced, block),
+        ours("splice", SpliceMethod::Splice, block),
+        ours("peek only", SpliceMethod::Peek, block),
+        ours("spliced, 64 B", SpliceMethod::PeekSpliced, 64),
+        Candidate { name: "4 ns a block", measure: Box::new(|| Ok(RATE_MIN)) },
         Candidate { name: "Linux pipe", measure: Box::new(|| kernel.borrow_mut().pipe()) },
         Candidate { name: "Linux splice", measure: Box::new(|| kernel.borrow_mut().splice()) },
     ];

@@ -1,9 +1,10 @@
-//! Rich pointers from one process to another, 32 at a time: goal G7.
+//! Rich pointers from one process to another, in batches of 32: goal G7.
 //!
-//! The reader is a process of its own that was sent descriptors and a socket to the owner of the
-//! dbuf, and trusts nobody: it copies each pointer out of the ring once, and checks that it leads
-//! into what is mapped. The writer checks of each that a segment in flight keeps its bytes. Beside
-//! it a ring in C that works as DPDK's does, by the bytes that it moves.
+//! The reader is a process that was sent descriptors and a socket to the owner of the dbuf, and
+//! does not trust the writer: it copies each pointer out of the ring once, and checks that it lies
+//! within mapped memory. For each pointer, the writer checks that a segment in flight keeps its
+//! bytes. The reference is a ring in C that works like DPDK's, compared by the number of bytes
+//! moved.
 
 use super::setup::{id, words};
 use crate::harness::{Candidate, Goal, interleave};
@@ -19,48 +20,49 @@ use iolite::aggregate::AllocationPool;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect::{Backing, Config, Input, Offer, Output, indirect};
+use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use sys::process::identity;
 
-/// Pointers in a batch.
+/// Number of pointers in a batch.
 const BATCH: usize = 32;
-/// Bytes of the ring: one that the second cache of each processor holds, and as much as a stream
-/// finds for two processors (an eighth of the third, on a machine that has 32 MB of that).
+/// Ring sizes in bytes: one that fits the second-level cache of each processor, and the one that a
+/// self-scaling stream reaches on two processors (an eighth of a third-level cache of 32 MB).
 const RINGS: [usize; 2] = [256 << 10, 4 << 20];
-/// Pointers in one measurement.
+/// Number of pointers in one measurement.
 const COUNT: usize = 20_000_000;
-/// A round trip of a cache line below this is the near state of the machine (BASELINES).
-const NEAR_NS: f64 = 250.0;
+/// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
+const SAME_CACHE_NS: f64 = 250.0;
 
-/// The bound: a program in C that checks nothing and wakes no reader, with pointers half as long.
-const BURST: &str = include_str!("../../peers/burst.c");
+/// Source of the upper bound: a C program without checks and wake-ups, with pointers half as long.
+const COPY_LOOP: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let burst = Compiled::new("burst", BURST);
-    if let Err(why) = &burst {
+    let copy_loop = Compiled::new("burst", COPY_LOOP);
+    if let Err(why) = &copy_loop {
         eprintln!("left out: the ring of bursts in C: {why}");
     }
     let mut rows = Vec::new();
     for ring in RINGS {
-        rows.extend(sized(ring, burst.as_ref().ok(), options.rounds)?);
+        rows.extend(sized(ring, copy_loop.as_ref().ok(), options.rounds)?);
     }
     Ok(rows)
 }
 
-/// The row of a ring of so many bytes.
-fn sized(ring: usize, burst: Option<&Compiled>, rounds: usize) -> Result<Vec<Row>, String> {
+/// Measures a ring of `ring` bytes.
+fn sized(ring: usize, copy_loop: Option<&Compiled>, rounds: usize) -> Result<Vec<Row>, String> {
     let mut sender = Sender::new(ring / size_of::<RichPointer>())?;
-    let target = if Sentinel::take() < NEAR_NS { 400.0 } else { 80.0 };
+    let target = if Sentinel::take() < SAME_CACHE_NS { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
     ];
-    if let Some(burst) = burst {
+    if let Some(copy_loop) = copy_loop {
         let entries = ring / size_of::<u64>();
-        let mut ring = Ring::start(burst.program(), &entries.to_string(), 2, 8)?;
-        // As many bytes, told as pointers of 16.
+        let mut ring = Ring::start(copy_loop.program(), &entries.to_string(), 2, 8)?;
+        // As many bytes, converted to pointers of 16.
         let measure = move || Ok(ring.measure()? * 1e3 / 16.0);
         candidates.push(Candidate { name: "burst of 32 in C", measure: Box::new(measure) });
     }
@@ -76,21 +78,21 @@ struct Sender {
     batch: [RichPointer; BATCH],
     orders: OwnedFd,
     process: Child,
-    _desk: GrantServer,
+    _grants: GrantServer,
 }
 
 impl Sender {
-    /// Both ends of a ring of so many pointers.
+    /// Creates a ring of `entries` pointers, and starts its reader.
     fn new(entries: usize) -> Result<Self, String> {
-        let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
-        let shape = pool::Config { segment: 64 << 10, segments: 4 };
+        let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
+        let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
         let backing =
             AllocationPool::new(id(1), shape, AccessList::private(identity())).map_err(words)?;
-        desk.owner(|owner| owner.share(&backing)).map_err(words)?;
-        // The blocks: in a pool that the reader asks for by the first pointer.
+        grants.owner(|owner| owner.share(&backing)).map_err(words)?;
+        // The pool of the blocks, which the reader requests at the first pointer.
         let blocks =
             AllocationPool::new(id(3), shape, AccessList::private(identity())).map_err(words)?;
-        desk.owner(|owner| owner.share(&blocks)).map_err(words)?;
+        grants.owner(|owner| owner.share(&blocks)).map_err(words)?;
         let place = blocks.pool().draft(BATCH * 64, BATCH * 64).map(|d| d.commit(BATCH * 64));
         let place = place.ok_or("no room for the blocks")?;
         let block = |at: usize| {
@@ -100,7 +102,7 @@ impl Sender {
         let config = Config { entries, ..Config::new(id(2)) };
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
         let offer = offers.first().ok_or("no reader")?;
-        let (_, socket) = desk.introduce(Credentials::from(identity())).map_err(words)?;
+        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
         let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
         let itself = std::env::current_exe().map_err(words)?;
         let process = Command::new(itself)
@@ -112,10 +114,10 @@ impl Sender {
         all.push(socket.as_fd());
         sys::descriptor::send(&orders, b"these", &all).map_err(words)?;
         let batch = std::array::from_fn(block);
-        Ok(Self { output, blocks, batch, orders, process, _desk: desk })
+        Ok(Self { output, blocks, batch, orders, process, _grants: grants })
     }
 
-    /// Millions of pointers per second.
+    /// Returns millions of pointers per second.
     fn measure(&mut self) -> Result<f64, String> {
         sys::descriptor::send(&self.orders, &COUNT.to_le_bytes(), &[]).map_err(words)?;
         let begin = sys::clock::monotonic();
@@ -136,13 +138,13 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // It may be in the middle of waiting; nothing of it is needed any more.
+        // It may be waiting; its state is not needed any more.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The life of the other process: `--reader pointers PROCESSOR 64`.
+/// Runs the reading process: `--reader pointers PROCESSOR 64`.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
     sys::process::pin_to(processor).map_err(words)?;
     let orders = std::io::stdin();

@@ -1,5 +1,5 @@
-//! Candidates: a file in memory, a stream of pointers that knows it, one that does not, and the
-//! pipe of Linux.
+//! The candidates: a stream of pointers that holds the file's dbuf, one that does not, and the
+//! Linux pipe.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -8,6 +8,7 @@ use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{Aggregate, AllocationPool, Frozen};
 use iolite::indirect::{Backing, Config, Input, Output, indirect};
+use iolite::interface::StreamWriter as _;
 use iolite::interface::{Held, StreamReader};
 use iolite::splice::splice;
 use iolite::view::Space;
@@ -17,9 +18,9 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use sys::process::identity;
 
-/// The way of a block to the other side.
+/// The method by which a block reaches the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum SpliceMethod {
     Peek,
     PeekSpliced,
     Splice,
@@ -29,60 +30,60 @@ pub(super) enum Way {
     ReadWrite,
 }
 
-/// The shortest measurement, in ns.
+/// Minimum duration of a measurement in ns.
 const LEAST_NS: u64 = 12_000_000;
-/// Bytes that stand behind a stream: of a second-level cache of 1 MB half.
+/// Size of a stream's backing memory in bytes: half of a second-level cache of 1 MB.
 const BACKING: usize = 512 << 10;
 
-/// A stream whose both ends are here.
-struct Pair {
+/// A stream with both ends in this process.
+struct StreamEnds {
     output: Output,
     input: Input,
 }
 
-/// A file in memory and where it goes.
+/// A file in memory, and the streams it is written to.
 pub(super) struct Setup {
     file: Aggregate,
-    /// Knows the file.
-    knowing: Pair,
-    /// Copies.
-    copying: Pair,
-    _desk: GrantServer,
+    /// A stream that holds the file's dbuf: passes pointers.
+    by_pointer: StreamEnds,
+    /// A stream that does not hold the file's dbuf: copies.
+    by_copy: StreamEnds,
+    _grants: GrantServer,
 }
 
-/// An id that is one.
+/// Returns a valid id.
 pub(super) fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }
 
-/// Formats a failure.
+/// Formats an error.
 pub(super) fn words(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
 impl Setup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
-        let desk = GrantServer::open(Creator::new(8)).map_err(words)?;
+        let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
         let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(words)?;
         let all = AccessList::private(identity());
-        desk.owner(|owner| owner.share_frozen(&frozen, all)).map_err(words)?;
-        let mut knowing = Pair::new(&desk, 2)?;
-        knowing.output.know_frozen(&frozen, 32);
-        let copying = Pair::new(&desk, 4)?;
+        grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(words)?;
+        let mut by_pointer = StreamEnds::new(&grants, 2)?;
+        by_pointer.output.know_frozen(&frozen, 32);
+        let by_copy = StreamEnds::new(&grants, 4)?;
         let file = frozen.aggregate().map_err(words)?;
-        Ok(Self { file, knowing, copying, _desk: desk })
+        Ok(Self { file, by_pointer, by_copy, _grants: grants })
     }
 
-    /// Millions of blocks per second, over as many blocks as take long enough.
-    pub(super) fn measure(&mut self, way: Way, block: usize) -> Result<f64, String> {
-        let Self { file, knowing, copying, .. } = self;
-        let copies = matches!(way, Way::PeekCopy | Way::ReadWrite);
-        let to = if copies { copying } else { knowing };
+    /// Returns millions of blocks per second, over enough blocks for the minimum duration.
+    pub(super) fn measure(&mut self, way: SpliceMethod, block: usize) -> Result<f64, String> {
+        let Self { file, by_pointer, by_copy, .. } = self;
+        let copies = matches!(way, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);
+        let to = if copies { by_copy } else { by_pointer };
         let file: &Aggregate = file;
         let mut held = Held::new(file, block);
         let mut out = vec![0; block];
-        // So many fit into the ring, and behind it, before it is drained.
+        // Number of blocks that fit into the ring and its backing memory until it is drained.
         let piece = if copies { (BACKING / 2 / block).clamp(4, 1024) } else { 1024 };
         let (mut blocks, mut ns) = (0_u64, 0);
         while ns < LEAST_NS {
@@ -104,31 +105,36 @@ impl Setup {
 
 /// Moves one block.
 #[inline(always)]
-fn one(way: Way, from: &mut Held<'_>, to: &mut Output, out: &mut [u8]) -> Result<(), String> {
+fn one(
+    way: SpliceMethod,
+    from: &mut Held<'_>,
+    to: &mut Output,
+    out: &mut [u8],
+) -> Result<(), String> {
     let block = out.len();
     match way {
-        Way::Peek => {
+        SpliceMethod::Peek => {
             black_box(from.look());
             from.pass(block);
         }
-        Way::PeekSpliced | Way::PeekCopy => {
+        SpliceMethod::PeekSpliced | SpliceMethod::PeekCopy => {
             to.write(from.look()).map_err(words)?;
             from.pass(block);
         }
-        Way::Splice => {
+        SpliceMethod::Splice => {
             splice(from, to, block).map_err(words)?;
         }
-        Way::Read => {
+        SpliceMethod::Read => {
             from.try_read(out).map_err(words)?;
             black_box(out);
         }
-        Way::ReadSpliced => {
+        SpliceMethod::ReadSpliced => {
             let lent = from.look();
             from.try_read(out).map_err(words)?;
             to.write(lent).map_err(words)?;
             black_box(out);
         }
-        Way::ReadWrite => {
+        SpliceMethod::ReadWrite => {
             from.try_read(out).map_err(words)?;
             to.write(black_box(out)).map_err(words)?;
         }
@@ -136,23 +142,23 @@ fn one(way: Way, from: &mut Held<'_>, to: &mut Output, out: &mut [u8]) -> Result
     Ok(())
 }
 
-impl Pair {
-    fn new(desk: &GrantServer, number: u32) -> Result<Self, String> {
-        let shape = pool::Config { segment: 64 << 10, segments: BACKING >> 16 };
+impl StreamEnds {
+    fn new(grants: &GrantServer, number: u32) -> Result<Self, String> {
+        let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING >> 16 };
         let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
             .map_err(words)?;
-        desk.owner(|owner| owner.share(&pool)).map_err(words)?;
-        // All in the first cache.
+        grants.owner(|owner| owner.share(&pool)).map_err(words)?;
+        // Small enough for the first-level cache.
         let config = Config { entries: 1024, ..Config::new(id(number + 1)) };
         let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(words)?;
         let space = Space::new();
-        let (_, socket) = desk.introduce(Credentials::from(identity())).map_err(words)?;
+        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
         space.introduce(socket);
         let input = Input::open(offers.remove(0), &space).map_err(words)?;
         Ok(Self { output, input })
     }
 
-    /// Takes all that was written.
+    /// Reads and releases all written blocks.
     fn drain(&mut self) -> Result<(), String> {
         self.output.flush();
         let mut pointers = [RichPointer::default(); 64];
@@ -162,7 +168,7 @@ impl Pair {
     }
 }
 
-/// The pipe of Linux, and its splice(2).
+/// The Linux pipe, and splice(2).
 pub(super) struct Kernel {
     file: File,
     sink: File,

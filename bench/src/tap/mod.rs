@@ -1,11 +1,11 @@
-//! A kernel ring with its program on a device, and the processes that read it: what `bench capture`
-//! and `bench moderation` measure. [SL fig. 15]
+//! A tap with its program on a device and the processes that read its kernel ring, for `bench
+//! capture` and `bench moderation`. [SL fig. 15]
 
 mod program;
 mod reader;
 
 pub(crate) use ebpf::emit::tap::{WakePolicy, Wakeup};
-pub(crate) use reader::{Reader, serve};
+pub(crate) use reader::{TapReader, serve};
 
 use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -13,22 +13,22 @@ use sys::bpf::ring::region_offset::NOTIFIED;
 use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, RingsLayout, Side};
 use testkit::net::Namespace;
 
-/// A time or number of bytes that never comes, for a bell.
+/// A time or number of bytes that a wake policy never reaches.
 pub(crate) const NEVER: u32 = u32::MAX >> 1;
-/// Records of room for each processor, as in the rings of a line.
+/// Number of pointers per processor, as in the rings of a request.
 const POINTERS: u32 = 1 << 14;
 
-/// The wake policy of a request that sets neither batches nor latency.
-pub(crate) fn of_a_line(shape: RingsLayout) -> WakePolicy {
+/// Returns the wake policy of a request that sets neither batches nor latency.
+pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
     engine::kernel::bell(&KernelRing::default(), shape)
 }
 
-/// The same where several listen.
-pub(crate) fn usual(shape: RingsLayout) -> WakePolicy {
-    WakePolicy { wakes: Wakeup::Everyone, ..of_a_line(shape) }
+/// Returns that policy for several readers.
+pub(crate) fn default_policy_for_many(shape: RingsLayout) -> WakePolicy {
+    WakePolicy { wakes: Wakeup::Everyone, ..default_policy(shape) }
 }
 
-/// A tap: its ring, its bell and its program, while it is there.
+/// A tap: its ring, its doorbell and its program, attached until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tap {
     rings: Rings,
@@ -38,7 +38,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Rings of so many bytes for each processor, written by a program that hangs nowhere yet.
+    /// Creates rings of `bytes` bytes per processor, and a program that is not attached yet.
     pub(crate) fn new(
         bytes: u32,
         record_max: u32,
@@ -53,7 +53,7 @@ impl Tap {
         Ok(Self { rings, bell, program, link: None })
     }
 
-    /// Hangs the program at what comes in at a device of a name space.
+    /// Attaches the program to the ingress of a device in a namespace.
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
         let link = space.enter(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
@@ -61,13 +61,13 @@ impl Tap {
         Ok(())
     }
 
-    /// Lets the bell ring again: those who hear it do not take its records out.
-    pub(crate) fn rewind(&mut self) {
+    /// Drains the doorbell, which its readers do not do, so that it is sent again.
+    pub(crate) fn drain_doorbell(&mut self) {
         self.bell.drain(|_| ());
     }
 
-    /// Returns the number of wake-ups.
-    pub(crate) fn bells(&self) -> u64 {
+    /// Returns the number of doorbells sent.
+    pub(crate) fn doorbells(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0))
     }
 
@@ -80,7 +80,7 @@ impl Tap {
         (0..self.rings.shape().cpus).map(one).sum()
     }
 
-    /// The descriptors for a reader.
+    /// Returns the descriptors for a reader.
     fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
         let bell = self.bell.map().read_only().map_err(|why| why.to_string())?;
         Ok((self.rings.as_fd(), bell))

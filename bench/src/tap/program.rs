@@ -1,4 +1,4 @@
-//! The writer: the tap of lines, with every frame handed over once.
+//! The program that writes the ring: a tap of requests that delivers every frame once.
 
 use ebpf::Hook;
 use ebpf::emit::Value;
@@ -7,10 +7,10 @@ use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
-/// The one reader's pointers, as number 0 of ways that nobody looks at.
-const HAND: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
+/// The delivery to the only reader, without an exit counter.
+const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
-/// Loads the writer.
+/// Loads the program.
 pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result<Program, String> {
     let shape = rings.shape();
     let layout = Tap {
@@ -28,7 +28,7 @@ pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result
         Hook::Tc,
         &layout,
         |s, on, _| {
-            s.deliver(HAND, on, Value::Const(1));
+            s.deliver(DELIVERY, on, Value::Const(1));
             Ok(())
         },
         |_, _| {},

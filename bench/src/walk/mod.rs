@@ -1,46 +1,47 @@
-//! `bench walk`: how many blocks a thread walks at once. FEATURES K2 [SL §6.2, Th §5.2.1]
+//! `bench walk`: the number of blocks that a thread walks at once. FEATURES K2 [SL §6.2, Th §5.2.1]
 //!
-//! Captures of short blocks and of long ones are replayed out of the page cache through few filters
-//! and through many: cheap ones, which look at a byte; different ones, whose code is not one
-//! another's; ones that look at every byte; and the headers and requests of a web server. Block by
-//! block (`--batch=1`) is the sources' depth first; the more at once, the more it is filter by
-//! filter. What the planner chooses, 64, is judged against the best of all that were tried.
+//! Captures of short and of long blocks are replayed from the page cache through few and through
+//! many filters: cheap ones, which read a byte; different ones, with separate code; ones that read
+//! every byte; and those for headers and requests of a web server. Block by block (`--batch=1`) is
+//! the papers' depth-first order; larger batches approach filter by filter. The planner's choice,
+//! 64, is compared with the best of all.
 //!
-//! `replay` puts pieces of 256 KB into memory and walks what is in one, so that it never gives
-//! many long blocks at once. What they cost, and what a call for more than the 64 blocks of a
-//! batch would bring, is shown by hand: filters alone, with neither a walk nor a source around
-//! them ([`order`]).
+//! `replay` reads pieces of 256 KB into memory and walks the blocks of one piece, so it never has
+//! many long blocks at once. Their cost, and the gain of a call for more than the 64 blocks of a
+//! batch, is measured with filters alone, without walk and source ([`order`]).
 
 mod order;
 
 use crate::folder::Folder;
-use crate::harness::{Better, Candidate, Goal, Samples, in_turn, is_wanted, median, rows};
+use crate::harness::{
+    Better, Candidate, Goal, Samples, is_wanted, measure_interleaved, median, rows,
+};
 use crate::line::outcome;
 use crate::options::Options;
 use crate::replay::made;
 use crate::row::Row;
 use std::path::Path;
 
-/// The candidates: the name, and the option of the request.
-const TRIED: [(&str, &str); 5] = [
-    (CHOSEN, ""),
+/// The candidates: name, and option of the request.
+const CANDIDATES: [(&str, &str); 5] = [
+    (DEFAULT, ""),
     ("32", "--batch=32"),
     ("16", "--batch=16"),
     ("8", "--batch=8"),
     ("1", "--batch=1"),
 ];
-/// A full batch, which is what is chosen where the request says nothing.
-const CHOSEN: &str = "64";
-/// Bytes of a block: the shortest frames, the longest of a cable, and longer ones that a network
-/// card has joined.
+/// The name of the default: a full batch.
+const DEFAULT: &str = "64";
+/// Block sizes in bytes: the shortest frames, the longest of Ethernet, and longer ones that a
+/// network card has merged.
 const LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
-/// Bytes and blocks of a capture at most.
+/// Maximum size of a capture in bytes, and maximum number of blocks.
 const BYTES: u64 = 64 << 20;
 const BLOCKS: u64 = 100_000;
-/// Bytes of the capture with requests in it.
+/// Size of the capture with requests in bytes.
 const MIXED: u64 = 64 << 20;
-/// The largest distance of the choice from the best.
-const WITHIN: f64 = 1.0 / 1.1;
+/// Lowest allowed ratio of the choice to the best candidate.
+const RATIO_MIN: f64 = 1.0 / 1.1;
 
 const CHEAP: &[&str] = &["match hex=02 at=0 |all"];
 const EVERY_BYTE: &[&str] = &["match hex=ffffffff |all"];
@@ -54,7 +55,7 @@ const DIFFERENT: &[&str] = &[
     "sample 1 |all",
     "hist of=length |all",
 ];
-/// The filters of a chain, its name, and its length.
+/// The filters of a chain, its name, and its lengths.
 const CHAINS: [(&[&str], &str, &[usize]); 3] = [
     (CHEAP, "cheap", &[2, 8, 32]),
     (DIFFERENT, "different", &[8, 32]),
@@ -62,7 +63,7 @@ const CHAINS: [(&[&str], &str, &[usize]); 3] = [
 ];
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    // Everything on one processor: what is measured is its caches.
+    // Everything on one processor, whose caches are measured.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let folder = Folder::new("walk").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
@@ -86,63 +87,65 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             if is_wanted(&row) {
                 let text = chain(kinds, filters);
                 let by_hand = order::candidates(&text, length)?;
-                all.extend(judged(&row, CHOSEN, by_hand, options)?);
+                all.extend(judged(&row, DEFAULT, by_hand, options)?);
             }
         }
     }
     Ok(all)
 }
 
-/// So many filters in a row, of these kinds in turn.
+/// Returns a chain of `filters` filters, taken from `kinds` in rotation.
 fn chain(kinds: &[&str], filters: usize) -> String {
     kinds.iter().copied().cycle().take(filters).collect::<Vec<_>>().join(" ")
 }
 
-/// The rows of a line: millions of blocks per second with each number of blocks at once.
+/// Measures a request: millions of blocks per second for each batch size.
 fn line(row: &str, file: &Path, filters: &str, options: &Options) -> Result<Vec<Row>, String> {
     if !is_wanted(row) {
         return Ok(Vec::new());
     }
-    let candidates = TRIED.map(|(name, asked)| {
+    let candidates = CANDIDATES.map(|(name, asked)| {
         let text = format!("{asked} replay {} | {filters} discard", file.display());
-        // What ran before leaves the caches to the first run.
+        // The first run fills the caches.
         let measure = move || rate(&text).and_then(|_| rate(&text));
         Candidate { name, measure: Box::new(measure) }
     });
-    judged(row, CHOSEN, candidates.into(), options)
+    judged(row, DEFAULT, candidates.into(), options)
 }
 
-/// Millions of blocks per second of a line, whose first filter has to see all of them.
+/// Runs a request, whose first filter must receive all blocks; returns millions of blocks per
+/// second.
 fn rate(text: &str) -> Result<f64, String> {
     let outcome = outcome(text)?;
-    let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
-    let seen = outcome.ledger.filters.iter().map(|node| node.taken.blocks).max().unwrap_or(0);
-    if given == 0 || seen != given {
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
+    let observed = outcome.ledger.filters.iter().map(|node| node.taken.blocks).max().unwrap_or(0);
+    if given == 0 || observed != given {
         return Err(format!(
-            "{given} blocks came, and no filter of `{text}` took more than {seen}"
+            "{given} blocks came, and no filter of `{text}` took more than {observed}"
         ));
     }
     Ok(given as f64 * 1e3 / outcome.elapsed_ns as f64)
 }
 
-/// Measures the candidates in turn, and judges one against the best of the others.
+/// Measures the candidates, interleaved, and compares `one` with the best of the others.
 fn judged(
     row: &str,
     one: &str,
     candidates: Vec<Candidate<'_>>,
     options: &Options,
 ) -> Result<Vec<Row>, String> {
-    let (sentinel_ns, samples) = in_turn(options.rounds, candidates)?;
+    let (sentinel_ns, samples) = measure_interleaved(options.rounds, candidates)?;
     let goals: Vec<Goal> = goal(&samples, one).into_iter().collect();
     Ok(rows(("walk", row, f64::NAN), ("Mblocks/s", Better::More), sentinel_ns, &samples, &goals))
 }
 
-/// This candidate is to be within a tenth of the best of the others.
+/// Returns the goal that the candidate `one` is within a tenth of the best of the others; `None`
+/// without others.
 fn goal(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);
     let best = others.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)))?;
-    Some(Goal { candidate: judged.name, reference: best.name, goal: "K2", target: WITHIN })
+    Some(Goal { candidate: judged.name, reference: best.name, goal: "K2", target: RATIO_MIN })
 }
 
 #[cfg(test)]
@@ -153,9 +156,9 @@ mod tests {
     fn k2_choice_is_judged_against_the_best_candidate() {
         let samples = [("64", 9.0), ("32", 8.0), ("8", 10.0), ("1", 2.0)]
             .map(|(name, value)| Samples { name, values: vec![value; 3] });
-        let goal = goal(&samples, CHOSEN).unwrap();
+        let goal = goal(&samples, DEFAULT).unwrap();
         assert_eq!((goal.candidate, goal.reference), ("64", "8"));
-        assert_eq!(crate::line::planned("generate | discard").unwrap().at_once.most, 64);
+        assert_eq!(crate::line::planned("generate | discard").unwrap().batch.max, 64);
         let rows = rows(("walk", "r", 0.0), ("x", Better::More), 0.0, &samples, &[goal]);
         let last = rows.last().unwrap();
         assert_eq!((last.goal, last.ratio), (Some("K2"), 0.9));

@@ -1,32 +1,33 @@
-//! Filters called by hand, each for so many blocks before the next: for part of a batch, for a
-//! batch of 64, and for batches that make 256 and 1024 together. No walk, no ledger, no source:
-//! only calls and what they touch.
+//! Filters called directly, each for a number of blocks before the next filter: for part of a
+//! batch, a batch of 64, and several batches of 256 and 1024 blocks together. Without walk, ledger
+//! and source, only calls and their memory accesses remain.
 
 use crate::harness::Candidate;
 use crate::line::planned;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
-    Batch, Block, Counts, Fill, Filter, Gateway, Keep, LANES, LaneContext, Pin, Room, Tell,
+    Batch, BatchMemory, Block, ClassifyContext, Counts, Fill, Filter, Gateway, Keep, LANES,
+    LaneContext, PinId,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
 use testkit::Frame;
 use wire::link::LinkType;
 
-/// The blocks that go through a filter before the next is called.
-const AT_ONCE: [(usize, &str); 7] =
+/// Number of blocks that pass a filter before the next is called.
+const BATCH_SIZES: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
-/// Blocks of a pass: each lies elsewhere.
+/// Number of blocks in a pass, each at a different address.
 const BLOCKS: usize = 1_024;
-/// Blocks of a measurement at least.
+/// Minimum number of blocks of a measurement.
 const MEASURED: usize = 65_536;
-/// Bytes that a measurement looks at, where blocks are long.
+/// Bytes read by a measurement of long blocks.
 const BYTES: usize = 256 << 20;
 
-/// The filters of a text, over blocks of this length.
+/// Returns the candidates for the given filters over blocks of `length` bytes.
 pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'static>>, String> {
-    let bench = Rc::new(RefCell::new(ByHand::new(filters, length)?));
-    Ok(AT_ONCE
+    let bench = Rc::new(RefCell::new(HandWalk::new(filters, length)?));
+    Ok(BATCH_SIZES
         .map(|(blocks, name)| {
             let bench = Rc::clone(&bench);
             Candidate { name, measure: Box::new(move || bench.borrow_mut().rate(blocks)) }
@@ -34,20 +35,20 @@ pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'st
         .into())
 }
 
-struct ByHand {
+struct HandWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// The memory of batches, used again and again as a space does.
-    rooms: Vec<Room>,
+    /// Memory for batches, reused like that of a space.
+    batch_memory: Vec<BatchMemory>,
 }
 
-impl ByHand {
+impl HandWalk {
     fn new(text: &str, length: u64) -> Result<Self, String> {
         let plan = planned(&format!("generate | {text} discard"))?;
         let mut filters = Vec::new();
         for used in plan.graph.ids().filter_map(|(_, node)| node.filter()) {
-            // Sources and sinks are made elsewhere.
+            // Skips sources and sinks.
             let Some(make) = used.description.user else { continue };
             let filter = make(&used.arguments).map_err(|mistake| mistake.to_string())?;
             let known = (used.description.reasons.len(), used.description.counters.len());
@@ -65,10 +66,10 @@ impl ByHand {
             Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
         };
         let entries = (0..BLOCKS).map(entry).collect();
-        Ok(Self { filters, memory: frame.repeat(BLOCKS), entries, rooms: Vec::new() })
+        Ok(Self { filters, memory: frame.repeat(BLOCKS), entries, batch_memory: Vec::new() })
     }
 
-    /// Millions of blocks per second, with so many at once.
+    /// Returns millions of blocks per second with this batch size.
     fn rate(&mut self, at_once: usize) -> Result<f64, String> {
         let passes = (BYTES / self.memory.len()).clamp(1, MEASURED / BLOCKS);
         let begin = sys::clock::monotonic();
@@ -80,12 +81,12 @@ impl ByHand {
     }
 
     fn pass(&mut self, at_once: usize) -> Result<(), String> {
-        let Self { filters, memory, entries, rooms } = self;
+        let Self { filters, memory, entries, batch_memory } = self;
         let dbuf = entries.first().map(|entry| entry.pointer.dbuf()).ok_or("no blocks")?;
         for group in entries.chunks(at_once) {
             let mut taken: Vec<Batch<'_>> = Vec::with_capacity(at_once.div_ceil(LANES));
             for some in group.chunks(LANES) {
-                let mut room = rooms.pop().unwrap_or_default();
+                let mut room = batch_memory.pop().unwrap_or_default();
                 room.columns.extend(&mut some.iter().copied());
                 let batch = Batch::of_segment(room, dbuf, 0, memory);
                 taken.push(batch.map_err(|_| "blocks do not lie near each other")?);
@@ -95,18 +96,21 @@ impl ByHand {
                     call(filter, counts, batch)?;
                 }
             }
-            rooms.extend(taken.into_iter().map(Batch::into_room));
+            batch_memory.extend(taken.into_iter().map(Batch::into_room));
         }
         Ok(())
     }
 }
 
-/// Calls a filter, as a space does.
+/// Calls a filter like a space does.
 fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> Result<(), String> {
     match filter {
         Filter::Statistics(filter) => filter.record(batch.tags(), 0),
         Filter::Lanes(filter) => {
-            filter.process(batch, &mut LaneContext::new(Tell::new(0, counts), &mut Nothing));
+            filter.process(
+                batch,
+                &mut LaneContext::new(ClassifyContext::new(0, counts), &mut NullSpace),
+            );
         }
         Filter::Edit(_) | Filter::Stream(_) => {
             return Err(format!("{filter:?} needs more of a space than there is by hand"));
@@ -115,10 +119,10 @@ fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> 
     Ok(())
 }
 
-/// A space that does nothing for its filters: all bytes are here, and nothing is kept or changed.
-struct Nothing;
+/// A space without functions: all bytes are present, and no block is held or edited.
+struct NullSpace;
 
-impl<'a> Gateway<'a> for Nothing {
+impl<'a> Gateway<'a> for NullSpace {
     fn frame(&self, _: &Entry) -> &'a [u8] {
         &[]
     }
@@ -127,11 +131,11 @@ impl<'a> Gateway<'a> for Nothing {
         Some(block)
     }
 
-    fn pin(&mut self, _: &Block<'a>) -> Option<(Entry, Pin)> {
+    fn pin(&mut self, _: &Block<'a>) -> Option<(Entry, PinId)> {
         None
     }
 
-    fn unpin(&mut self, _: Pin) {}
+    fn unpin(&mut self, _: PinId) {}
 
     fn append(&mut self, _: usize, _: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
         None
@@ -152,9 +156,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k2_filters_by_hand_see_all_blocks_whatever_the_order() {
-        for (at_once, name) in AT_ONCE {
-            let mut bench = ByHand::new("ipproto |all hist of=length |all", 64).unwrap();
+    fn k2_every_filter_receives_all_blocks_at_any_batch_size() {
+        for (at_once, name) in BATCH_SIZES {
+            let mut bench = HandWalk::new("ipproto |all hist of=length |all", 64).unwrap();
             bench.pass(at_once).unwrap();
             let [_, (Filter::Statistics(hist), _)] = &mut *bench.filters else {
                 panic!("two filters, the second of which counts")
@@ -162,7 +166,7 @@ mod tests {
             let counted = hist.report().rows.first().map(|(_, blocks)| *blocks);
             assert_eq!(counted, Some(BLOCKS as u64), "{name}");
         }
-        let why = ByHand::new("tcp |all", 64).unwrap().pass(1).unwrap_err();
+        let why = HandWalk::new("tcp |all", 64).unwrap().pass(1).unwrap_err();
         assert!(why.contains("needs more"), "{why}");
     }
 }

@@ -1,5 +1,5 @@
-//! Two processes: what rings that join them share. The one that writes starts the other, which is
-//! this program again.
+//! Code shared by the rings between two processes. The writer starts the reader, which is this
+//! program again.
 
 use crate::{Mover, pin};
 use std::io::{BufRead, BufReader, Write};
@@ -9,8 +9,8 @@ pub(crate) fn text(why: impl std::fmt::Debug) -> String {
     format!("{why:?}")
 }
 
-/// The life of the process that reads: for each number on its standard input it takes so many
-/// blocks.
+/// Runs the reading process: reads numbers from standard input, and receives that many blocks for
+/// each.
 pub(crate) fn read(
     cores: usize,
     mut take: impl FnMut(u64) -> Result<(), String>,
@@ -30,15 +30,15 @@ fn answer(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(text)
 }
 
-/// The other process; ends with its standard input.
-pub(crate) struct Other {
+/// The reading process, seen from the writer; ends at the end of its standard input.
+pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Other {
-    /// Starts it and waits until it is ready; `place` says where it finds the ring.
+impl ReaderProcess {
+    /// Starts the process, and waits until it is ready; `place` is the path or name of the ring.
     pub(crate) fn start(
         ring: &str,
         cores: usize,
@@ -55,11 +55,11 @@ impl Other {
         let orders = process.stdin.take();
         let answers = BufReader::new(process.stdout.take().ok_or("no answers")?);
         let mut other = Self { process, orders, answers };
-        other.listen()?;
+        other.wait_for_reply()?;
         Ok(other)
     }
 
-    /// A mover that writes with `write` what the other process takes.
+    /// Returns a mover whose `write` sends blocks to the reading process.
     pub(crate) fn mover(
         mut self,
         mut write: impl FnMut(u64) -> Result<(), String> + 'static,
@@ -68,11 +68,11 @@ impl Other {
             let orders = self.orders.as_mut().ok_or("no orders")?;
             writeln!(orders, "{blocks}").and_then(|()| orders.flush()).map_err(text)?;
             write(blocks)?;
-            self.listen()
+            self.wait_for_reply()
         })
     }
 
-    fn listen(&mut self) -> Result<(), String> {
+    fn wait_for_reply(&mut self) -> Result<(), String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line).map_err(text)? {
             0 => Err("the reading process has ended".to_owned()),
@@ -81,7 +81,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for ReaderProcess {
     fn drop(&mut self) {
         self.orders = None;
         let _ = self.process.wait();

@@ -1,6 +1,7 @@
-//! iceoryx2: slices that are loaned, filled and sent, received and copied out.
+//! iceoryx2: the writer loans, fills and sends slices; the reader receives them and copies them
+//! out.
 
-use crate::between::{Other, read, text};
+use crate::between::{ReaderProcess, read, text};
 use crate::{CAPACITY, Mover, wait};
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
@@ -8,7 +9,7 @@ use std::hint::black_box;
 
 type Service = PortFactory<ipc::Service, [u8], ()>;
 
-/// The most blocks under way.
+/// Returns the maximum number of blocks in transit.
 fn depth(block: usize) -> usize {
     (CAPACITY / block).clamp(16, 1024)
 }
@@ -26,7 +27,7 @@ fn service(node: &Node<ipc::Service>, name: &str, block: usize) -> Result<Servic
         .map_err(text)
 }
 
-/// The process that reads.
+/// Runs the reading process.
 pub(crate) fn reader(cores: usize, block: usize, name: &str) -> Result<(), String> {
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
     let service = service(&node, name, block)?;
@@ -47,7 +48,7 @@ pub(crate) fn reader(cores: usize, block: usize, name: &str) -> Result<(), Strin
     })
 }
 
-/// The process that writes.
+/// Starts the reader and returns the mover of the writing process.
 pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
     let name = format!("streamline-bench-{}-{block}", std::process::id());
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
@@ -58,7 +59,7 @@ pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
         .backpressure_strategy(BackpressureStrategy::RetryUntilDelivered)
         .create()
         .map_err(text)?;
-    let other = Other::start("iceoryx2", cores, block, &name)?;
+    let other = ReaderProcess::start("iceoryx2", cores, block, &name)?;
     let data = vec![7; block];
     Ok(other.mover(move |blocks| {
         let _alive = (&node, &service);

@@ -1,13 +1,13 @@
-//! ipmpsc: messages of bytes, written by bincode and borrowed where they lie, then copied out. A
-//! writer without room sleeps, as this ring has it, and its reader wakes it.
+//! ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out. A writer
+//! without space sleeps until its reader wakes it, as the library provides.
 
-use crate::between::{Other, read, text};
+use crate::between::{ReaderProcess, read, text};
 use crate::{CAPACITY, Mover, wait};
 use ipmpsc::{Receiver, Sender, SharedRingBuffer};
 use serde_bytes::Bytes;
 use std::hint::black_box;
 
-/// The process that reads.
+/// Runs the reading process.
 pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let mut receiver = Receiver::new(SharedRingBuffer::open(path).map_err(text)?);
     let mut out = vec![0; block];
@@ -27,13 +27,13 @@ pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), Strin
     })
 }
 
-/// The process that writes.
+/// Starts the reader and returns the mover of the writing process.
 pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
     let size = u32::try_from(CAPACITY).map_err(text)?;
     let (path, ring) = SharedRingBuffer::create_temp(size).map_err(text)?;
     let sender = Sender::new(ring);
-    let other = Other::start("ipmpsc", cores, block, &path)?;
-    // Both have it open. Whoever ends this process does not let it clean up.
+    let other = ReaderProcess::start("ipmpsc", cores, block, &path)?;
+    // Both processes have the file open. A killed process could not remove it later.
     std::fs::remove_file(path).map_err(text)?;
     let data = vec![7; block];
     Ok(other.mover(move |blocks| {

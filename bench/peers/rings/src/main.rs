@@ -1,11 +1,11 @@
-//! Rings of others, to be measured against: `streamline-bench-rings RING CORES BLOCK`.
+//! Third-party rings as references: `streamline-bench-rings RING CORES BLOCK`.
 //!
-//! It reads numbers from its standard input, one per line; for each it moves so many blocks, copied
-//! in and copied out, and writes how many nanoseconds that took. The writer is on processor 0, the
-//! reader on 0 (CORES 1) or 1 (CORES 2). With a fourth word it is the reader of a ring that it
-//! finds there. Each ring is used as its documentation recommends for blocks of a size known in
-//! advance; nobody signals anybody who does not ask for it: who finds nothing spins, or yields
-//! where both share a processor.
+//! Reads numbers from standard input, one per line; for each, moves that many blocks, copied in and
+//! copied out, and prints the time in nanoseconds. The writer runs on processor 0, the reader on
+//! processor 0 (CORES 1) or 1 (CORES 2). With a fourth argument, the program is the reader of the
+//! ring at that path. Each ring is used as its documentation recommends for blocks of a known size.
+//! There are no notifications unless a ring requires them: an idle side spins, or yields if both
+//! share a processor.
 
 mod between;
 mod iceoryx;
@@ -17,10 +17,10 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Bytes of a ring, where it is told in bytes.
+/// Capacity in bytes of the rings that are configured in bytes.
 const CAPACITY: usize = 4 << 20;
 
-/// Something that moves so many blocks and comes back when they have arrived.
+/// Moves the given number of blocks, and returns once they have arrived.
 type Mover = Box<dyn FnMut(u64) -> Result<(), String>>;
 
 fn main() -> ExitCode {
@@ -69,14 +69,14 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to a processor.
 fn pin(processor: usize) -> Result<(), String> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
     rustix::thread::sched_setaffinity(None, &set).map_err(|why| why.to_string())
 }
 
-/// Policy for a side that has nothing to do.
+/// Spins, or yields if both sides share a processor.
 fn wait(cores: usize) {
     if cores == 1 { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

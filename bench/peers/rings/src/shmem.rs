@@ -1,30 +1,30 @@
-//! shmem-ipc: a ring of lines of 64 bytes, filled and emptied by its safe calls, a whole block each
-//! time. Nobody asks for its signals.
+//! shmem-ipc: a ring of 64-byte elements, filled and emptied by its safe calls, one block at a
+//! time, without its signals.
 
-use crate::between::{Other, read, text};
+use crate::between::{ReaderProcess, read, text};
 use crate::{CAPACITY, Mover, wait};
 use shmem_ipc::sharedring::{Receiver, Sender};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
-/// One element of the ring; every block is a whole number of them.
-type Line = [u8; 64];
+/// An element of the ring. A block is a whole number of elements.
+type CacheLine = [u8; 64];
 
-const LINES: usize = CAPACITY / size_of::<Line>();
+const LINES: usize = CAPACITY / size_of::<CacheLine>();
 
 fn lines(block: usize) -> usize {
-    block / size_of::<Line>()
+    block / size_of::<CacheLine>()
 }
 
-/// The process that reads.
+/// Runs the reading process.
 pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let open = || File::options().read(true).write(true).open(path);
-    // In the place of the two signals, which are never looked at.
+    // Stands in for the two signal descriptors, which are never read.
     let nothing = || File::open("/dev/null");
     let (ring, empty, full) =
         (open().map_err(text)?, nothing().map_err(text)?, nothing().map_err(text)?);
-    let mut receiver = Receiver::<Line>::open(LINES, ring, empty, full).map_err(text)?;
+    let mut receiver = Receiver::<CacheLine>::open(LINES, ring, empty, full).map_err(text)?;
     let mut out = vec![[0; 64]; lines(block)];
     read(cores, |blocks| {
         for _ in 0..blocks {
@@ -35,7 +35,7 @@ pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), Strin
                     wait(cores);
                     continue;
                 }
-                // It calls for no more lines than there are.
+                // It is called for available elements only.
                 receiver.recv_foreach(to.len(), |line| {
                     if let Some(to) = to.next() {
                         *to = line;
@@ -48,12 +48,12 @@ pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), Strin
     })
 }
 
-/// The process that writes.
+/// Starts the reader and returns the mover of the writing process.
 pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
-    let mut sender = Sender::<Line>::new(LINES).map_err(text)?;
+    let mut sender = Sender::<CacheLine>::new(LINES).map_err(text)?;
     let descriptor = sender.memfd().as_file().as_raw_fd();
     let path = format!("/proc/{}/fd/{descriptor}", std::process::id());
-    let other = Other::start("shmem-ipc", cores, block, &path)?;
+    let other = ReaderProcess::start("shmem-ipc", cores, block, &path)?;
     let data = vec![[7; 64]; lines(block)];
     Ok(other.mover(move |blocks| {
         for _ in 0..blocks {

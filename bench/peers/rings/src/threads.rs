@@ -1,4 +1,4 @@
-//! Rings between two threads: rtrb and ringbuf, which copy bytes in and out by whole slices.
+//! Rings between two threads: rtrb and ringbuf, which copy whole slices in and out.
 
 use crate::{CAPACITY, Mover, pin, wait};
 use ringbuf::HeapRb;
@@ -6,7 +6,7 @@ use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use std::hint::black_box;
 use std::sync::mpsc;
 
-/// A ring of this name, with its reader in another thread.
+/// Creates the named ring, with its reader in another thread; returns the writer's mover.
 pub(crate) fn mover(ring: &str, cores: usize, block: usize) -> Result<Mover, String> {
     let slots = (CAPACITY / block).min(1 << 16);
     match (ring, block) {
@@ -18,20 +18,20 @@ pub(crate) fn mover(ring: &str, cores: usize, block: usize) -> Result<Mover, Str
     }
 }
 
-/// Runs `read` in a thread for each number that is sent, and answers when it is done.
+/// Starts a thread that runs `read` for each number received, and replies when it is done.
 fn reader(
     cores: usize,
     mut read: impl FnMut(u64) + Send + 'static,
 ) -> (mpsc::Sender<u64>, mpsc::Receiver<()>) {
     let (orders, ordered) = mpsc::channel::<u64>();
-    let (tell, done) = mpsc::channel();
+    let (sender, done) = mpsc::channel();
     std::thread::spawn(move || {
         if pin(cores - 1).is_err() {
             return;
         }
         while let Ok(blocks) = ordered.recv() {
             read(blocks);
-            if tell.send(()).is_err() {
+            if sender.send(()).is_err() {
                 return;
             }
         }
@@ -39,7 +39,7 @@ fn reader(
     (orders, done)
 }
 
-/// A mover that writes with `write` what the reader reads.
+/// Returns a mover that writes with `write` and waits for the reader.
 fn join(
     (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
     mut write: impl FnMut(u64) + 'static,
@@ -51,7 +51,7 @@ fn join(
     })
 }
 
-/// Small blocks: one element is one block.
+/// Returns a mover for small blocks: one element per block.
 fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Mover {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
     let reader = reader(cores, move |blocks| {
