@@ -1,11 +1,11 @@
-//! Calls of cargo and other programs, each shown before it runs.
+//! Calls of cargo and other programs; each command line is printed before it runs.
 
-use crate::silence::Watch;
+use crate::silence::Watchdog;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The cargo that runs us, so that the same toolchain runs the rest.
+/// Returns a command for the cargo that runs this program, so that all calls use one toolchain.
 pub(crate) fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
@@ -21,9 +21,9 @@ pub(crate) fn target(root: &Path) -> PathBuf {
     }
 }
 
-/// Runs a command to its end; returns true if it succeeded.
+/// Runs a command and waits for it; returns true if it succeeded.
 pub(crate) fn run(command: &mut Command) -> bool {
-    show(command);
+    print_command(command);
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {
@@ -33,10 +33,10 @@ pub(crate) fn run(command: &mut Command) -> bool {
     }
 }
 
-/// Runs a command to its end; shows each line of its standard output and hands it to `line` too.
-/// A program that it runs from `target` is ended when it prints nothing for too long.
+/// Runs a command and waits for it; prints each line of its standard output, and passes the line to
+/// `line`. Kills a program from `target` that the command started if no line arrives for too long.
 pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
-    show(command);
+    print_command(command);
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -45,7 +45,7 @@ pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnM
         }
     };
     if let Some(output) = child.stdout.take() {
-        let watch = Watch::new(child.id(), target.to_path_buf());
+        let watch = Watchdog::new(child.id(), target.to_path_buf());
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
         while matches!(output.read_until(b'\n', &mut bytes), Ok(1..)) {
@@ -59,14 +59,14 @@ pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnM
     child.wait().is_ok_and(|status| status.success())
 }
 
-/// Returns true if cargo has this subcommand.
+/// Returns true if cargo has the subcommand.
 pub(crate) fn has(root: &Path, subcommand: &str) -> bool {
     let mut command = cargo(root);
     command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-fn show(command: &Command) {
+fn print_command(command: &Command) {
     let mut line = String::from("$ cargo");
     for argument in command.get_args() {
         line.push(' ');

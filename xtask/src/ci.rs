@@ -1,5 +1,5 @@
-//! `ci`: everything that must be green, one step after the other. A step that fails does not hide
-//! the next one; the end says which failed and what was left out.
+//! `ci`: all checks that must pass, one after the other. A failing step does not stop the next one;
+//! the summary names the steps that failed, and the checks that were skipped.
 
 use crate::outcome::Outcome;
 use crate::{cargo, skips, test, tidy};
@@ -42,8 +42,8 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
     failed.is_empty().into()
 }
 
-/// Checks licences, bans, sources and advisories of the dependencies. The list of advisories comes
-/// over the network; without it the rest is checked.
+/// Checks licences, bans, sources and advisories of the dependencies. Downloads the list of
+/// advisories; checks the rest if the download fails.
 fn deny(root: &Path, strict: bool, left_out: &mut Vec<&str>) -> bool {
     if !cargo::has(root, "deny") {
         left_out.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");

@@ -1,14 +1,14 @@
-//! Requests in documents: every example file and every block of the book that is marked `pipe` is
-//! given to `streamline check`.
+//! Checks the requests in documents: passes every example file, and every block of the book that is
+//! marked `pipe`, to `streamline check`.
 //!
 //! In: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
-//! per block). Out: the command's own words about each that it refuses.
+//! per block). Out: the command's messages about rejected requests.
 
 use crate::cargo;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One request and where it stands.
+/// A request, with its file and line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Example {
     place: String,
@@ -29,12 +29,12 @@ pub(crate) fn check(root: &Path) -> bool {
         return false;
     }
     let command = cargo::target(root).join("debug/streamline");
-    let refused = examples.iter().filter(|examples| !takes(root, &command, examples)).count();
+    let refused = examples.iter().filter(|examples| !is_accepted(root, &command, examples)).count();
     println!("{} requests of examples and book checked, {refused} refused", examples.len());
     refused == 0 && !examples.is_empty()
 }
 
-fn takes(root: &Path, command: &Path, examples: &Example) -> bool {
+fn is_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
     let mut check = std::process::Command::new(command);
     let output = check.current_dir(root).arg("check").arg(&examples.request).output();
     match output {
@@ -66,7 +66,7 @@ fn collect(root: &Path) -> std::io::Result<Vec<Example>> {
     Ok(examples)
 }
 
-/// All files under `folder` that end in `.extension`, sorted.
+/// Returns all files under `folder` that end in `.extension`, sorted.
 fn files(folder: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -85,7 +85,7 @@ fn place(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
-/// The blocks marked `pipe`, with the lines at which they begin.
+/// Returns the blocks marked `pipe`, with the line numbers at which they begin.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;

@@ -1,15 +1,15 @@
-//! `lines`: how much code the product has, crate by crate.
+//! `lines`: the number of lines of product code, by crate.
 //!
-//! Counted are the lines of all `.rs` files under `crates/` that hold something besides blanks and
-//! comments. Doc comments are comments; a line of a string that spans lines is code. Left out are
-//! `crates/testkit`; everything in a folder called `tests` and every `tests.rs`; modules, items,
-//! statements and fields whose `#[cfg(…)]` does not hold in the default build (`test`, `loom`,
-//! `miri`, `feature = …`); and the files of such modules. Fails above the baseline.
+//! Counts the lines of all `.rs` files under `crates/` that contain more than blanks and comments.
+//! Doc comments are comments; a line within a multi-line string is code. Excluded are
+//! `crates/testkit`; files in directories named `tests` and files named `tests.rs`; modules, items,
+//! statements and fields whose `#[cfg(…)]` is false in the default build (`test`, `loom`, `miri`,
+//! `feature = …`); and the files of such modules. Fails above the baseline.
 
 use crate::outcome::Outcome;
 use crate::tidy::ratchet;
 use crate::tidy::source::uncommented;
-use crate::tidy::tokens::{off, tokens};
+use crate::tidy::tokens::{disabled_ranges, tokens};
 use crate::tidy::tree::{File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     (lines <= baseline).into()
 }
 
-/// Returns the number of files and of lines that count, for each crate.
+/// Returns the number of files and of counted lines of each crate.
 pub(crate) fn by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     let tests = test_files(tree);
     let mut counts = BTreeMap::new();
@@ -53,11 +53,11 @@ pub(crate) fn by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     counts
 }
 
-/// Returns the number of lines of the file that count.
+/// Returns the number of counted lines of a file.
 fn count(file: &File) -> usize {
     let tokens = tokens(&file.code);
     let mut left_out = BTreeSet::new();
-    for gap in off(&tokens) {
+    for gap in disabled_ranges(&tokens) {
         let last = tokens[..gap.end].last().map_or(0, |token| token.line);
         left_out.extend(tokens[gap.start].line..=last);
     }
@@ -66,12 +66,12 @@ fn count(file: &File) -> usize {
     lines.filter(|(number, line)| !line.trim().is_empty() && !left_out.contains(number)).count()
 }
 
-/// Returns the files of modules that the default build does not compile.
+/// Returns the paths of the modules that the default build does not compile.
 pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in tree.rust() {
         let tokens = tokens(&file.code);
-        for gap in off(&tokens) {
+        for gap in disabled_ranges(&tokens) {
             if let [.., key, name, end] = &tokens[gap]
                 && (key.text, end.text) == ("mod", ";")
             {
@@ -86,7 +86,8 @@ pub(crate) fn test_files(tree: &Tree) -> BTreeSet<String> {
     found
 }
 
-/// Returns the folder in which the modules of a file lie: `a/` of `a/mod.rs`, `a/b/` of `a/b.rs`.
+/// Returns the directory that contains the submodules of a file: `a/` for `a/mod.rs`, `a/b/` for
+/// `a/b.rs`.
 pub(crate) fn module_folder(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     match name.trim_end_matches(".rs") {
@@ -98,11 +99,11 @@ pub(crate) fn module_folder(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::tests::Planted;
+    use crate::tidy::tests::PlantedTree;
 
     #[test]
-    fn lines_of_code_count_and_comments_and_tests_do_not() {
-        let tree = Planted::clean();
+    fn code_is_counted_without_comments_and_tests() {
+        let tree = PlantedTree::clean();
         let text = "//! A.\n\n/// B.\nfn f() {\n    /* c\n    d */\n    g(\"e\n\n  f\");\n}\n\
                     #[cfg(test)]\nmod models;\n#[cfg(test)]\nmod tests {\n    fn x() {}\n}\n";
         tree.put("crates/abi/src/a.rs", text.as_bytes());

@@ -1,8 +1,8 @@
-//! Verbs of the workspace: `cargo xtask VERB`. Every script of the project is one of them.
+//! The verbs of the workspace: `cargo xtask VERB`. Every script of the project is one of them.
 //!
-//! In: the working tree, and cargo. Out: lines for people and an exit status: 0 success, 1 failure,
-//! 2 a wrong call. Nothing but the standard library, so that it builds in a
-//! second on a machine with only Rust.
+//! In: the working tree, and cargo. Out: text, and an exit status: 0 for success, 1 for a failure,
+//! 2 for a usage error. Uses only the standard library, so that it builds in seconds on a machine
+//! with only Rust.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -149,7 +149,7 @@ fn help(_: &Path, _: &[String]) -> Outcome {
     Outcome::Well
 }
 
-/// The root of the workspace: the folder above this crate.
+/// Returns the root of the workspace: the directory above this crate.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()

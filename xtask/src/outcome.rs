@@ -1,12 +1,12 @@
 //! The outcome of a verb.
 
-/// The outcome of a verb, which becomes the exit status.
+/// The outcome of a verb, which determines the exit status.
 pub(crate) enum Outcome {
-    /// The verb did its work: 0.
+    /// The verb succeeded: status 0.
     Well,
-    /// It did not, and has printed the reason: 1.
+    /// The verb failed and has printed the reason: status 1.
     Failed,
-    /// The call was wrong, for this reason: 2.
+    /// The arguments were wrong, for this reason: status 2.
     Usage(String),
 }
 

@@ -1,8 +1,8 @@
-//! An end for tests that hang: what has printed nothing for too long is ended, and what it was
-//! about is told, so that a run of all tests has an end and a name for what went wrong.
+//! A watchdog for hanging tests: kills a test program that prints nothing for too long, and reports
+//! the threads that were running, so that a run of all tests ends and names the hanging test.
 //!
-//! In: the lines of cargo, as they come. Whoever builds may be silent for long; only programs that
-//! lie in the target directory are looked at, which are those that were built.
+//! In: the output lines of cargo. The compiler may be silent for long: only programs in the target
+//! directory are watched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// The time that a test program may be silent. The longest test takes a quarter of it on two
+/// Time that a test program may be silent. The longest test takes a quarter of it on two
 /// processors.
-const LIMIT: Duration = Duration::from_secs(480);
+const SILENCE_MAX: Duration = Duration::from_secs(480);
 
-/// Watches what a cargo starts until this is dropped.
+/// A watchdog for the programs that cargo starts, active until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch(Sender<()>);
+pub(crate) struct Watchdog(Sender<()>);
 
-impl Watch {
-    /// Begins to watch what the process `cargo` starts from `target`.
+impl Watchdog {
+    /// Watches the programs from `target` that the process `cargo` starts.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
         let (activity, lines) = mpsc::channel();
-        thread::spawn(move || watch(&lines, cargo, &target, LIMIT));
+        thread::spawn(move || watch(&lines, cargo, &target, SILENCE_MAX));
         Self(activity)
     }
 
-    /// A line came.
+    /// Restarts the timeout after a line of output.
     pub(crate) fn reset(&self) {
         // Who watches ends with us.
         let _ = self.0.send(());
@@ -42,14 +42,14 @@ fn watch(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
             Err(RecvTimeoutError::Timeout) => {
                 for program in programs(cargo, target) {
                     println!("\nerror: nothing printed for {limit:?}: {}", describe(program));
-                    end(program);
+                    kill_tree(program);
                 }
             }
         }
     }
 }
 
-/// The programs from `target` that `cargo` runs now.
+/// Returns the ids of the running programs from `target` that `cargo` started.
 fn programs(cargo: u32, target: &Path) -> Vec<u32> {
     let built = |pid: &u32| {
         let program = fs::read_link(format!("/proc/{pid}/exe"));
@@ -69,7 +69,7 @@ fn numbers(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// A process with what it was started as and its threads, which are named after tests.
+/// Describes a process: its command line and its threads, which are named after tests.
 fn describe(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
@@ -87,12 +87,12 @@ fn describe(pid: u32) -> String {
     text
 }
 
-/// Ends a process and all that it started: whoever starts comes before what it started.
-fn end(pid: u32) {
+/// Kills a process and then its descendants; parents first, so that they start no new children.
+fn kill_tree(pid: u32) {
     let started = children(pid);
     // Who has ended by itself meanwhile is not missed.
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-    started.into_iter().for_each(end);
+    started.into_iter().for_each(kill_tree);
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
     use std::process::Stdio;
 
     #[test]
-    fn silent_program_is_named_and_ended() {
+    fn silent_program_is_reported_and_killed() {
         let mut waits = Command::new("cat");
         let mut child = waits.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         // It answers, so it is no longer a copy of this program.

@@ -1,5 +1,5 @@
-//! Skipped tests: `skips.txt` in the target directory, one `skipped: TEST: REASON` a line, written
-//! by `testkit::need`. A skip is repeated at the very end, where people look.
+//! Skipped tests: `skips.txt` in the target directory contains a line `skipped: TEST: REASON` for
+//! each, written by `testkit::need`. The summary of a run repeats them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,13 +7,14 @@ use std::path::Path;
 
 const FILE: &str = "skips.txt";
 
-/// Forgets the skips of the last run.
-pub(crate) fn forget(target: &Path) {
+/// Deletes the list of the last run.
+pub(crate) fn clear(target: &Path) {
     // Not there: nothing to forget.
     let _ = fs::remove_file(target.join(FILE));
 }
 
-/// One line about the skips of this run: `7 skipped: 5 needs root, 2 needs the program tshark`.
+/// Returns a summary of the skips of this run: `7 skipped: 5 needs root, 2 needs the program
+/// tshark`.
 pub(crate) fn summary(target: &Path) -> String {
     summarize(&fs::read_to_string(target.join(FILE)).unwrap_or_default())
 }

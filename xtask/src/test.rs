@@ -1,4 +1,4 @@
-//! The verbs that run tests: `test`, `model`, `fuzz`, `netns`; and `bench`.
+//! The verbs that run tests (`test`, `model`, `fuzz`, `netns`, `mutants`), and `bench`.
 
 use crate::outcome::Outcome;
 use crate::{cargo, examples, skips};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Sums of the `test result:` lines of any number of test programs.
+/// Sums over the `test result:` lines of several test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
     programs: u64,
@@ -38,9 +38,9 @@ impl Counts {
 #[derive(Debug, PartialEq, Eq, Default)]
 struct TestArguments<'a> {
     strict: bool,
-    /// The folder of outside cases whose tests alone are to run.
+    /// The directory of external captures, if only their tests are to run.
     corpus: Option<&'a str>,
-    /// For cargo.
+    /// The arguments passed to cargo.
     rest: Vec<&'a str>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> TestArguments<'a> {
     }
 }
 
-/// `test`: everything, with counts.
+/// The verb `test`: runs all tests, and prints their counts.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     let arguments = match TestArguments::parse(arguments) {
         Ok(arguments) => arguments,
@@ -90,10 +90,10 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
-/// The whole suite, and the outside cases where they are.
+/// Runs all tests, and those on external captures if their directory exists.
 fn all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     let mut workspace = command(root);
-    workspace.args(["--workspace", "--", "--skip", CORPUS]).env_remove(CORPUS_VARIABLE);
+    workspace.args(["--workspace", "--", "--skip", CORPUS_PREFIX]).env_remove(CORPUS_VARIABLE);
     let mut loses = command(root);
     loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
     let examples = examples::check(root);
@@ -102,7 +102,7 @@ fn all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     match &corpus {
         Some(corpus) => println!("corpus: {}", corpus.text()),
         None => println!(
-            "corpus: ../{CORPUS_BESIDE} is not here; the tests that take captures of others were \
+            "corpus: ../{CORPUS_DEFAULT} is not here; the tests that take captures of others were \
              left out (`cargo xtask test --corpus DIR`)"
         ),
     }
@@ -113,13 +113,13 @@ fn all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     well && examples
 }
 
-/// The prefix of the names of tests that take captures of others.
-const CORPUS: &str = "corpus_";
-/// Names the folder of the outside cases to the tests.
+/// Name prefix of the tests that use external captures.
+const CORPUS_PREFIX: &str = "corpus_";
+/// Environment variable that names the directory of external captures.
 const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
-/// The folder of these captures beside the repository.
-const CORPUS_BESIDE: &str = "shared/cases";
-/// The packages with such tests.
+/// Default directory of external captures, relative to the parent of the repository.
+const CORPUS_DEFAULT: &str = "shared/cases";
+/// The packages that have such tests.
 const CORPUS_PACKAGES: &[&str] = &[
     "streamline-testkit",
     "streamline-wire",
@@ -130,16 +130,16 @@ const CORPUS_PACKAGES: &[&str] = &[
 ];
 
 fn corpus_here(root: &Path) -> Option<PathBuf> {
-    let beside = root.parent()?.join(CORPUS_BESIDE);
+    let beside = root.parent()?.join(CORPUS_DEFAULT);
     beside.is_dir().then_some(beside)
 }
 
-/// The tests that take captures of others, from this folder.
+/// Runs the tests on external captures from the given directory.
 fn corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Run {
     println!("\n== corpus {}", folder.display());
     let mut command = command(root);
     command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
-    command.args(["--lib", "--tests"]).args(&arguments.rest).args(["--", CORPUS]);
+    command.args(["--lib", "--tests"]).args(&arguments.rest).args(["--", CORPUS_PREFIX]);
     command.env(CORPUS_VARIABLE, folder);
     counted(root, vec![command], arguments.strict)
 }
@@ -162,8 +162,9 @@ fn print_result(run: &Run) -> bool {
     run.well()
 }
 
-/// `model`: the loom models, those of the public interface (`tests/model_*.rs`) and those inside
-/// (`models.rs`). Cargo builds them apart, because `--cfg loom` changes every crate.
+/// The verb `model`: runs the loom models, those of public interfaces (`tests/model_*.rs`) and
+/// internal ones (`models.rs`). They are built separately, because `--cfg loom` changes every
+/// crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     let run = |which: &[&str], filter: &[String]| {
         let mut command = cargo::cargo(root);
@@ -185,8 +186,8 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
-/// The tests that throw random and broken bytes at everything that reads bytes.
-const FUZZED: &[(&str, &[&str])] = &[
+/// The tests that feed random and malformed bytes to all parsers: packages, and arguments of cargo.
+const FUZZ_TESTS: &[(&str, &[&str])] = &[
     ("streamline-wire", &["captures", "dissect"]),
     ("streamline-ebpf", &["classic_fuzz"]),
     ("streamline-filter", &["catalog"]),
@@ -194,25 +195,24 @@ const FUZZED: &[(&str, &[&str])] = &[
     ("streamline-tests", &["hostile"]),
 ];
 
-/// `fuzz smoke`: those tests, with optimisation.
+/// The verb `fuzz smoke`: runs those tests with optimization.
 pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
     if arguments != ["smoke"] {
         return Outcome::Usage("`fuzz` knows `smoke`".to_owned());
     }
     let mut command = cargo::cargo(root);
     command.args(["test", "--release", "--no-fail-fast"]);
-    for (package, tests) in FUZZED {
+    for (package, tests) in FUZZ_TESTS {
         command.args(["--package", package]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
     }
     print_result(&counted(root, vec![command], false)).into()
 }
 
-/// The packages with tests that need root.
+/// The packages whose tests need root.
 const PRIVILEGED: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
 
-/// `netns`: the tests of the packages that need root. Whoever asks for them wants them to run, so
-/// that a skip is a failure.
+/// The verb `netns`: runs the tests that need root. A skipped test is a failure.
 pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
@@ -220,7 +220,7 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     print_result(&counted(root, vec![command], true)).into()
 }
 
-/// `mutants`: all slips in all twins, or in those of one filter, with optimisation.
+/// The verb `mutants`: tries all mutations of all twins, or of one filter's, with optimization.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     match arguments {
@@ -229,24 +229,24 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
         _ => return Outcome::Usage("`mutants` takes the name of a filter, or nothing".to_owned()),
     }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
-    command.args(["--ignored", "--exact", "mutants::all_broken_twins_are_caught", "--nocapture"]);
+    command.args(["--ignored", "--exact", "mutants::all_mutant_twins_are_caught", "--nocapture"]);
     print_result(&counted(root, vec![command], true)).into()
 }
 
-/// `bench`: the figures.
+/// The verb `bench`: builds the benchmarks, and runs them.
 pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["run", "--release", "--package", "streamline-bench", "--"]).args(arguments);
     cargo::run(&mut command).into()
 }
 
-/// The results of some calls of cargo.
+/// The results of several calls of cargo.
 #[derive(Debug)]
 struct Run {
     counts: Counts,
-    /// The skipped tests, as one line.
+    /// A summary of the skipped tests in one line.
     skipped: String,
-    /// Every call said that it went well.
+    /// True if every call succeeded.
     succeeded: bool,
 }
 
@@ -255,7 +255,7 @@ impl Run {
         self.succeeded && self.counts.passed > 0
     }
 
-    /// Counts, and what was skipped.
+    /// Formats the counts and the summary of skipped tests.
     fn text(&self) -> String {
         let Counts { programs, passed, failed, ignored } = self.counts;
         let skipped = &self.skipped;
@@ -268,7 +268,7 @@ impl Run {
 
 fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> Run {
     let target = cargo::target(root);
-    skips::forget(&target);
+    skips::clear(&target);
     let mut counts = Counts::default();
     let mut succeeded = true;
     for mut command in commands {
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_summed() {
+    fn result_lines_are_summed() {
         let mut counts = Counts::default();
         counts.add("running 3 tests");
         counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn corpus_takes_a_folder_and_the_rest_is_for_cargo() {
+    fn corpus_option_takes_a_folder_and_cargo_gets_the_rest() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let given = words("--strict --corpus /cases -p streamline-wire");
         let arguments = TestArguments {
@@ -306,9 +306,9 @@ mod tests {
         assert!(TestArguments::parse(&words("--corpus")).is_err());
     }
 
-    /// A test of another package would never run.
+    /// A corpus test in a package outside [`CORPUS_PACKAGES`] would never run.
     #[test]
-    fn tests_of_the_corpus_lie_in_the_packages_that_are_run() {
+    fn every_corpus_test_is_in_a_listed_package() {
         let root = crate::root();
         let mut folders = vec![root.join("crates"), root.join("tests"), root.join("bench")];
         let mut found = 0;
@@ -318,7 +318,7 @@ mod tests {
                     folders.push(path);
                 } else if path.extension().is_some_and(|extension| extension == "rs") {
                     let text = fs::read_to_string(&path).unwrap();
-                    if !text.contains(&format!("fn {CORPUS}")) {
+                    if !text.contains(&format!("fn {CORPUS_PREFIX}")) {
                         continue;
                     }
                     let path = path.strip_prefix(&root).unwrap();

@@ -21,25 +21,25 @@ mod parts;
 use crate::cargo;
 use crate::outcome::Outcome;
 use manifest::Installed;
-use parts::Part;
+use parts::InstalledFile;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The folder below the prefix that holds what is about the installation.
-const ABOUT: &str = "share/streamline";
+/// The directory below the prefix that holds the manifest and the examples.
+const SHARE: &str = "share/streamline";
 
-/// The folders of an installation.
+/// The directories of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Folders {
-    /// The folder in which the files are found later.
+    /// The directory in which the files are found after the installation.
     prefix: PathBuf,
-    /// `DESTDIR`: the folder put in front while they are written.
+    /// `DESTDIR`: a directory prepended to all paths while files are written.
     staging: Option<PathBuf>,
 }
 
 impl Folders {
-    /// Reads the prefix from the arguments; returns the other arguments too.
+    /// Reads the prefix from the arguments; returns the remaining arguments too.
     fn parse(arguments: &[String]) -> Result<(Self, Vec<&str>), String> {
         let (mut prefix, mut rest) = (None, Vec::new());
         let mut words = arguments.iter().map(String::as_str);
@@ -69,11 +69,11 @@ impl Folders {
     }
 
     fn manifest(&self) -> PathBuf {
-        self.staged(&self.prefix.join(ABOUT).join("manifest"))
+        self.staged(&self.prefix.join(SHARE).join("manifest"))
     }
 
-    /// Returns true if all users of the machine look there.
-    fn is_of_machine(&self) -> bool {
+    /// Returns true if the prefix is on the default search paths of all users.
+    fn is_system_wide(&self) -> bool {
         ["/usr", "/usr/local"].iter().any(|known| self.prefix == Path::new(known))
     }
 }
@@ -87,7 +87,7 @@ fn default_prefix() -> Result<PathBuf, String> {
         .ok_or_else(|| "HOME is not set: say --prefix DIR".to_owned())
 }
 
-/// `install`: builds, and puts all in place.
+/// The verb `install`: builds the product, and installs its files.
 pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     let (place, rest) = match Folders::parse(arguments) {
         Ok(parsed) => parsed,
@@ -113,7 +113,7 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
         Ok(parts) => parts,
         Err(error) => return failed("what is to be installed cannot be made", &error),
     };
-    match put(&place, &parts) {
+    match write_all(&place, &parts) {
         Ok(()) => {
             print_summary(&place, &parts);
             Outcome::Well
@@ -122,7 +122,8 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
-/// `uninstall`: removes what the manifest names, and the folders that were made for it.
+/// The verb `uninstall`: removes the files that the manifest names, and the directories created for
+/// them.
 pub(crate) fn uninstall(_: &Path, arguments: &[String]) -> Outcome {
     let (place, rest) = match Folders::parse(arguments) {
         Ok(parsed) => parsed,
@@ -157,9 +158,9 @@ fn failed(what: &str, error: &io::Error) -> Outcome {
     Outcome::Failed
 }
 
-/// Writes all parts and the manifest. What is written is in the manifest first, so that an
-/// installation that fails can be removed.
-fn put(place: &Folders, parts: &[Part]) -> io::Result<()> {
+/// Writes all files and the manifest. The manifest is written first, so that a failed installation
+/// can be removed.
+fn write_all(place: &Folders, parts: &[InstalledFile]) -> io::Result<()> {
     let path = place.manifest();
     let before = match Installed::read(&path) {
         Ok(manifest) => manifest,
@@ -171,12 +172,12 @@ fn put(place: &Folders, parts: &[Part]) -> io::Result<()> {
     manifest.files.extend(parts.iter().map(|part| place.prefix.join(&part.to)));
     let folders = manifest.files.iter().filter_map(|file| file.parent()).map(Path::to_owned);
     let mut folders: Vec<PathBuf> = folders.collect();
-    folders.push(place.prefix.join(ABOUT));
+    folders.push(place.prefix.join(SHARE));
     for folder in folders {
-        manifest.make_folder(place, &folder)?;
+        manifest.create_folder(place, &folder)?;
     }
     let stale: Vec<PathBuf> = before.files.difference(&manifest.files).cloned().collect();
-    manifest.and(&before).write(&path)?;
+    manifest.union(&before).write(&path)?;
     for part in parts {
         part.write(&place.staged(&place.prefix.join(&part.to)))?;
     }
@@ -186,8 +187,8 @@ fn put(place: &Folders, parts: &[Part]) -> io::Result<()> {
     manifest.write(&path)
 }
 
-/// Prints the folders, and the steps that let programs find them.
-fn print_summary(place: &Folders, parts: &[Part]) {
+/// Prints the directories, and how to add them to the search paths.
+fn print_summary(place: &Folders, parts: &[InstalledFile]) {
     let prefix = place.prefix.display();
     println!("\ninstalled below {}:", place.staged(&place.prefix).display());
     let mut printed: Vec<(&str, PathBuf)> = Vec::new();
@@ -213,7 +214,7 @@ fn print_summary(place: &Folders, parts: &[Part]) {
         println!("  export PATH=\"{prefix}/bin:$PATH\"");
         println!("  export MANPATH=\"{prefix}/share/man:\"");
     }
-    if destination && !place.is_of_machine() {
+    if destination && !place.is_system_wide() {
         println!("\nC programs: export PKG_CONFIG_PATH=\"{prefix}/lib/pkgconfig\"");
         println!("zsh, before compinit: fpath+=(\"{prefix}/share/zsh/site-functions\")");
     } else if destination {

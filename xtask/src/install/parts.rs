@@ -1,7 +1,7 @@
-//! The parts of an installation: each a file with its place below the prefix.
+//! The files of an installation, with their paths below the prefix.
 
 use super::Folders;
-use super::manifest::named;
+use super::manifest::in_context;
 use crate::cargo;
 use std::fs;
 use std::io;
@@ -9,18 +9,18 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A file of the installation.
+/// A file to install.
 #[derive(Debug)]
-pub(super) struct Part {
-    /// Its place below the prefix.
+pub(super) struct InstalledFile {
+    /// The path below the prefix.
     pub(super) to: PathBuf,
-    /// Its description in the summary.
+    /// The description in the summary.
     pub(super) what: &'static str,
     bytes: Vec<u8>,
     mode: u32,
 }
 
-impl Part {
+impl InstalledFile {
     pub(super) fn new(to: impl Into<PathBuf>, what: &'static str, bytes: Vec<u8>) -> Self {
         let to = to.into();
         let mode = if to.starts_with("bin") || to.extension().is_some_and(|end| end == "so") {
@@ -32,12 +32,13 @@ impl Part {
     }
 
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        write_beside(path, &self.bytes, self.mode)
+        write_atomically(path, &self.bytes, self.mode)
     }
 }
 
-/// Writes a file beside its place and renames it, so that a process with the old one open keeps it.
-pub(super) fn write_beside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+/// Writes a file under a temporary name and renames it, so that a process that has the old file
+/// open keeps it.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}", std::process::id()));
     let beside = path.with_file_name(name);
@@ -47,60 +48,65 @@ pub(super) fn write_beside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(
     done.map_err(|error| {
         // It may not have come to be.
         let _ = fs::remove_file(&beside);
-        named(error, "write", path)
+        in_context(error, "write", path)
     })
 }
 
-/// All of them, from what was built.
-pub(super) fn all(root: &Path, place: &Folders, bench: bool) -> io::Result<Vec<Part>> {
+/// Returns all files to install, from the build output.
+pub(super) fn all(root: &Path, place: &Folders, bench: bool) -> io::Result<Vec<InstalledFile>> {
     let built = cargo::target(root).join("release");
-    let read = |path: PathBuf| fs::read(&path).map_err(|error| named(error, "read", &path));
+    let read = |path: PathBuf| fs::read(&path).map_err(|error| in_context(error, "read", &path));
     let text =
-        |path: PathBuf| fs::read_to_string(&path).map_err(|error| named(error, "read", &path));
+        |path: PathBuf| fs::read_to_string(&path).map_err(|error| in_context(error, "read", &path));
     let program = built.join("streamline");
-    let mut parts = vec![Part::new("bin/streamline", "the program", read(program.clone())?)];
+    let mut parts =
+        vec![InstalledFile::new("bin/streamline", "the program", read(program.clone())?)];
     if bench {
         let bench = read(built.join("streamline-bench"))?;
-        parts.push(Part::new("bin/streamline-bench", "`streamline bench`", bench));
+        parts.push(InstalledFile::new("bin/streamline-bench", "`streamline bench`", bench));
     }
     let sockets = "libstreamline_sockets.so";
     let library = read(built.join(sockets))?;
-    parts.push(Part::new(
+    parts.push(InstalledFile::new(
         Path::new("lib/streamline").join(sockets),
         "for `streamline sh`",
         library,
     ));
-    for ending in ["so", "a"] {
-        let library = read(built.join(format!("libstreamline_c.{ending}")))?;
-        let to = format!("lib/libstreamline.{ending}");
-        parts.push(Part::new(to, "for C programs", library));
+    for suffix in ["so", "a"] {
+        let library = read(built.join(format!("libstreamline_c.{suffix}")))?;
+        let to = format!("lib/libstreamline.{suffix}");
+        parts.push(InstalledFile::new(to, "for C programs", library));
     }
     let capi = root.join("crates/capi");
     let python = read(capi.join("python/streamline.py"))?;
-    parts.push(Part::new("share/streamline/python/streamline.py", "for Python", python));
+    parts.push(InstalledFile::new("share/streamline/python/streamline.py", "for Python", python));
     let header = read(capi.join("include/streamline.h"))?;
-    parts.push(Part::new("include/streamline.h", "for C programs", header));
-    let about = about(&text(capi.join("streamline.pc"))?, &place.prefix);
-    parts.push(Part::new("lib/pkgconfig/streamline.pc", "for C programs", about.into_bytes()));
-    parts.extend(manual(&program, &cargo::target(root).join("install"))?);
+    parts.push(InstalledFile::new("include/streamline.h", "for C programs", header));
+    let about = with_prefix(&text(capi.join("streamline.pc"))?, &place.prefix);
+    parts.push(InstalledFile::new(
+        "lib/pkgconfig/streamline.pc",
+        "for C programs",
+        about.into_bytes(),
+    ));
+    parts.extend(man_pages(&program, &cargo::target(root).join("install"))?);
     for (shell, to) in [
         ("bash", "share/bash-completion/completions/streamline"),
         ("zsh", "share/zsh/site-functions/_streamline"),
         ("fish", "share/fish/vendor_completions.d/streamline.fish"),
     ] {
         let script = output(Command::new(&program).args(["completion", shell]))?;
-        parts.push(Part::new(to, "completion", script));
+        parts.push(InstalledFile::new(to, "completion", script));
     }
     for path in files(&root.join("examples"))? {
         let name = path.file_name().unwrap_or_default().to_owned();
         let to = Path::new("share/streamline/examples").join(name);
-        parts.push(Part::new(to, "examples", read(path)?));
+        parts.push(InstalledFile::new(to, "examples", read(path)?));
     }
     for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let to = Path::new("share/streamline").join(name);
-        parts.push(Part::new(to, "licences", read(root.join(name))?));
+        parts.push(InstalledFile::new(to, "licences", read(root.join(name))?));
     }
-    if place.is_of_machine() {
+    if place.is_system_wide() {
         let units = root.join("dist/systemd");
         for (name, unit) in [
             ("streamline.service", text(units.join("streamline.service"))?),
@@ -109,45 +115,45 @@ pub(super) fn all(root: &Path, place: &Folders, bench: bool) -> io::Result<Vec<P
             let own = place.prefix.join("bin/streamline").display().to_string();
             let unit = unit.replace("/usr/bin/streamline", &own);
             let to = Path::new("lib/systemd/system").join(name);
-            parts.push(Part::new(to, "the daemon of the machine", unit.into_bytes()));
+            parts.push(InstalledFile::new(to, "the daemon of the machine", unit.into_bytes()));
         }
         let user = read(root.join("dist/sysusers.d/streamline.conf"))?;
         let to = "lib/sysusers.d/streamline.conf";
-        parts.push(Part::new(to, "the daemon of the machine", user));
+        parts.push(InstalledFile::new(to, "the daemon of the machine", user));
     }
     Ok(parts)
 }
 
-/// Writes the prefix into a file of pkg-config.
-pub(super) fn about(text: &str, prefix: &Path) -> String {
+/// Replaces the prefix in the text of a pkg-config file.
+pub(super) fn with_prefix(text: &str, prefix: &Path) -> String {
     let own = format!("prefix={}", prefix.display());
     let lines = text.lines().map(|line| if line.starts_with("prefix=") { &own } else { line });
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// The pages that the program writes.
-fn manual(program: &Path, scratch: &Path) -> io::Result<Vec<Part>> {
+/// Returns the man pages that the program generates.
+fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstalledFile>> {
     if scratch.exists() {
-        fs::remove_dir_all(scratch).map_err(|error| named(error, "remove", scratch))?;
+        fs::remove_dir_all(scratch).map_err(|error| in_context(error, "remove", scratch))?;
     }
     output(Command::new(program).args(["man", "--into"]).arg(scratch))?;
     let mut parts = Vec::new();
     for section in ["man1", "man7"] {
         for path in files(&scratch.join(section))? {
-            let page = fs::read(&path).map_err(|error| named(error, "read", &path))?;
+            let page = fs::read(&path).map_err(|error| in_context(error, "read", &path))?;
             let name = path.file_name().unwrap_or_default();
             let to = Path::new("share/man").join(section).join(name);
-            parts.push(Part::new(to, "the manual", page));
+            parts.push(InstalledFile::new(to, "the manual", page));
         }
     }
     Ok(parts)
 }
 
-/// Runs a program and returns its standard output; fails if the program does.
+/// Runs a program and returns its standard output; a failure of the program is an error.
 fn output(command: &mut Command) -> io::Result<Vec<u8>> {
     let program = PathBuf::from(command.get_program());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| named(error, "run", &program))?;
+    let output = output.map_err(|error| in_context(error, "run", &program))?;
     match output.status.success() {
         true => Ok(output.stdout),
         false => {
@@ -156,9 +162,9 @@ fn output(command: &mut Command) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The files of a folder, sorted; folders in it are left out.
+/// Returns the files of a directory, sorted, without its subdirectories.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).map_err(|error| named(error, "read", folder))?;
+    let entries = fs::read_dir(folder).map_err(|error| in_context(error, "read", folder))?;
     let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut paths: Vec<PathBuf> = paths?.into_iter().filter(|path| path.is_file()).collect();
     paths.sort();

@@ -1,9 +1,9 @@
-//! Files that an installation writes, replaces and removes, and their folders.
+//! Tests: an installation writes, replaces and removes its files and directories only.
 
 use super::*;
 use std::fs;
 
-/// A folder of its own that goes away.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -25,17 +25,17 @@ impl Drop for Scratch {
     }
 }
 
-fn parts(names: &[&str]) -> Vec<Part> {
-    names.iter().map(|name| Part::new(*name, "a part", name.as_bytes().to_vec())).collect()
+fn parts(names: &[&str]) -> Vec<InstalledFile> {
+    names.iter().map(|name| InstalledFile::new(*name, "a part", name.as_bytes().to_vec())).collect()
 }
 
 #[test]
-fn removal_takes_the_whole_installation_and_no_other_file() {
+fn removal_deletes_all_installed_files_and_no_others() {
     let scratch = Scratch::new("removed");
     let place = scratch.place();
     let staged = |name: &str| scratch.0.join("opt/own").join(name);
     fs::create_dir_all(staged("share")).unwrap();
-    put(&place, &parts(&["bin/streamline", "share/man/man1/streamline.1"])).unwrap();
+    write_all(&place, &parts(&["bin/streamline", "share/man/man1/streamline.1"])).unwrap();
     let mode = fs::metadata(staged("bin/streamline")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o755);
     assert_eq!(
@@ -43,7 +43,7 @@ fn removal_takes_the_whole_installation_and_no_other_file() {
         b"share/man/man1/streamline.1"
     );
     // Another revision has other files.
-    put(&place, &parts(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
+    write_all(&place, &parts(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
     assert!(!staged("share/man/man1/streamline.1").exists(), "the new one does not have it");
     let text = fs::read_to_string(place.manifest()).unwrap();
     assert!(text.contains("/opt/own/bin/streamline\n"), "{text}");
@@ -55,7 +55,7 @@ fn removal_takes_the_whole_installation_and_no_other_file() {
 }
 
 #[test]
-fn prefix_is_absolute_and_may_be_written_in_two_ways() {
+fn prefix_is_parsed_in_both_forms_and_must_be_absolute() {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for line in ["--prefix /opt/own --bench", "--prefix=/opt/own --bench"] {
         let line = words(line);
@@ -68,9 +68,9 @@ fn prefix_is_absolute_and_may_be_written_in_two_ways() {
 }
 
 #[test]
-fn pkg_config_file_has_the_prefix_of_the_library() {
+fn pkg_config_file_contains_the_prefix() {
     let text = fs::read_to_string(crate::root().join("crates/capi/streamline.pc")).unwrap();
-    let own = parts::about(&text, Path::new("/opt/own"));
+    let own = parts::with_prefix(&text, Path::new("/opt/own"));
     assert!(
         own.starts_with("prefix=/opt/own\n") && own.contains("libdir=${prefix}/lib\n"),
         "{own}"

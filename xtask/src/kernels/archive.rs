@@ -1,10 +1,10 @@
-//! A first file system for a kernel: an archive of the `newc` form of cpio, which every kernel
-//! unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! An initial ramdisk: a cpio archive in the `newc` format, which every kernel can unpack
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// An archive that grows.
+/// A cpio archive under construction.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder and those around it.
+    /// Adds a directory and its parents.
     pub(super) fn folder(&mut self, path: &str) {
         let mut whole = String::new();
         for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -24,7 +24,7 @@ impl Archive {
         }
     }
 
-    /// Adds a file that may be run, and the folders around it.
+    /// Adds an executable file and its parent directories.
     pub(super) fn file(&mut self, path: &str, bytes: &[u8]) {
         if let Some(parent) = Path::new(path).parent() {
             self.folder(&parent.to_string_lossy());
@@ -32,7 +32,7 @@ impl Archive {
         self.entry(path.trim_start_matches('/'), 0o100_755, bytes);
     }
 
-    /// The archive as the kernel reads it.
+    /// Returns the finished archive, with its trailer.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_has_a_header_of_110_letters_and_is_padded_to_four() {
+    fn entry_has_a_110_byte_header_and_is_padded_to_four() {
         let mut archive = Archive::default();
         archive.file("/bin/it", b"five!");
         let bytes = archive.finish();

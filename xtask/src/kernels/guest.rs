@@ -1,4 +1,5 @@
-//! One kernel: its package, the file system it begins with, its run, what it row.
+//! A kernel in a virtual machine: its package, its initial ramdisk, its run, and the rows that it
+//! prints.
 
 use super::archive::Archive;
 use super::{Programs, output, package};
@@ -9,19 +10,19 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The time limit of a guest, boot included. Emulation is some thirty times slower.
-const LIMIT: Duration = Duration::from_secs(900);
+/// Time limit of a guest, including its boot. Emulation is about thirty times slower than the host.
+const TIME_LIMIT: Duration = Duration::from_secs(900);
 
-/// Modules in the order in which they are loaded; what a kernel has built in is not there.
+/// Modules in the order in which they are loaded; modules that a kernel has built in are skipped.
 const MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
-/// The prefix of an output line that goes into the table.
+/// Prefix of the output lines that enter the table.
 const ROW_PREFIX: &str = "row: ";
 
 /// A kernel from a package.
 pub(super) struct Kernel {
-    /// Its own number.
+    /// The version, as in `uname -r`.
     pub(super) version: String,
     image: PathBuf,
     modules: PathBuf,
@@ -34,7 +35,7 @@ pub(super) struct Boot {
 }
 
 impl Kernel {
-    /// The newest one of a series.
+    /// Returns the newest kernel of a series.
     pub(super) fn find(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");
@@ -48,10 +49,10 @@ impl Kernel {
         Ok(Self { version, image, modules })
     }
 
-    /// Boots it; it runs everything and powers off.
+    /// Boots the kernel, which runs all programs and powers off.
     pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<Boot, String> {
         let system = home.join(format!("{}.cpio", self.version));
-        fs::write(&system, self.system(home, programs)?).map_err(|why| why.to_string())?;
+        fs::write(&system, self.initial_ramdisk(home, programs)?).map_err(|why| why.to_string())?;
         println!("\n== Linux {}", self.version);
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args("-accel tcg -cpu max -smp 2 -m 3072 -nographic -no-reboot -nic none".split(' '));
@@ -64,8 +65,8 @@ impl Kernel {
         Ok(run)
     }
 
-    /// Builds the archive of the root file system.
-    fn system(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
+    /// Builds the initial ramdisk.
+    fn initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
         let busybox = package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = Archive::default();
         for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
@@ -90,7 +91,7 @@ impl Kernel {
         Ok(system.finish())
     }
 
-    /// The bytes of a module; none if the kernel has it built in, or not at all.
+    /// Returns the bytes of a module; `None` if the kernel has it built in or lacks it.
     fn module(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let found = output(
             Command::new("find").arg(&self.modules).args(["-name", &format!("{name}.ko*")]),
@@ -104,7 +105,8 @@ impl Kernel {
     }
 }
 
-/// A program without what only debuggers read, which would take longer to unpack than to run.
+/// Returns a program without debug symbols, which would take longer to unpack than the program
+/// takes to run.
 fn stripped(home: &Path, program: &Path) -> Result<Vec<u8>, String> {
     let small = home.join("stripped");
     match output(Command::new("strip").arg("-o").args([&small, program])) {
@@ -117,14 +119,14 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// The libraries that a program is linked to, the loader among them.
+/// Returns the libraries that a program is linked to, including the loader.
 fn libraries(program: &Path) -> Result<Vec<String>, String> {
     let row = output(Command::new("ldd").arg(program))?;
     let words = row.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(words.map(str::to_owned).collect())
 }
 
-/// Runs the emulator to its end, at most so long; shows what the guest writes.
+/// Runs the emulator until it ends or [`TIME_LIMIT`] has passed, and prints the guest's output.
 fn watch(qemu: &mut Command) -> Result<Boot, String> {
     let mut child = qemu
         .stdin(Stdio::null())
@@ -140,7 +142,7 @@ fn watch(qemu: &mut Command) -> Result<Boot, String> {
             }
         }
     });
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + TIME_LIMIT;
     let mut run = Boot { well: false, lines: Vec::new() };
     loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -153,7 +155,7 @@ fn watch(qemu: &mut Command) -> Result<Boot, String> {
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                run.lines.push(format!("FAILED: not done in {} s", LIMIT.as_secs()));
+                run.lines.push(format!("FAILED: not done in {} s", TIME_LIMIT.as_secs()));
                 let _ = child.kill();
                 break;
             }

@@ -1,12 +1,12 @@
-//! `kernels`: old kernels, booted in emulation, and what of ours they take.
+//! `kernels`: boots old kernels in emulation, and reports which of our programs they accept.
 //!
-//! In: the kernels of Debian stable and of its backports as packages, `qemu-system-x86_64`, and the
-//! test program of `tests/kernel` and `streamline`, built here. Out: a table of what loaded, what
-//! ran, and what fell to another implementation (CONTRACT 29). A kernel boots with all of it as its
-//! first file system, does its work and powers off; nothing touches this machine's kernel or
-//! network. Where a program or a package cannot be had, that is said and nothing is run.
+//! In: kernel packages of Debian stable and its backports, `qemu-system-x86_64`, and the test
+//! program of `tests/kernel` and `streamline`, built here. Out: a table of what was loaded, what
+//! ran, and what fell back to another implementation (CONTRACT 29). A kernel boots with all
+//! programs in its initial ramdisk, runs them and powers off; this machine's kernel and network are
+//! not touched. If a program or package is missing, the verb prints which and runs nothing.
 //!
-//! The emulation is software (no KVM), one kernel after the other: about two minutes each.
+//! The emulation is in software (no KVM), one kernel after the other: about two minutes each.
 
 mod archive;
 mod guest;
@@ -17,14 +17,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The kernels: what the name of the package begins with.
+/// The kernel series, as prefixes of package names.
 const SERIES: &[&str] = &["6.1", "6.12"];
 
-/// Programs that it takes.
-const PROGRAMS: &[&str] =
+/// The programs that the verb requires.
+const REQUIRED_PROGRAMS: &[&str] =
     &["qemu-system-x86_64", "apt-get", "apt-cache", "dpkg-deb", "xz", "ldd", "ip"];
 
-/// `kernels`.
+/// The verb `kernels`.
 pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     let unknown = arguments.iter().find(|a| *a != "--strict" && !SERIES.contains(&a.as_str()));
     if let Some(unknown) = unknown {
@@ -35,7 +35,7 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
         let named = arguments.iter().any(|a| SERIES.contains(&a.as_str()));
         !named || arguments.iter().any(|a| a == **series)
     };
-    if let Some(missing) = PROGRAMS.iter().find(|program| !is_here(program)) {
+    if let Some(missing) = REQUIRED_PROGRAMS.iter().find(|program| !is_installed(program)) {
         println!("skipped: kernels: needs the program {missing}");
         return (!strict).into();
     }
@@ -91,19 +91,19 @@ fn build(root: &Path) -> Option<Programs> {
     Some(Programs { exam: exam?, streamline })
 }
 
-/// Returns the program that a line of cargo's messages names.
+/// Returns the executable that a line of cargo's JSON messages names, if any.
 fn executable(line: &str) -> Option<PathBuf> {
     let (_, path) = line.split_once("\"executable\":\"")?;
     Some(PathBuf::from(path.split_once('"')?.0))
 }
 
-fn is_here(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(usual).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a program to its end; returns its output.
+/// Runs a program and waits for it; returns its standard output, or its error output as the error.
 pub(super) fn output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|why| format!("{command:?}: {why}"))?;
@@ -114,8 +114,8 @@ pub(super) fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Returns the newest package whose name is this pattern (of `apt-cache search`), unpacked into a
-/// folder of its own; that folder is used again the next time.
+/// Returns the directory of the newest package whose name matches the pattern (of `apt-cache
+/// search`), unpacked. Later calls reuse the directory.
 pub(super) fn package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
     let unpacked = home.join(folder);
     if unpacked.is_dir() {
@@ -143,7 +143,7 @@ fn debs(home: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|end| end == "deb")).collect()
 }
 
-/// The numbers in a name, so that 6.1.0-9 comes before 6.1.0-10.
+/// Returns the numbers in a name, so that 6.1.0-9 sorts before 6.1.0-10.
 fn numbers(name: &str) -> Vec<u64> {
     let digits = name.split(|letter: char| !letter.is_ascii_digit());
     digits.filter_map(|number| number.parse().ok()).collect()
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_has_the_largest_numbers() {
+    fn newest_package_has_the_largest_version() {
         assert!(numbers("linux-image-6.1.0-47-cloud") > numbers("linux-image-6.1.0-9-cloud"));
         assert!(numbers("linux-image-6.12.95+deb12") < numbers("linux-image-6.12.117+deb12"));
     }

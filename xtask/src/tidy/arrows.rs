@@ -2,7 +2,9 @@
 
 use super::findings::{Finding, Findings};
 use super::manifest::{self, Dependency, Manifest, Use};
-use super::rules::{self, Arrows, BESIDE, DOORS, FOREIGN, PREFIX, Room, UNPREFIXED};
+use super::rules::{
+    self, Arrows, ENTRY_POINTS, LIBC_CRATES, OUTSIDE_PRODUCT, PREFIX, UNPREFIXED, WorkspaceCrate,
+};
 use super::tree::{File, Tree};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -40,7 +42,7 @@ fn names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
     }
 }
 
-fn room_arrows(room: &Room, file: &File, manifest: &Manifest, found: &mut Findings) {
+fn room_arrows(room: &WorkspaceCrate, file: &File, manifest: &Manifest, found: &mut Findings) {
     for dependency in &manifest.dependencies {
         if let Some(what) = wrong(room, dependency) {
             found.push(Finding::line("arrows", file, dependency.line, what));
@@ -48,24 +50,24 @@ fn room_arrows(room: &Room, file: &File, manifest: &Manifest, found: &mut Findin
     }
 }
 
-/// Returns the reason why this dependency is wrong, if it is.
-fn wrong(room: &Room, dependency: &Dependency) -> Option<String> {
+/// Returns the reason why a dependency is not allowed; `None` if it is.
+fn wrong(room: &WorkspaceCrate, dependency: &Dependency) -> Option<String> {
     let from = room.name;
     let name = dependency.name.as_str();
-    if name == "libc" && !FOREIGN.contains(&from) {
-        return Some(format!("`{from}` takes libc; only {} may", FOREIGN.join(", ")));
+    if name == "libc" && !LIBC_CRATES.contains(&from) {
+        return Some(format!("`{from}` takes libc; only {} may", LIBC_CRATES.join(", ")));
     }
     let to = rules::named(name)?;
     match (room.arrows, dependency.used) {
         (Arrows::Free, _) => None,
         (Arrows::To(allowed), _) if allowed.contains(&name) => None,
         (_, Use::Tests) if name == "testkit" => None,
-        (_, Use::Tests) if to.layer <= room.layer && to.layer < DOORS => None,
+        (_, Use::Tests) if to.layer <= room.layer && to.layer < ENTRY_POINTS => None,
         (_, Use::Tests) => Some(format!("tests of `{from}` take `{name}`, which is above it")),
-        (_, Use::Product) if to.layer == BESIDE => {
+        (_, Use::Product) if to.layer == OUTSIDE_PRODUCT => {
             Some(format!("`{from}` takes `{name}`, which is not part of the product"))
         }
-        (_, Use::Product) if to.layer == DOORS && room.layer == DOORS => {
+        (_, Use::Product) if to.layer == ENTRY_POINTS && room.layer == ENTRY_POINTS => {
             Some(format!("the door `{from}` takes the door `{name}`"))
         }
         (Arrows::To([]), Use::Product) => {

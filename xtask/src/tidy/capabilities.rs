@@ -1,10 +1,11 @@
-//! Every capability can be seen somewhere: the page of the book against what bears its numbers.
+//! The rule that every capability is shown by code: compares the capability page of the book with
+//! the numbers in tests and benchmarks.
 //!
-//! A test bears the numbers with which its name begins (`fn n1_v13_…`), a benchmark or a folder of
-//! tests those of its first lines (`FEATURES D9`). Elsewhere such a line says what code is for, and
-//! shows nothing. T in names of tests are threats, and U is no capability either (`u16_…`).
+//! A test shows the numbers with which its name begins (`fn n1_v13_…`); a benchmark, or a directory
+//! of tests, those in its first lines (`FEATURES D9`). Elsewhere such a line only refers to a
+//! capability. T numbers in names of tests are threats, and U is no capability either (`u16_…`).
 //!
-//! In: the page, and the Rust of the tree. Out: findings.
+//! In: the page, and the Rust files of the tree. Out: findings.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
@@ -38,14 +39,15 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
                 "{number}: a state other than `no` has paths that show it, `no` has none"
             ));
         } else {
-            let bear = |path: &str| tree.file(path).is_some_and(|f| bears(f).any(|n| n == number));
+            let bear =
+                |path: &str| tree.file(path).is_some_and(|f| numbers_of(f).any(|n| n == number));
             for path in paths.into_iter().filter(|path| !bear(path)) {
                 report(format!("{number}: nothing in `{path}` bears this number"));
             }
         }
     }
     for file in tree.rust() {
-        let named: BTreeSet<String> = bears(file).chain(mentioned(&file.text)).collect();
+        let named: BTreeSet<String> = numbers_of(file).chain(mentioned(&file.text)).collect();
         for number in named.iter().filter(|number| !known.contains(&number.as_str())) {
             let what = format!("{number} is named here, and {PAGE} has no such row");
             found.push(Finding::file("capabilities", file, what));
@@ -53,8 +55,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// The numbers that a file bears.
-fn bears(file: &File) -> impl Iterator<Item = String> {
+/// Returns the numbers that a file shows.
+fn numbers_of(file: &File) -> impl Iterator<Item = String> {
     let names = file.code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
     let tests = names.flat_map(|name| {
         let parts = name.split('_').map(str::to_uppercase);
@@ -66,7 +68,7 @@ fn bears(file: &File) -> impl Iterator<Item = String> {
     tests.chain(mentioned(&head).collect::<Vec<_>>())
 }
 
-/// The numbers that a text mentions as `FEATURES A1, B2`.
+/// Returns the numbers that a text mentions as `FEATURES A1, B2`.
 fn mentioned(text: &str) -> impl Iterator<Item = String> {
     text.split("FEATURES ").skip(1).flat_map(|list| {
         let words = list.split([' ', ',']).filter(|word| !word.is_empty());
@@ -75,7 +77,7 @@ fn mentioned(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns true for a capital letter with one or two digits.
+/// Returns true for a capital letter followed by one or two digits.
 fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or("");
     (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,9 +1,10 @@
-//! Units are entered by hand in one list; here it is seen that none is forgotten. And the examples.
+//! The rules that every filter, source and sink is in its list, and that every example explains
+//! itself.
 
 use super::findings::{Finding, Findings};
 use super::tree::Tree;
 
-/// The folders of units, and the list that names them.
+/// The directories of units, and the list that must name each unit.
 const LISTS: &[(&str, &str)] = &[
     ("crates/filter/src/", "crates/filter/src/catalog.rs"),
     ("crates/endpoint/src/", "crates/endpoint/src/catalog.rs"),
@@ -26,7 +27,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     examples(tree, found);
 }
 
-/// The constants of type `Description`, with their lines.
+/// Returns the constants of type `Description`, with their lines.
 fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     code.lines().enumerate().filter_map(|(number, line)| {
         let rest = line.trim_start().strip_prefix("pub const ")?;
@@ -36,16 +37,16 @@ fn descriptions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The module that a file is: its name, or that of its folder.
+/// Returns the module name of a file: its own name, or that of its directory for `mod.rs`.
 fn module(path: &str) -> &str {
     let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
     path.rsplit_once('/').map_or(path, |(_, last)| last)
 }
 
-/// An example says what it shows and then shows it. That the language takes it, the tests of the
-/// command see.
+/// Checks that an example file states in a comment what it shows. (The tests of the command check
+/// that the request is accepted.)
 fn examples(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| file.is("pipe")) {
+    for file in tree.files.iter().filter(|file| file.has_extension("pipe")) {
         if !file.text.starts_with("# ") {
             let what = "the first line is not a comment: say what the example shows";
             found.push(Finding::line("examples", file, 1, what));

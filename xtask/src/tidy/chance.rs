@@ -1,11 +1,11 @@
-//! Rules for tests that never fail by chance: what CONTRIBUTING.md asks for tests that hold under
-//! load, as far as a line shows it. Measurements, which are ignored unless asked for, may compare
+//! The rules for tests that must not fail by chance, as far as a single line shows it: no sleeps,
+//! no short time limits, no comparison of times. Ignored tests are measurements, and may compare
 //! times.
 //!
 //! In: the test code of the tree. Out: findings.
 
 use super::findings::{Finding, Findings};
-use super::rules::{LIMIT_LEAST, TIMES};
+use super::rules::{TEST_TIMEOUT_MIN, TIME_EXCEPTIONS};
 use super::source::without_tests;
 use super::tree::{File, Tree};
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         };
         tests(file, &product, found);
     }
-    for (path, _) in TIMES {
+    for (path, _) in TIME_EXCEPTIONS {
         if tree.file(path).is_none() {
             let what = "is in TIMES of xtask/src/tidy/rules.rs, and is not there: take it out";
             let path = (*path).to_owned();
@@ -28,7 +28,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
-    let may = TIMES.iter().any(|(path, _)| *path == file.path);
+    let may = TIME_EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
     let is_alone = may || file.code.contains("alone(") || file.code.contains("ALONE");
     let mut measures = false;
     for ((number, code), text) in (1..).zip(file.code.lines()).zip(file.text.lines()) {
@@ -46,10 +46,10 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
                  or count instead",
             );
         }
-        if let Some(seconds) = limit(code).filter(|seconds| *seconds < LIMIT_LEAST && !may) {
+        if let Some(seconds) = limit(code).filter(|seconds| *seconds < TEST_TIMEOUT_MIN && !may) {
             report(&format!(
                 "{seconds} s are too short for a busy machine: a limit of a test is \
-                 {LIMIT_LEAST} s or more (`testkit::wait::LIMIT`)"
+                 {TEST_TIMEOUT_MIN} s or more (`testkit::wait::LIMIT`)"
             ));
         }
         if code.contains("fs::copy(") {
@@ -66,7 +66,7 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
     }
 }
 
-/// Returns true if this line asserts that some time is short.
+/// Returns true if the line asserts that a duration is short.
 fn compares_times(line: &str) -> bool {
     let Some((_, asserted)) = line.split_once("assert") else { return false };
     ["elapsed() < ", "elapsed() <= ", "< Duration::", "<= Duration::"]
@@ -74,7 +74,7 @@ fn compares_times(line: &str) -> bool {
         .any(|words| asserted.contains(words))
 }
 
-/// The seconds of a constant time in this line.
+/// Returns the number of seconds in the line's constant duration, if any.
 fn limit(line: &str) -> Option<u64> {
     let (_, behind) = line.split_once("Duration::from_secs(")?;
     behind.split(')').next()?.parse().ok().filter(|seconds| *seconds > 0)

@@ -1,12 +1,12 @@
-//! Files of a crate that need each other: strongly connected components of the arrows.
+//! Files of a crate that depend on each other: strongly connected components of the arrows.
 
 use super::modules::FileArrows;
 use std::collections::VecDeque;
 
-/// The most files that may need each other.
-pub(super) const CYCLE: usize = 3;
+/// Maximum number of files that may depend on each other.
+pub(super) const CYCLE_MAX: usize = 3;
 
-/// Files each of which needs each other one.
+/// Files that all depend on each other, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Component {
     /// Their indices in [`FileArrows::files`], in the order of their paths.
@@ -15,7 +15,7 @@ pub(super) struct Component {
 
 /// Returns the components of more than one file, the largest first.
 pub(super) fn components(arrows: &FileArrows) -> Vec<Component> {
-    let reached: Vec<Vec<bool>> = (0..arrows.files.len()).map(|at| reach(arrows, at)).collect();
+    let reached: Vec<Vec<bool>> = (0..arrows.files.len()).map(|at| reachable(arrows, at)).collect();
     let mut found = Vec::new();
     let mut is_done = vec![false; arrows.files.len()];
     for at in 0..arrows.files.len() {
@@ -35,8 +35,8 @@ pub(super) fn components(arrows: &FileArrows) -> Vec<Component> {
     found
 }
 
-/// Returns which files `from` needs, directly or by others.
-fn reach(arrows: &FileArrows, from: usize) -> Vec<bool> {
+/// Returns, for each file, true if `from` depends on it, directly or indirectly.
+fn reachable(arrows: &FileArrows, from: usize) -> Vec<bool> {
     let mut reached = vec![false; arrows.files.len()];
     let mut open = vec![from];
     while let Some(at) = open.pop() {
@@ -50,10 +50,11 @@ fn reach(arrows: &FileArrows, from: usize) -> Vec<bool> {
     reached
 }
 
-/// Describes a shortest cycle of the component that has at least three files, or else two: `a.rs →
+/// Describes a shortest cycle of at least three files in the component, or one of two if there is
+/// none: `a.rs →
 /// b.rs (b::B, line 3) → a.rs (A, line 1)`.
 pub(super) fn shortest(arrows: &FileArrows, component: &Component) -> String {
-    let cycles = component.files.iter().filter_map(|&file| around(arrows, file));
+    let cycles = component.files.iter().filter_map(|&file| shortest_through(arrows, file));
     let Some(cycle) = cycles.min_by_key(Vec::len) else { return String::new() };
     let mut text = arrows.files[cycle[0]].clone();
     for (step, &from) in cycle.iter().enumerate() {
@@ -65,7 +66,7 @@ pub(super) fn shortest(arrows: &FileArrows, component: &Component) -> String {
 }
 
 /// Returns a shortest cycle through `start`.
-fn around(arrows: &FileArrows, start: usize) -> Option<Vec<usize>> {
+fn shortest_through(arrows: &FileArrows, start: usize) -> Option<Vec<usize>> {
     let mut before = vec![None; arrows.files.len()];
     let mut open = VecDeque::from([start]);
     while let Some(at) = open.pop_front() {

@@ -1,5 +1,5 @@
-//! Names in documents exist: paths in backticks, links, pages named in comments, the index of the
-//! decisions.
+//! The rules that names in documents refer to something: paths in backticks, links, pages named in
+//! comments, and the indexes of the book.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
@@ -10,7 +10,7 @@ const DECISIONS: &str = "docs/book/decisions/";
 const BOOK: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| file.is("md")) {
+    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let guide = GUIDES.contains(&file.path.as_str());
         for (number, line) in prose(&file.text) {
             if guide {
@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     indexed(tree, BOOK, "SUMMARY.md", found);
 }
 
-/// The numbered lines that are not in a fenced block.
+/// Returns the lines outside fenced blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
@@ -51,8 +51,8 @@ fn paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findin
     }
 }
 
-/// Returns true if a text in backticks is meant as a path: it begins with a folder of the root or
-/// of `crates`, or it ends as our files do. Patterns and placeholders are no paths.
+/// Returns true if a text in backticks is a path: it begins with a directory of the root or of
+/// `crates`, or ends in an extension that the tree uses. Patterns and placeholders are not paths.
 fn is_path(tree: &Tree, span: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/{},".contains(c);
     if !span.chars().all(plain) || span.starts_with(['.', '/']) && !span.starts_with(".c") {
@@ -66,7 +66,7 @@ fn is_path(tree: &Tree, span: &str) -> bool {
     ends || known.contains(&first) || tree.has(&format!("crates/{first}"))
 }
 
-/// `a/{b,c}.rs` is `a/b.rs` and `a/c.rs`.
+/// Expands braces: `a/{b,c}.rs` becomes `a/b.rs` and `a/c.rs`.
 fn braces(span: &str) -> Vec<String> {
     let parts = span.split_once('{').and_then(|(head, rest)| {
         let (list, tail) = rest.split_once('}')?;
@@ -75,7 +75,7 @@ fn braces(span: &str) -> Vec<String> {
     parts.unwrap_or_else(|| vec![span.to_owned()])
 }
 
-/// Links `[text](path)` inside the tree.
+/// Checks the links `[text](path)` to files of the tree.
 fn links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
     for rest in line.split("](").skip(1) {
         let Some((link, _)) = rest.split_once(')') else { continue };
@@ -106,7 +106,7 @@ fn resolve(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Pages of the book that code and documents name.
+/// Checks the pages of the book that code and documents name.
 fn pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         for (at, _) in line.match_indices(BOOK) {
@@ -122,10 +122,10 @@ fn pages(tree: &Tree, file: &File, found: &mut Findings) {
     }
 }
 
-/// Every page of a folder stands in the list of the folder.
+/// Checks that the index of a directory lists every page in it.
 fn indexed(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
     let list = tree.file(&format!("{folder}{index}"));
-    for file in tree.files.iter().filter(|file| file.is("md")) {
+    for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };
         let listed = list.is_some_and(|list| list.text.contains(&format!("({name})")));
         if !name.contains('/') && name != index && !listed {

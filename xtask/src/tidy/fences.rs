@@ -1,7 +1,8 @@
-//! Places of unsafe code: the line in every crate root, the files that may, and a count of each.
+//! The rules for unsafe code: the attribute in every crate root, the files where it is allowed, and
+//! a count per file.
 
 use super::findings::{Counted, Finding, Findings};
-use super::rules::{self, Fence, Room};
+use super::rules::{self, Fence, WorkspaceCrate};
 use super::source::{count_word, has_word, without_tests};
 use super::tree::{File, Tree};
 use std::fmt::Write as _;
@@ -14,21 +15,21 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             let base = manifest.path.trim_end_matches("Cargo.toml");
             roots(tree, room, base, found);
             inside(tree, room, base, found);
-            if rules::SILENT.contains(&room.name) {
-                silent(tree, base, found);
+            if rules::NO_IO_CRATES.contains(&room.name) {
+                check_no_io(tree, base, found);
             }
         }
     }
     count(tree, found);
 }
 
-/// The crate reaches nothing of the world.
-fn silent(tree: &Tree, base: &str, found: &mut Findings) {
+/// Checks that the crate does no I/O and reads no clock.
+fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
     let source = format!("{base}src/");
     for file in tree.rust().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
         for (number, line) in without_tests(&file.code) {
-            let module = rules::WORLD.iter().find(|module| takes_module(line, module));
-            let word = rules::WORLD_WORDS.iter().find(|word| has_word(line, word));
+            let module = rules::IO_MODULES.iter().find(|module| names_module(line, module));
+            let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
             if let Some(word) = module.or(word) {
                 let what = format!("`{word}` in a crate that does no I/O and knows no clock");
                 found.push(Finding::line("silence", file, number, what));
@@ -37,8 +38,8 @@ fn silent(tree: &Tree, base: &str, found: &mut Findings) {
     }
 }
 
-/// `std::fs`, or `use std::{fmt, fs}`.
-fn takes_module(line: &str, module: &str) -> bool {
+/// Returns true if the line names the module of std, as `std::fs` or in `use std::{fmt, fs}`.
+fn names_module(line: &str, module: &str) -> bool {
     let Some((_, rest)) = line.split_once("std::") else { return false };
     match rest.strip_prefix('{') {
         Some(list) => has_word(list, module),
@@ -49,8 +50,8 @@ fn takes_module(line: &str, module: &str) -> bool {
     }
 }
 
-/// The roots of the crate say what may be in it.
-fn roots(tree: &Tree, room: &Room, base: &str, found: &mut Findings) {
+/// Checks that the crate's roots have the `unsafe_code` attribute that its row requires.
+fn roots(tree: &Tree, room: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let line = match room.fence {
         Fence::Forbid => "#![forbid(unsafe_code)]",
         Fence::Files(_) => "#![deny(unsafe_code)]",
@@ -68,9 +69,9 @@ fn roots(tree: &Tree, room: &Room, base: &str, found: &mut Findings) {
     }
 }
 
-/// Nothing outside the fence says the word. (Tests beside `src` are crates of their own, which the
-/// line in the root does not reach.)
-fn inside(tree: &Tree, room: &Room, base: &str, found: &mut Findings) {
+/// Checks that no file outside the allowed ones contains `unsafe`. (Tests beside `src` are separate
+/// crates, to which the attribute in the root does not apply.)
+fn inside(tree: &Tree, room: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let allowed = |file: &File| match room.fence {
         Fence::Open => true,
         Fence::Forbid => false,
@@ -100,12 +101,19 @@ fn count(tree: &Tree, found: &mut Findings) {
         if number > 0 {
             let what = format!("{number} times `{WORD}`");
             let (key, path) = (file.path.clone(), file.path.clone());
-            found.counted.push(Counted { rule: "unsafe", key, path, line: None, number, what });
+            found.counted.push(Counted {
+                rule: "unsafe",
+                key,
+                path,
+                line: None,
+                weight: number,
+                what,
+            });
         }
     }
 }
 
-/// The table of unsafe code for people.
+/// Formats the table of unsafe code.
 pub(super) fn table(tree: &Tree) -> String {
     let mut text = String::from("blocks  other  of them tests  file\n");
     let mut sum = 0;

@@ -1,9 +1,9 @@
-//! Errors of the rules, and what counts against the ratchets.
+//! The findings of the rules: errors, and occurrences that count against the ratchets.
 
 use super::tree::File;
 use std::fmt;
 
-/// One error.
+/// An error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
     pub(super) rule: &'static str,
@@ -36,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All errors, and all that counts against the ratchets.
+/// All errors, and all occurrences that count against the ratchets.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) errors: Vec<Finding>,
@@ -49,20 +49,20 @@ impl Findings {
     }
 }
 
-/// A place that counts against a ceiling.
+/// An occurrence that counts against a ceiling.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Counted {
     pub(crate) rule: &'static str,
     pub(crate) key: String,
     pub(crate) path: String,
     pub(crate) line: Option<usize>,
-    /// Its weight.
-    pub(crate) number: usize,
+    /// The amount by which the occurrence counts.
+    pub(crate) weight: usize,
     pub(crate) what: String,
 }
 
 impl Counted {
-    /// Counts one place in a file.
+    /// Creates an occurrence of weight 1.
     pub(super) fn one(
         rule: &'static str,
         key: impl Into<String>,
@@ -70,10 +70,10 @@ impl Counted {
         line: usize,
         what: String,
     ) -> Self {
-        Self { rule, key: key.into(), path: file.path.clone(), line: Some(line), number: 1, what }
+        Self { rule, key: key.into(), path: file.path.clone(), line: Some(line), weight: 1, what }
     }
 
-    /// Formats the place for people.
+    /// Formats the occurrence as a line.
     pub(crate) fn line(&self) -> String {
         match self.line {
             Some(line) => format!("{}:{line}: {}", self.path, self.what),

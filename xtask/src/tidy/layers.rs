@@ -1,9 +1,9 @@
-//! Arrows between the files of a crate: cycles, and arrows that point up.
+//! Arrows between the files of a crate: the ratchets of cycles, and of arrows that point up.
 //!
 //! In: the arrows of [`super::modules`], and the table [`LAYERS`]. Out: what counts against the
 //! ratchets `cycles` and `upward`.
 
-use super::cycles::{CYCLE, components, shortest};
+use super::cycles::{CYCLE_MAX, components, shortest};
 use super::findings::{Counted, Findings};
 use super::modules::{FileArrows, arrows};
 use super::rules;
@@ -23,7 +23,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 fn cycles(name: &str, base: &str, arrows: &FileArrows, found: &mut Findings) {
-    for component in components(arrows).iter().filter(|c| c.files.len() > CYCLE) {
+    for component in components(arrows).iter().filter(|c| c.files.len() > CYCLE_MAX) {
         let size = component.files.len();
         let cycle = shortest(arrows, component);
         found.counted.push(Counted {
@@ -31,9 +31,9 @@ fn cycles(name: &str, base: &str, arrows: &FileArrows, found: &mut Findings) {
             key: name.to_owned(),
             path: format!("{base}src"),
             line: None,
-            number: size,
+            weight: size,
             what: format!(
-                "{size} files need each other, more than {CYCLE}; a shortest cycle of them: \
+                "{size} files need each other, more than {CYCLE_MAX}; a shortest cycle of them: \
                  {cycle}; `cargo xtask tidy --arrows {name}` shows the others"
             ),
         });
@@ -53,7 +53,7 @@ fn upward(name: &str, base: &str, arrows: &FileArrows, layers: &[&[&str]], found
                     key: name.to_owned(),
                     path: format!("{base}src/{from}"),
                     line: Some(*line),
-                    number: 1,
+                    weight: 1,
                     what: format!("takes `{path}` of {to}, which is in a higher layer"),
                 });
             }
@@ -61,7 +61,8 @@ fn upward(name: &str, base: &str, arrows: &FileArrows, layers: &[&[&str]], found
     }
 }
 
-/// Returns the layer of a file: that of the longest module path that it lies in.
+/// Returns the layer of a file: that of the longest module path that contains the file; `None` if
+/// the table has none.
 fn layer(layers: &[&[&str]], file: &str) -> Option<usize> {
     let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
     let is_in = |room: &str| {
@@ -72,13 +73,14 @@ fn layer(layers: &[&[&str]], file: &str) -> Option<usize> {
     rooms.filter(|(_, room)| is_in(room)).max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
 }
 
-/// Lists the arrows of a crate, those within a cycle of more than three files marked with `*`.
+/// Lists the arrows of a crate; marks those in a cycle of more than three files with `*`. Returns
+/// `None` for an unknown crate.
 pub(super) fn table(tree: &Tree, name: &str) -> Option<String> {
     let (_, manifest) = tree.manifests().find(|(known, _)| known == name)?;
     let arrows = arrows(tree, manifest.path.trim_end_matches("Cargo.toml"));
     let components = components(&arrows);
     let is_within = |from: usize, to: usize| {
-        let mut large = components.iter().filter(|c| c.files.len() > CYCLE);
+        let mut large = components.iter().filter(|c| c.files.len() > CYCLE_MAX);
         large.any(|c| c.files.contains(&from) && c.files.contains(&to))
     };
     let mut text = String::new();

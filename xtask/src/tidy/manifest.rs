@@ -1,37 +1,37 @@
-//! The few lines of a `Cargo.toml` that the rules need: the name, and who is depended on. Not a
-//! reader of TOML: it knows tables, keys and the `package` of an inline table, which is all that
-//! manifests here use.
+//! The entries of a `Cargo.toml` that the rules need: the name and the dependencies. Not a TOML
+//! parser: it knows tables, keys and the `package` of an inline table, which is all that manifests
+//! of this tree use.
 
-/// The users of a dependency.
+/// The use of a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
-    /// The crate itself, or its build script.
+    /// Used by the crate itself, or its build script.
     Product,
-    /// Its tests alone.
+    /// Used by its tests only.
     Tests,
 }
 
-/// One dependency.
+/// A dependency.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dependency {
-    /// The package, without the prefix of the workspace.
+    /// The package name, without the prefix of the workspace.
     pub(super) name: String,
     pub(super) used: Use,
-    /// The line, from 1.
+    /// The line number, from 1.
     pub(super) line: usize,
 }
 
 /// The entries of a manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Manifest {
-    /// The name of the package; empty in a manifest that is only a workspace.
+    /// The name of the package; empty in a manifest that only defines a workspace.
     pub(super) name: String,
     pub(super) dependencies: Vec<Dependency>,
-    /// True if the lints of the workspace hold.
+    /// True if the package inherits the lints of the workspace.
     pub(super) lints: bool,
 }
 
-/// Reads a manifest. `alias` gives the package that a name of the workspace stands for.
+/// Parses a manifest. `alias` returns the package of a workspace dependency.
 pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
     let mut manifest = Manifest::default();
     let mut table = String::new();
@@ -43,14 +43,15 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         if let Some(header) = line.strip_prefix('[') {
             table = header.trim_matches(|c| c == '[' || c == ']').to_owned();
             // `[dependencies.sys]` is a dependency by its header.
-            if let Some((used, name)) = of_table(&table).and_then(|(u, rest)| Some((u, rest?))) {
+            if let Some((used, name)) = use_of_table(&table).and_then(|(u, rest)| Some((u, rest?)))
+            {
                 manifest.add(alias(name), used, number);
             }
             continue;
         }
         let Some((key, value)) = line.split_once('=') else { continue };
         let (key, value) = (key.trim(), value.trim());
-        match of_table(&table) {
+        match use_of_table(&table) {
             Some((used, None)) => {
                 let name = unquoted(key.split('.').next().unwrap_or(key));
                 let name = package(value).map_or_else(|| alias(name), str::to_owned);
@@ -69,7 +70,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
     manifest
 }
 
-/// The names that the workspace gives to its dependencies, with the packages they stand for.
+/// Returns the names of the workspace dependencies, with their packages.
 pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
     let mut here = false;
     let mut found = Vec::new();
@@ -91,8 +92,9 @@ impl Manifest {
     }
 }
 
-/// The use that a table is about, and the dependency that its header names.
-fn of_table(table: &str) -> Option<(Use, Option<&str>)> {
+/// Returns the use that a table header stands for, and the dependency that the header names, if
+/// any.
+fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.
         Some(rest) => rest.rsplit_once("'.").map_or(rest, |(_, last)| last),
@@ -106,7 +108,7 @@ fn of_table(table: &str) -> Option<(Use, Option<&str>)> {
     }
 }
 
-/// The `package = "…"` of an inline table.
+/// Returns the `package = "…"` of an inline table.
 fn package(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependency_is_read_however_it_is_written() {
+    fn dependency_is_parsed_in_every_form() {
         let text = "[package]\nname = \"streamline-x\"\n[lints]\nworkspace = true\n\
             [dependencies]\nabi.workspace = true\n\"wire\" = { path = \"../wire\" }\n\
             bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n\
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_gives_names() {
+    fn workspace_dependencies_have_aliases() {
         let text = "[workspace.dependencies]\n\
             abi = { package = \"streamline-abi\", path = \"a\" }\n\
             libc = \"0.2\"\n[profile.dev]\ndebug = 1\n";

@@ -1,8 +1,8 @@
-//! `tidy`: the rules of the tree, checked. Whatever is said twice in a review becomes a rule here.
+//! `tidy`: checks the rules of the tree. A remark that a review makes twice becomes a rule here.
 //!
-//! In: all files under the root. Out: findings, one a line. Rules that the tree does not meet yet
-//! count, and are compared with their ceilings ([`ratchet`]).
-//! The tables are in [`rules`]; each rule has a test that plants the mistake (`tests.rs`).
+//! In: all files under the root. Out: findings, one per line. Rules that the tree does not meet yet
+//! are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
+//! [`rules`]; each rule has a test that plants a violation (`tests.rs`).
 
 mod arrows;
 mod capabilities;

@@ -1,11 +1,11 @@
-//! Ratchets: what may only become less.
+//! Ratchets: counts that may only fall.
 //!
-//! In: what the rules count, each place with its key (a crate, a file, a crate and a word). Out: an
-//! error for each key whose sum is above its ceiling. The ceilings stand in [`CEILINGS`], one `RULE
-//! KEY NUMBER` a line. A tree below its ceilings passes without an edit of the file, and `cargo
-//! xtask tidy --ratchet` lowers all of it at once. A key without a ceiling takes from what other
-//! keys of its rule have given up since, so that code may move to another file or crate; the sum of
-//! a rule never rises.
+//! In: the occurrences that rules count, each with its key (a crate, a file, a crate and a word).
+//! Out: an error for each key whose sum is above its ceiling. The file [`CEILINGS`] contains lines
+//! `RULE KEY NUMBER`. A tree below its ceilings passes without a change of that file; `cargo xtask
+//! tidy --ratchet` lowers all ceilings to the current sums. A key above its ceiling may use what
+//! other keys of its rule have saved since, so that code may move to another file or crate; the sum
+//! of a rule never rises.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 /// The file of the ceilings.
 pub(crate) const CEILINGS: &str = "xtask/ratchets";
 
-/// The rules, in the order of the table, with what a number of theirs is.
+/// The rules in the order of the table, each with the meaning of its count.
 pub(crate) const RULES: &[(&str, &str)] = &[
     ("cycles", "files in cycles of more than three"),
     ("upward", "arrows between files that point to a higher layer"),
@@ -32,11 +32,12 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("unsafe", "times the word `unsafe`"),
 ];
 
-/// The row of the size of the whole product, which `cargo xtask lines` compares: it stays as it is.
+/// The row of the product's size, which `cargo xtask lines` checks; the ratchet leaves it
+/// unchanged.
 const PRODUCT: (&str, &str) = ("lines", "product");
 
-/// The most places that an error names.
-const PLACES: usize = 5;
+/// Maximum number of occurrences that an error names.
+const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;
 
@@ -56,12 +57,12 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the lines that the product may have.
+/// Returns the maximum number of lines of the product; `None` if the file has no such row.
 pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
     read(tree).get(&(PRODUCT.0.to_owned(), PRODUCT.1.to_owned())).copied()
 }
 
-/// Formats the error of one key.
+/// Returns the error for a key above its ceiling, if it is.
 fn above<'c>(
     counted: &'c [Counted],
     of_key: impl Fn(&&'c Counted) -> bool,
@@ -74,7 +75,7 @@ fn above<'c>(
     let name = RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, what)| what);
     let mut what = match places.as_slice() {
         [one] => one.what.clone(),
-        several if several.len() <= PLACES => {
+        several if several.len() <= OCCURRENCES_MAX => {
             let lines = several.iter().map(|place| format!("\n    {}", place.line()));
             format!("{name}:{}", lines.collect::<String>())
         }
@@ -88,12 +89,12 @@ fn above<'c>(
 fn sums(counted: &[Counted]) -> Sums {
     let mut sums = Sums::new();
     for place in counted {
-        *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.number;
+        *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.weight;
     }
     sums
 }
 
-/// Returns how far the keys with a ceiling are below it, for each rule.
+/// Returns, for each rule, the amount by which its keys are below their ceilings.
 fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     let mut slack = BTreeMap::new();
     for (key, ceiling) in ceilings {
@@ -103,7 +104,7 @@ fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     slack
 }
 
-/// Takes up to `wanted` from the slack of a rule.
+/// Takes up to `wanted` from the slack of a rule; returns the amount taken.
 fn take(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
     let left = slack.entry(rule.to_owned()).or_default();
     let taken = wanted.min(*left);
@@ -122,8 +123,8 @@ fn read(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the text of the ceilings as low as they can be. A key above its ceiling gets what others
-/// gave up, and stays an error beyond; a new rule starts as the tree is.
+/// Returns the text of the lowered ceilings. A key above its ceiling gets the slack of other keys,
+/// and remains an error beyond that; a new rule gets the current sums.
 pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
     let ceilings = read(tree);
     let sums = sums(counted);
@@ -149,7 +150,7 @@ pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
     text
 }
 
-/// Returns the table of all sums by crate.
+/// Returns a table of all sums, by crate.
 pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
     let lines = crate::lines::by_crate(tree);
     let crates = tree.crates();
@@ -160,7 +161,7 @@ pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
         let _ = write!(text, "\n{name:12}{lines:>8}");
         for (rule, _) in RULES {
             let here = counted.iter().filter(|place| place.rule == *rule && of(place));
-            let _ = write!(text, "{:>10}", here.map(|place| place.number).sum::<usize>());
+            let _ = write!(text, "{:>10}", here.map(|place| place.weight).sum::<usize>());
         }
     };
     for name in names {
@@ -175,7 +176,7 @@ pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
     text
 }
 
-/// Returns the places that count under a rule, and under keys that begin with `key`.
+/// Returns the occurrences of a rule whose keys begin with `key`, one per line.
 pub(super) fn list(counted: &[Counted], rule: &str, key: &str) -> String {
     let mut text = String::new();
     for place in counted {

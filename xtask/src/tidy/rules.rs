@@ -1,51 +1,53 @@
-//! The workspace as data: allowed dependencies, places of unsafe code, layers, and exceptions.
+//! The rules of the workspace as tables: allowed dependencies, files with unsafe code, layers, and
+//! exceptions.
 //!
-//! What these tables say is argued in `ARCHITECTURE.md`. A change here is a decision: it comes with
-//! a page in `docs/book/decisions/`.
+//! `ARCHITECTURE.md` gives the reasons. A change of a table is a decision, recorded on a page in
+//! `docs/book/decisions/`.
 
 /// The crates that a crate may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrows {
-    /// Exactly these rooms.
+    /// Exactly these crates.
     To(&'static [&'static str]),
-    /// Any room: code that is not part of the product.
+    /// Any crate: the crate is not part of the product.
     Free,
 }
 
-/// The files of a crate that may say `unsafe`.
+/// The files of a crate that may contain `unsafe`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fence {
-    /// Nowhere: every root says `#![forbid(unsafe_code)]`.
+    /// None: every root has `#![forbid(unsafe_code)]`.
     Forbid,
-    /// In these files under `src`: the root says `#![deny(unsafe_code)]`.
+    /// These files under `src`; the root has `#![deny(unsafe_code)]`.
     Files(&'static [&'static str]),
-    /// Everywhere in the crate.
+    /// All files.
     Open,
 }
 
 /// A crate of the workspace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    /// The name inside the workspace: that of its folder.
+pub(super) struct WorkspaceCrate {
+    /// The name inside the workspace: that of its directory.
     pub(super) name: &'static str,
-    /// 0 ground, 1 and 2 data plane, 3 engine, 4 doors, 5 beside.
+    /// 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and libraries), 5
+    /// outside the product.
     pub(super) layer: u8,
     pub(super) arrows: Arrows,
     pub(super) fence: Fence,
 }
 
-/// The layer of the doors: nothing below them knows them.
-pub(super) const DOORS: u8 = 4;
-/// The layer of what is not part of the product.
-pub(super) const BESIDE: u8 = 5;
+/// The layer of the entry points; no crate below depends on one.
+pub(super) const ENTRY_POINTS: u8 = 4;
+/// The layer of the crates that are not part of the product.
+pub(super) const OUTSIDE_PRODUCT: u8 = 5;
 
-/// All rooms, from the ground up.
-pub(super) const ROOMS: &[Room] = &[
+/// All crates, from the lowest layer up.
+pub(super) const CRATES: &[WorkspaceCrate] = &[
     room("abi", 0, &[]),
-    Room { fence: Fence::Open, ..room("sys", 0, &[]) },
+    WorkspaceCrate { fence: Fence::Open, ..room("sys", 0, &[]) },
     room("wire", 0, &[]),
     room("ebpf", 0, &[]),
-    Room {
+    WorkspaceCrate {
         fence: Fence::Files(&[
             "region.rs",
             "region/",
@@ -66,7 +68,7 @@ pub(super) const ROOMS: &[Room] = &[
         ]),
         ..room("buffer", 1, &["abi", "sys"])
     },
-    Room {
+    WorkspaceCrate {
         // Memory of others that is looked at in place.
         fence: Fence::Files(&["view.rs", "indirect/input.rs"]),
         ..room("iolite", 1, &["buffer", "sys", "abi"])
@@ -79,7 +81,7 @@ pub(super) const ROOMS: &[Room] = &[
     room(
         "engine",
         3,
-        &["runtime", "pipeline", "endpoint", "filter", "buffer", "ebpf", "sys", "abi"],
+        &["runtime", "pipeline", "endpoint", "filter", "buffer", "wire", "ebpf", "sys", "abi"],
     ),
     // Membership of a path in this machine: above the engine, below the library.
     room("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
@@ -90,22 +92,25 @@ pub(super) const ROOMS: &[Room] = &[
         3,
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
-    room("pipesfs", DOORS, &["engine", "sys"]),
+    room("pipesfs", ENTRY_POINTS, &["engine", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
-    Room {
+    WorkspaceCrate {
         fence: Fence::Files(&["export.rs", "export/"]),
-        ..room("sockets", DOORS, &["iolite", "buffer", "sys", "abi"])
+        ..room("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
     },
-    Room { fence: Fence::Files(&["export.rs"]), ..room("pcap", DOORS, &["engine", "wire"]) },
-    Room {
+    WorkspaceCrate {
         fence: Fence::Files(&["export.rs"]),
-        ..room("capi", DOORS, &["streamline", "engine", "iolite", "buffer", "sys", "abi"])
+        ..room("pcap", ENTRY_POINTS, &["engine", "wire"])
     },
-    room("web", DOORS, &["engine", "buffer", "wire"]),
+    WorkspaceCrate {
+        fence: Fence::Files(&["export.rs"]),
+        ..room("capi", ENTRY_POINTS, &["streamline", "engine", "iolite", "buffer", "sys", "abi"])
+    },
+    room("web", ENTRY_POINTS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
     room(
         "cli",
-        DOORS,
+        ENTRY_POINTS,
         &[
             "streamline",
             "daemon",
@@ -119,16 +124,16 @@ pub(super) const ROOMS: &[Room] = &[
             "abi",
         ],
     ),
-    room("testkit", BESIDE, &["wire", "abi", "sys"]),
-    Room { arrows: Arrows::Free, ..room("tests", BESIDE, &[]) },
-    Room { arrows: Arrows::Free, ..room("bench", BESIDE, &[]) },
-    room("bench-loops", BESIDE, &[]),
-    Room { arrows: Arrows::Free, ..room("fuzz", BESIDE, &[]) },
-    room("xtask", BESIDE, &[]),
+    room("testkit", OUTSIDE_PRODUCT, &["wire", "abi", "sys"]),
+    WorkspaceCrate { arrows: Arrows::Free, ..room("tests", OUTSIDE_PRODUCT, &[]) },
+    WorkspaceCrate { arrows: Arrows::Free, ..room("bench", OUTSIDE_PRODUCT, &[]) },
+    room("bench-loops", OUTSIDE_PRODUCT, &[]),
+    WorkspaceCrate { arrows: Arrows::Free, ..room("fuzz", OUTSIDE_PRODUCT, &[]) },
+    room("xtask", OUTSIDE_PRODUCT, &[]),
 ];
 
-/// The layers inside a crate, from below: rooms of one layer may reach each other and those below.
-/// A file is in the room with the longest path that it lies in.
+/// The layers inside a crate, from the lowest up: files of one layer may use each other and lower
+/// layers. A file belongs to the layer with the longest path that contains the file.
 pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "engine",
@@ -183,34 +188,35 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// Two types of one name in one crate that are agreed: crate, name, reason.
-pub(super) const DOUBLES: &[(&str, &str, &str)] = &[];
+/// Allowed pairs of types of one name in one crate: crate, name, reason.
+pub(super) const ALLOWED_DOUBLES: &[(&str, &str, &str)] = &[];
 
-const fn room(name: &'static str, layer: u8, to: &'static [&'static str]) -> Room {
-    Room { name, layer, arrows: Arrows::To(to), fence: Fence::Forbid }
+const fn room(name: &'static str, layer: u8, to: &'static [&'static str]) -> WorkspaceCrate {
+    WorkspaceCrate { name, layer, arrows: Arrows::To(to), fence: Fence::Forbid }
 }
 
-/// The room with this name.
-pub(super) fn named(name: &str) -> Option<&'static Room> {
-    ROOMS.iter().find(|room| room.name == name)
+/// Returns the crate with this name.
+pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
+    CRATES.iter().find(|room| room.name == name)
 }
 
-/// The prefix of package names outside the workspace.
+/// The prefix of the package names of the workspace.
 pub(super) const PREFIX: &str = "streamline-";
-/// The packages without the prefix: `cargo xtask` is an alias for one; the other is the library.
+/// The packages without the prefix: `cargo xtask` is an alias for the first, and the second is the
+/// library.
 pub(super) const UNPREFIXED: &[&str] = &["xtask", "streamline"];
 
-/// The crates that may call the C library.
-pub(super) const FOREIGN: &[&str] = &["sys", "testkit", "bench"];
+/// The crates that may depend on `libc`.
+pub(super) const LIBC_CRATES: &[&str] = &["sys", "testkit", "bench"];
 
-/// The rooms that do no I/O and read no clock: time and bytes are handed in.
-pub(super) const SILENT: &[&str] = &["abi", "wire", "ebpf", "filter", "pipeline"];
+/// The crates that do no I/O and read no clock: callers pass in time and bytes.
+pub(super) const NO_IO_CRATES: &[&str] = &["abi", "wire", "ebpf", "filter", "pipeline"];
 
-/// The modules of the standard library by which the world comes in.
-pub(super) const WORLD: &[&str] = &["fs", "os", "process", "thread", "env"];
+/// The modules of std that perform I/O or access the environment.
+pub(super) const IO_MODULES: &[&str] = &["fs", "os", "process", "thread", "env"];
 
-/// Other words by which it does. (Addresses of `std::net` are data.)
-pub(super) const WORLD_WORDS: &[&str] = &[
+/// Other names that do. (Addresses of `std::net` are plain data.)
+pub(super) const IO_NAMES: &[&str] = &[
     "Instant",
     "SystemTime",
     "TcpStream",
@@ -225,9 +231,9 @@ pub(super) const WORLD_WORDS: &[&str] = &[
     "rustix",
 ];
 
-/// The files that may put a thread to sleep for a time, and the reason why they cannot wait for a
-/// condition.
-pub(super) const SLEEPS: &[(&str, &str)] = &[
+/// The files that may put a thread to sleep for a fixed time, and the reason why they cannot wait
+/// for a condition.
+pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     (
         "crates/endpoint/src/sink/tx/mod.rs",
         "a device's queue that is full tells nobody when it has room again",
@@ -248,31 +254,31 @@ pub(super) const SLEEPS: &[(&str, &str)] = &[
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 
-/// Exceptions from the rule of chance: the files that may compare times, wait for less than
-/// [`LIMIT_LEAST`], or count what a process has; with the reason.
-pub(super) const TIMES: &[(&str, &str)] = &[
+/// Exceptions to the rules of chance: the files that may compare times, wait for less than
+/// [`TEST_TIMEOUT_MIN`], or count what a process has; with the reason.
+pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
     ("crates/iolite/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
 ];
 
-/// The seconds that a test waits at least before it gives up.
-pub(super) const LIMIT_LEAST: u64 = 20;
+/// Minimum number of seconds that a test must wait before it gives up.
+pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
 
-/// Most columns of a line of Rust.
+/// Maximum columns of a line of Rust.
 pub(super) const COLUMNS: usize = 100;
-/// Most lines of a file.
+/// Maximum lines of a file.
 pub(super) const LINES: usize = 800;
-/// Lines without tests beyond which a file counts against its ceiling.
+/// Number of lines without tests beyond which a file counts against its ceiling.
 pub(super) const LINES_LONG: usize = 400;
-/// Lines beyond which a function counts against its ceiling.
+/// Number of lines beyond which a function counts against its ceiling.
 pub(super) const FUNCTION_LONG: usize = 70;
-/// Most bytes of a file that is not text.
+/// Maximum bytes of a file that is not text.
 pub(super) const BINARY: usize = 100_000;
 
-/// Words for work left undone. In two halves, so that this file does not hold them itself.
-pub(super) const UNDONE: &[&str] = &[
+/// Words that mark unfinished work, written in two halves so that this file does not contain them.
+pub(super) const UNFINISHED_MARKERS: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
     concat!("todo", "!("),

@@ -1,13 +1,13 @@
-//! Just enough of Rust's lexis to tell code from comments and texts, so that a rule about code is
-//! not fooled by words.
+//! A minimal lexer that tells Rust code from comments and literals, so that rules about code ignore
+//! text.
 
-/// Returns the text with every comment and literal turned into blanks; lines and columns stay where
-/// they are.
+/// Returns the text with every comment and literal replaced by blanks; lines and columns are
+/// unchanged.
 pub(crate) fn code(text: &str) -> String {
     blanked(text, true)
 }
 
-/// Returns the text with every comment turned into blanks; literals stay.
+/// Returns the text with every comment replaced by blanks; literals are unchanged.
 pub(crate) fn uncommented(text: &str) -> String {
     blanked(text, false)
 }
@@ -17,7 +17,7 @@ fn blanked(text: &str, literals: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while at < chars.len() {
-        let end = skipped(&chars, at);
+        let end = end_of_text(&chars, at);
         if end > at && chars[at] != '/' && !literals {
             out.extend(&chars[at..end]);
             at = end;
@@ -32,8 +32,8 @@ fn blanked(text: &str, literals: bool) -> String {
     out
 }
 
-/// Returns the end of the comment or literal that begins at `at`; `at` when none begins there.
-fn skipped(chars: &[char], at: usize) -> usize {
+/// Returns the end of the comment or literal that begins at `at`, or `at` if none does.
+fn end_of_text(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
         '/' if next == Some('/') => find(chars, at, |rest| rest[0] == '\n'),
@@ -66,7 +66,7 @@ fn block_comment(chars: &[char], from: usize) -> usize {
     at
 }
 
-/// The end of a string whose first quote has been read.
+/// Returns the end of a string literal whose opening quote has been read.
 fn string(chars: &[char], from: usize) -> usize {
     let mut at = from;
     while at < chars.len() {
@@ -79,7 +79,8 @@ fn string(chars: &[char], from: usize) -> usize {
     chars.len()
 }
 
-/// The end of a raw string whose hashes begin at `from`; `at` when it is none (`r#type`, `rest`).
+/// Returns the end of the raw string whose hashes begin at `from`, or `at` if there is none
+/// (`r#type`, `rest`).
 fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let hashes = chars[from..].iter().take_while(|&&c| c == '#').count();
     if chars.get(from + hashes) != Some(&'"') {
@@ -91,7 +92,7 @@ fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
     (find(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
 }
 
-/// The end of a character literal; `at` when it is a lifetime.
+/// Returns the end of a character literal, or `at` for a lifetime.
 fn character(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), Some(_)) => (find(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len()),
@@ -104,12 +105,12 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Returns true if `word` stands in `line` with no letter, digit or underscore beside it.
+/// Returns true if `line` contains `word` as a whole word.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     count_word(line, word) > 0
 }
 
-/// Counts `word` in `text` where it stands by itself.
+/// Returns the number of occurrences of `word` in `text` as a whole word.
 pub(crate) fn count_word(text: &str, word: &str) -> usize {
     text.match_indices(word)
         .filter(|(at, _)| {
@@ -120,7 +121,7 @@ pub(crate) fn count_word(text: &str, word: &str) -> usize {
         .count()
 }
 
-/// The lines that are not part of a module that is only built for tests, with their numbers from 1.
+/// Returns the lines outside modules that are built only for tests, with their numbers from 1.
 /// `code` is code without comments.
 pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
@@ -140,7 +141,8 @@ pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// The functions that have a body: the line where each begins, from 1, and how many lines it has.
+/// Returns the functions with a body: the number of the first line, from 1, and the number of
+/// lines.
 pub(crate) fn functions(code: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let begins = |line: &str| line.contains("fn ") && has_word(line, "fn") && line.contains('(');
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_literals_are_blanks() {
+    fn code_has_blanks_for_comments_and_literals() {
         for (text, kept) in [
             ("a // unsafe\nb", "a          \nb"),
             ("a /* x /* y */ z */ b", "a                   b"),
@@ -188,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_alone() {
+    fn has_word_matches_whole_words_only() {
         assert_eq!(count_word("unsafe { unsafe_code } un unsafe", "unsafe"), 2);
     }
 
     #[test]
-    fn tests_are_not_counted() {
+    fn lines_of_test_modules_are_left_out() {
         let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
         let numbers: Vec<usize> = without_tests(text).iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [1, 2, 7]);
     }
 
     #[test]
-    fn functions_are_measured() {
+    fn functions_have_their_first_line_and_length() {
         let text =
             "fn a() {\n  {}\n}\ntrait T {\n    fn b(\n        x: u8,\n    );\n    fn c() {}\n}\n";
         assert_eq!(functions(text), [(1, 3), (8, 1)]);

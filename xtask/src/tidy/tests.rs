@@ -1,26 +1,27 @@
-//! Each rule is shown to find what it is for: the mistake is planted in a small tree that is
-//! otherwise clean. And the real tree is clean.
+//! Tests that each rule finds its violation, which is planted in a small tree that is otherwise
+//! clean; and that the real tree is clean.
 
 use super::check;
 use super::findings::Findings;
-use super::rules::{SLEEPS, TIMES};
+use super::rules::{SLEEP_EXCEPTIONS, TIME_EXCEPTIONS};
 use super::tree::Tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A tree in a temporary folder, gone when dropped.
-pub(crate) struct Planted(PathBuf);
+/// A tree in a temporary directory, removed on drop.
+pub(crate) struct PlantedTree(PathBuf);
 
-impl Drop for Planted {
+impl Drop for PlantedTree {
     fn drop(&mut self) {
         // What is left in the temporary folder harms nobody.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-impl Planted {
-    /// A clean tree: `abi`, `endpoint`, `buffer`, `filter`, `engine` and `cli`, each with a root.
+impl PlantedTree {
+    /// Creates a clean tree: the crates `abi`, `endpoint`, `buffer`, `filter`, `engine` and `cli`,
+    /// each with a root.
     pub(crate) fn clean() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -43,10 +44,10 @@ impl Planted {
             tree.room(name, to);
         }
         tree.put("Cargo.toml", workspace.as_bytes());
-        for (path, _) in SLEEPS {
+        for (path, _) in SLEEP_EXCEPTIONS {
             tree.put(path, b"//! Sleeps, as it may.\nfn f() { std::thread::sleep(T) }\n");
         }
-        for (path, _) in TIMES {
+        for (path, _) in TIME_EXCEPTIONS {
             tree.put(path, b"//! Waits, for all others.\n");
         }
         tree
@@ -88,8 +89,7 @@ impl Planted {
         check(&self.read())
     }
 
-    /// Checks, and wants exactly one error: that of `rule`, at `place`, with `words` in what it
-    /// says.
+    /// Runs all rules; asserts exactly one error, of `rule` at `place`, which contains `words`.
     pub(crate) fn finds(&self, rule: &str, place: &str, words: &str) {
         let found = self.check();
         assert_eq!(found.errors.len(), 1, "{found:#?}");
@@ -100,7 +100,7 @@ impl Planted {
 }
 
 #[test]
-fn the_real_tree_is_tidy() {
+fn real_tree_is_tidy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let found = check(&Tree::read(root).unwrap());
     let lines: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
@@ -108,51 +108,51 @@ fn the_real_tree_is_tidy() {
 }
 
 #[test]
-fn the_planted_tree_is_clean_before_anything_is_planted() {
-    let found = Planted::clean().check();
+fn planted_tree_is_clean_at_first() {
+    let found = PlantedTree::clean().check();
     assert!(found.errors.is_empty() && found.counted.is_empty(), "{found:#?}");
 }
 
 #[test]
-fn a_wrong_arrow_is_found() {
-    let tree = Planted::clean();
+fn disallowed_dependency_is_found() {
+    let tree = PlantedTree::clean();
     tree.room("filter", &["abi", "buffer"]);
     tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
 #[test]
-fn a_wrong_arrow_under_another_name_is_found() {
-    let tree = Planted::clean();
+fn disallowed_dependency_under_an_alias_is_found() {
+    let tree = PlantedTree::clean();
     let line = "bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n";
     tree.append("crates/filter/Cargo.toml", line);
     tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
 #[test]
-fn a_wrong_arrow_for_one_target_is_found() {
-    let tree = Planted::clean();
+fn disallowed_dependency_for_one_target_is_found() {
+    let tree = PlantedTree::clean();
     let line = "[target.'cfg(unix)'.dependencies]\nengine.workspace = true\n";
     tree.append("crates/buffer/Cargo.toml", line);
     tree.finds("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
 }
 
 #[test]
-fn an_arrow_from_the_ground_is_found() {
-    let tree = Planted::clean();
+fn dependency_of_the_lowest_layer_is_found() {
+    let tree = PlantedTree::clean();
     tree.room("abi", &["filter"]);
     tree.finds("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
 }
 
 #[test]
-fn a_door_that_takes_a_door_is_found() {
-    let tree = Planted::clean();
+fn entry_point_that_depends_on_another_is_found() {
+    let tree = PlantedTree::clean();
     tree.room("web", &["engine", "cli"]);
     tree.finds("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
 }
 
 #[test]
-fn tests_may_reach_down_but_not_up() {
-    let tree = Planted::clean();
+fn tests_may_depend_on_lower_layers_only() {
+    let tree = PlantedTree::clean();
     tree.append("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
     assert!(tree.check().errors.is_empty());
     tree.append("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
@@ -160,30 +160,30 @@ fn tests_may_reach_down_but_not_up() {
 }
 
 #[test]
-fn crates_for_tests_stay_out_of_the_product() {
-    let tree = Planted::clean();
+fn product_dependency_on_a_test_crate_is_found() {
+    let tree = PlantedTree::clean();
     tree.room("testkit", &[]);
     tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");
     tree.finds("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
 }
 
 #[test]
-fn libc_outside_its_room_is_found() {
-    let tree = Planted::clean();
+fn libc_outside_the_allowed_crates_is_found() {
+    let tree = PlantedTree::clean();
     tree.append("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
     tree.finds("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
 }
 
 #[test]
-fn a_crate_without_a_row_is_found() {
-    let tree = Planted::clean();
+fn crate_without_a_row_is_found() {
+    let tree = PlantedTree::clean();
     tree.room("cellar", &[]);
     tree.finds("arrows", "crates/cellar/Cargo.toml", "has no row");
 }
 
 #[test]
 fn wrong_names_and_missing_lints_are_found() {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n");
     tree.finds("names", "crates/abi/Cargo.toml", "call it `streamline-abi`");
     tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"streamline-abi\"\n");
@@ -191,30 +191,30 @@ fn wrong_names_and_missing_lints_are_found() {
 }
 
 #[test]
-fn a_root_without_its_fence_is_found() {
-    let tree = Planted::clean();
+fn root_without_the_unsafe_attribute_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("crates/filter/src/lib.rs", b"//! Says #![forbid(unsafe_code)] in words only.\n");
     tree.finds("fences", "crates/filter/src/lib.rs", "#![forbid(unsafe_code)]");
 }
 
 #[test]
-fn unsafe_code_outside_the_fence_is_found() {
-    let tree = Planted::clean();
+fn unsafe_code_outside_allowed_files_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("xtask/ratchets", b"unsafe crates/buffer/src/signal.rs 1\n");
     tree.put("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
     tree.finds("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
 }
 
 #[test]
-fn unsafe_code_in_a_test_of_a_fenced_crate_is_found() {
-    let tree = Planted::clean();
+fn unsafe_code_in_a_test_of_a_safe_crate_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("xtask/ratchets", b"unsafe crates/filter/tests/a.rs 1\n");
     tree.put("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
     tree.finds("fences", "crates/filter/tests/a.rs:2", "outside the fence");
 }
 
 #[test]
-fn a_silent_crate_that_reaches_the_world_is_found() {
+fn io_in_a_crate_without_io_is_found() {
     for line in [
         "use std::fs::File;",
         "use std::{fmt, thread};",
@@ -222,7 +222,7 @@ fn a_silent_crate_that_reaches_the_world_is_found() {
         "fn f() { let t = std::time::Instant::now(); }",
         "fn f() { println!(); }",
     ] {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put("crates/filter/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
         tree.finds("silence", "crates/filter/src/a.rs:2", "no I/O");
         tree.put("crates/engine/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
@@ -251,14 +251,14 @@ fn text_that_breaks_a_rule_is_found() {
         ("blanks", "crates/abi/src/a.rs:1", "//! A. \n"),
         ("blanks", "crates/abi/src/a.rs", "//! A."),
     ] {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put(place.split(':').next().unwrap_or(place), text.as_bytes());
         tree.finds(rule, place, "");
     }
 }
 
 #[test]
-fn a_test_that_may_fail_by_chance_is_found() {
+fn test_that_may_fail_by_chance_is_found() {
     let module = |code: &str| format!("//! A.\n#[cfg(test)]\nmod tests {{\n{code}\n}}\n");
     for (code, what) in [
         ("assert!(begin.elapsed() < PATIENCE, \"late\");", "how long"),
@@ -267,7 +267,7 @@ fn a_test_that_may_fail_by_chance_is_found() {
         ("std::fs::copy(built, &program).unwrap();", "copy_program"),
         ("let open = std::fs::read_dir(\"/proc/self/fd\").unwrap().count();", "whole process"),
     ] {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put("crates/engine/src/a.rs", module(code).as_bytes());
         tree.finds("chance", "crates/engine/src/a.rs:4", what);
         tree.put("crates/engine/src/a.rs", b"//! A.\n");
@@ -281,20 +281,20 @@ fn a_test_that_may_fail_by_chance_is_found() {
         "let limit = Some(Duration::from_millis(1));",
         "testkit::alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
     ] {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put("crates/engine/src/a.rs", module(fine).as_bytes());
         let found = tree.check();
         assert!(found.errors.is_empty(), "{fine}: {found:#?}");
     }
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     let product = b"//! A.\nfn f() { assert!(begin.elapsed() < Duration::from_secs(1)) }\n";
     tree.put("crates/engine/src/a.rs", product);
     assert!(tree.check().errors.is_empty(), "the product may be in a hurry");
 }
 
 #[test]
-fn a_large_binary_is_found() {
-    let tree = Planted::clean();
+fn large_binary_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("examples/a.pcap", &[0; 99_000]);
     assert!(tree.check().errors.is_empty());
     tree.put("examples/a.pcap", &[0; 101_000]);
@@ -302,7 +302,7 @@ fn a_large_binary_is_found() {
 }
 
 #[test]
-fn a_document_that_names_what_is_not_there_is_found() {
+fn dangling_reference_in_a_document_is_found() {
     for (path, text, words) in [
         ("README.md", "See `crates/abi/src/gone.rs`.\n", "gone.rs"),
         ("README.md", "See `abi/src/{lib,gone}.rs`.\n", "abi/src/gone.rs"),
@@ -310,11 +310,11 @@ fn a_document_that_names_what_is_not_there_is_found() {
         ("docs/notes.md", "See [this](../crates/gone/).\n", "crates/gone"),
         ("crates/abi/src/a.rs", "//! Reason: docs/book/decisions/0009-gone.md.\n", "0009-gone"),
     ] {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put(path, text.as_bytes());
         tree.finds("paths", path, words);
     }
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
                 ```\n`crates/gone`\n```\n";
     tree.put("README.md", text.as_bytes());
@@ -322,8 +322,8 @@ fn a_document_that_names_what_is_not_there_is_found() {
 }
 
 #[test]
-fn a_page_that_no_list_names_is_found() {
-    let tree = Planted::clean();
+fn page_missing_from_its_index_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
     tree.put("docs/book/01-tour.md", b"# Tour\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
@@ -332,8 +332,8 @@ fn a_page_that_no_list_names_is_found() {
 }
 
 #[test]
-fn a_filter_that_the_catalog_forgets_is_found() {
-    let tree = Planted::clean();
+fn filter_missing_from_the_catalog_is_found() {
+    let tree = PlantedTree::clean();
     let filter = b"//! `dport`.\npub const DPORT: Description = Description { ..EMPTY };\n";
     tree.put("crates/filter/src/transport/dport.rs", filter);
     tree.put("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
@@ -343,8 +343,8 @@ fn a_filter_that_the_catalog_forgets_is_found() {
 }
 
 #[test]
-fn an_example_without_words_is_found() {
-    let tree = Planted::clean();
+fn example_without_a_comment_is_found() {
+    let tree = PlantedTree::clean();
     tree.put("examples/a.pipe", b"replay a.pcap | count\n");
     tree.finds("examples", "examples/a.pipe:1", "say what the example shows");
     tree.put("examples/a.pipe", b"# Counts.\n");
@@ -352,10 +352,10 @@ fn an_example_without_words_is_found() {
 }
 
 #[test]
-fn a_capability_that_nothing_shows_is_found() {
+fn capability_without_a_test_is_found() {
     const PAGE: &str = "docs/book/capabilities.md";
     let page = |rows: &str| {
-        let tree = Planted::clean();
+        let tree = PlantedTree::clean();
         tree.put("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
         tree.put("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
         tree.put("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");

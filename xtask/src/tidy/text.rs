@@ -1,7 +1,10 @@
-//! Rules about text: first lines, lengths, blanks, words that say that work was left undone.
+//! Rules for text: first lines, lengths, blanks, and words that mark unfinished work.
 
 use super::findings::{Counted, Finding, Findings};
-use super::rules::{BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEPS, UNDONE, WORKPLACES};
+use super::rules::{
+    BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
+    WORKPLACES,
+};
 use super::source::{functions, without_tests};
 use super::tree::{File, Tree, crate_of};
 
@@ -23,7 +26,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             rust(file, crate_of(&crates, &file.path), found);
         }
     }
-    for (path, _) in SLEEPS {
+    for (path, _) in SLEEP_EXCEPTIONS {
         if tree.file(path).is_none_or(|file| sleeps(file).next().is_none()) {
             let what = "may sleep by SLEEPS of xtask/src/tidy/rules.rs, and does not: take it out";
             let path = (*path).to_owned();
@@ -54,7 +57,7 @@ fn blanks(file: &File, found: &mut Findings) {
 
 fn undone(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
-        if let Some(word) = UNDONE.iter().find(|word| line.contains(**word)) {
+        if let Some(word) = UNFINISHED_MARKERS.iter().find(|word| line.contains(**word)) {
             let what = format!("`{word}`: finish it or write an issue");
             found.push(Finding::line("undone", file, number + 1, what));
         }
@@ -90,7 +93,7 @@ fn rust(file: &File, name: &str, found: &mut Findings) {
             found.counted.push(Counted::one("functions", name, file, number, what));
         }
     }
-    if !SLEEPS.iter().any(|(path, _)| *path == file.path) {
+    if !SLEEP_EXCEPTIONS.iter().any(|(path, _)| *path == file.path) {
         for number in sleeps(file) {
             let what = "sleeps for a time; wait for a condition, or give a reason in SLEEPS of \
                         xtask/src/tidy/rules.rs";
@@ -99,7 +102,7 @@ fn rust(file: &File, name: &str, found: &mut Findings) {
     }
 }
 
-/// The lines that put a thread to sleep.
+/// Returns the lines that put a thread to sleep.
 fn sleeps(file: &File) -> impl Iterator<Item = usize> {
     let words = [concat!("thread::", "sleep"), concat!("sleep(", "Duration")];
     file.code

@@ -1,17 +1,17 @@
-//! The tokens of a Rust file, and those of them that the default build compiles.
+//! The tokens of a Rust file, and those that the default build compiles.
 //!
 //! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
-//! with their lines. Brackets are matched by counting, which is enough for text that the compiler
-//! takes.
+//! with their lines. Brackets are matched by counting, which suffices for text that the compiler
+//! accepts.
 
 use std::ops::Range;
 
-/// A word or a mark of punctuation.
+/// A word or punctuation mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token<'a> {
     /// The text: a word, `::`, or one character.
     pub(crate) text: &'a str,
-    /// The line, from 1.
+    /// The line number, from 1.
     pub(crate) line: usize,
 }
 
@@ -27,7 +27,7 @@ impl Token<'_> {
     }
 }
 
-/// Splits code into tokens. Lifetimes are left out.
+/// Splits code into tokens, without lifetimes.
 pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     for (line, text) in (1..).zip(code.lines()) {
@@ -58,11 +58,11 @@ pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Returns the tokens that the default build compiles: without [`off`].
+/// Returns the tokens that the default build compiles: those outside [`disabled_ranges`].
 pub(crate) fn product<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut from = 0;
-    for gap in off(tokens) {
+    for gap in disabled_ranges(tokens) {
         kept.extend_from_slice(&tokens[from..gap.start]);
         from = gap.end;
     }
@@ -70,9 +70,9 @@ pub(crate) fn product<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     kept
 }
 
-/// Returns the ranges of items, statements and fields whose `#[cfg]` does not hold while `test`,
-/// `loom`, `miri` and all features are off.
-pub(crate) fn off(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
+/// Returns the ranges of items, statements and fields whose `#[cfg]` is false while `test`, `loom`,
+/// `miri` and all features are off.
+pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
@@ -93,11 +93,11 @@ pub(crate) fn off(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
 
 /// An attribute.
 struct Attribute {
-    /// The index behind it.
+    /// The index after the attribute.
     end: usize,
-    /// `#![…]`: it is about what it stands in.
+    /// True for `#![…]`, which applies to the enclosing item.
     is_inner: bool,
-    /// A `cfg` that the default build does not fulfil.
+    /// True for a `cfg` that is false in the default build.
     is_off: bool,
 }
 
@@ -109,12 +109,12 @@ fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
         return None;
     }
     let end = close(tokens, open);
-    let is_off = text(open + 1) == Some("cfg") && !holds(tokens, &mut (open + 3));
+    let is_off = text(open + 1) == Some("cfg") && !evaluate(tokens, &mut (open + 3));
     Some(Attribute { end, is_inner, is_off })
 }
 
-/// Evaluates the predicate that begins at `at`, and moves `at` behind it.
-fn holds(tokens: &[Token<'_>], at: &mut usize) -> bool {
+/// Evaluates the `cfg` predicate that begins at `at`, and advances `at` past it.
+fn evaluate(tokens: &[Token<'_>], at: &mut usize) -> bool {
     let name = tokens.get(*at).map_or("", |token| token.text);
     *at += 1;
     if tokens.get(*at).is_none_or(|token| token.text != "(") {
@@ -128,7 +128,7 @@ fn holds(tokens: &[Token<'_>], at: &mut usize) -> bool {
     *at += 1;
     let mut inner = Vec::new();
     while *at + 1 < end {
-        inner.push(holds(tokens, at));
+        inner.push(evaluate(tokens, at));
         // The comma, or the closing bracket.
         *at += 1;
     }
@@ -140,7 +140,7 @@ fn holds(tokens: &[Token<'_>], at: &mut usize) -> bool {
     }
 }
 
-/// Returns the index behind the bracket that closes the one at `open`.
+/// Returns the index after the bracket that closes the one at `open`.
 pub(crate) fn close(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -168,7 +168,7 @@ fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
     at
 }
 
-/// Returns the index behind the item, statement or field that begins at `at`, with its attributes.
+/// Returns the index after the item, statement or field that begins at `at`, with its attributes.
 fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
     while let Some(attribute) = attribute(tokens, at) {
         at = attribute.end;

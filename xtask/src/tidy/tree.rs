@@ -1,51 +1,51 @@
-//! The files that the rules look at: everything under the root but what is built and what git
-//! keeps.
+//! The files that the rules check: all files under the root, without build output and git's
+//! directory.
 
 use super::source;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// One file.
+/// A file of the tree.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// The path from the root, with `/`.
+    /// The path relative to the root, with `/` as separator.
     pub(crate) path: String,
     /// The length in bytes.
     pub(crate) length: usize,
-    /// The text; empty when the file holds no text.
+    /// The text; empty for a binary file.
     pub(crate) text: String,
-    /// False for files that are no text.
+    /// False for a binary file.
     pub(crate) is_text: bool,
-    /// The text without comments and literals, of a Rust file.
+    /// The text without comments and literals; empty unless the file is Rust.
     pub(crate) code: String,
 }
 
 impl File {
     /// Returns true if the name ends in `.extension`.
-    pub(crate) fn is(&self, extension: &str) -> bool {
+    pub(crate) fn has_extension(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
     }
 
-    /// Returns true for files that people write, to which the rules of text apply.
+    /// Returns true for files that people write, to which the rules for text apply.
     pub(crate) fn is_written(&self) -> bool {
-        let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.is(e));
+        let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.has_extension(e));
         self.is_text && (known || self.path == ".ci/run")
     }
 
-    /// Returns true for Rust.
+    /// Returns true for a Rust file.
     pub(crate) fn is_rust(&self) -> bool {
-        self.is("rs")
+        self.has_extension("rs")
     }
 
-    /// Returns true if everything in this file is for tests.
+    /// Returns true if the whole file is test code.
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         parts.any(|part| part == "tests" || part == "tests.rs")
     }
 }
 
-/// All files, in the order of their paths.
+/// All files, ordered by path.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
@@ -60,12 +60,12 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// The file with this path.
+    /// Returns the file with this path.
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Returns true if a file or folder has this path.
+    /// Returns true if a file or directory has this path.
     pub(crate) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
@@ -75,13 +75,13 @@ impl Tree {
         })
     }
 
-    /// The files of Rust.
+    /// Returns the Rust files.
     pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.is_rust())
     }
 
-    /// The manifests of crates, with the names that their folders give them: `crates/abi` is `abi`,
-    /// `bench/loops` is `bench-loops`. A crate that is a workspace of its own does not count.
+    /// Returns the manifests of crates, with names derived from their directories: `crates/abi` is
+    /// `abi`, `bench/loops` is `bench-loops`. Excludes crates that are separate workspaces.
     pub(crate) fn manifests(&self) -> impl Iterator<Item = (String, &File)> {
         let ours = |file: &&File| !file.text.lines().any(|line| line == "[workspace]");
         self.files.iter().filter(ours).filter_map(|file| {
@@ -90,8 +90,8 @@ impl Tree {
         })
     }
 
-    /// Returns the folders of all crates, with a slash at the end, and their names. A crate that is
-    /// a workspace of its own is called by its path.
+    /// Returns the directories of all crates, with a trailing slash, and their names. The name of a
+    /// crate that is a separate workspace is its path.
     pub(crate) fn crates(&self) -> Vec<(String, String)> {
         let manifests = self.files.iter().filter_map(|file| {
             let folder = file.path.strip_suffix("/Cargo.toml")?;
@@ -102,7 +102,7 @@ impl Tree {
     }
 }
 
-/// Returns the name of the crate in whose folder a path lies; empty outside all crates.
+/// Returns the name of the crate whose directory contains the path; empty outside all crates.
 pub(crate) fn crate_of<'c>(crates: &'c [(String, String)], path: &str) -> &'c str {
     let within = crates.iter().filter(|(base, _)| path.starts_with(base.as_str()));
     within.max_by_key(|(base, _)| base.len()).map_or("", |(_, name)| name)

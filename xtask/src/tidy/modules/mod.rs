@@ -1,10 +1,10 @@
-//! The modules of a crate and the arrows between its files.
+//! The modules of a crate, and the arrows between its files.
 //!
 //! In: the files under a crate's `src`. Out: for each file, the files of the same crate whose items
 //! it names. An arrow leads to the file that *defines* the item: re-exports, renames and globs are
-//! followed. Names come from `use` trees and from paths in code; what the default build does not
-//! compile is left out, and so are files of tests. A `pub use` is no arrow by itself: it moves a
-//! name, and the file that uses the name has the arrow.
+//! followed. Names come from `use` trees and from paths in code. Code that the default build does
+//! not compile is ignored, and so are test files. A `pub use` by itself is no arrow: the file that
+//! uses the re-exported name has the arrow.
 
 mod resolve;
 mod scan;
@@ -17,32 +17,32 @@ use resolve::{Resolver, Target};
 use scan::{Import, Reference};
 use std::collections::{BTreeMap, HashMap};
 
-/// A module: a file, or a block `mod name { … }` within one.
+/// A module: a file, or a block `mod name { … }` in a file.
 #[derive(Debug, Default)]
 struct Module {
-    /// The index of its file in [`FileArrows::files`].
+    /// The index of the module's file in [`FileArrows::files`].
     file: usize,
     parent: Option<usize>,
     children: HashMap<String, usize>,
-    /// The names of items that are defined here.
+    /// The items that the module defines, with their lines.
     items: HashMap<String, usize>,
-    /// Names that a `use` brings, with the path it names.
+    /// The names that `use` imports, with the paths they stand for.
     imports: HashMap<String, Vec<String>>,
     /// The paths of `use path::*`.
     globs: Vec<Vec<String>>,
     references: Vec<Reference>,
 }
 
-/// The arrows between the files of one crate.
+/// The arrows between the files of a crate.
 #[derive(Debug, Default)]
 pub(super) struct FileArrows {
-    /// The paths of the files, from `src/` on.
+    /// The paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// For each file, the files that it needs, with one name of each and its line.
+    /// For each file, the files that it depends on, each with one of the names used and its line.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
-/// Reads the arrows of the crate whose folder is `base` (with a slash at its end).
+/// Returns the arrows of the crate in the directory `base` (with a trailing slash).
 pub(super) fn arrows(tree: &Tree, base: &str) -> FileArrows {
     let mut arrows = FileArrows::default();
     for root in ["src/lib.rs", "src/main.rs"] {
@@ -53,7 +53,7 @@ pub(super) fn arrows(tree: &Tree, base: &str) -> FileArrows {
     arrows
 }
 
-/// Reads one tree of modules.
+/// Reads the modules of one crate root.
 struct Reader<'t> {
     tree: &'t Tree,
     base: &'t str,
@@ -69,7 +69,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the module of a file, and those below it.
+    /// Adds the module of a file, and its submodules; returns the module's index.
     fn file(&mut self, file: &File, parent: Option<usize>) -> usize {
         let index = self.arrows.files.len();
         let path = file.path.strip_prefix(self.base).unwrap_or(&file.path);

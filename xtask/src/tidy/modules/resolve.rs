@@ -1,4 +1,4 @@
-//! From a path to the file that defines what it names.
+//! Resolves a path to the file that defines the named item.
 
 use super::Module;
 use std::cell::RefCell;
@@ -7,18 +7,18 @@ use std::collections::HashSet;
 /// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// An item in this file.
+    /// An item in the file with this index.
     Item(usize),
-    /// A module.
+    /// The module with this index.
     Module(usize),
-    /// A name in this module that the text does not show.
+    /// A name in this module that the text does not define, for instance one from a macro.
     Unknown(usize),
 }
 
-/// Looks names up.
+/// A resolver of names.
 pub(super) struct Resolver<'m> {
     modules: &'m [Module],
-    /// The names that are being looked up, so that two globs that name each other end.
+    /// The names being resolved, so that two globs that import each other terminate.
     open: RefCell<HashSet<(usize, String)>>,
 }
 
@@ -27,7 +27,8 @@ impl<'m> Resolver<'m> {
         Self { modules, open: RefCell::default() }
     }
 
-    /// Returns what `path` names in module `at`; `None` when it is of another crate, or a variable.
+    /// Returns the target of `path` in module `at`; `None` if the path belongs to another crate or
+    /// names a variable.
     pub(super) fn resolve(&self, at: usize, path: &[String]) -> Option<Target> {
         let mut rest = path;
         let mut module = at;
@@ -61,7 +62,8 @@ impl<'m> Resolver<'m> {
         module
     }
 
-    /// Looks up a name in a module: as a module where a path goes on behind it, else as an item.
+    /// Returns the target of a name in a module: a module if the path continues after the name,
+    /// else an item.
     fn name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
         if !self.open.borrow_mut().insert((at, name.to_owned())) {
             return None;

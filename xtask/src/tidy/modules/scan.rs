@@ -1,15 +1,15 @@
-//! The text of one module: its items, its modules, its `use` trees, and the paths in its code.
+//! Scans the tokens of one module: its items, submodules, `use` trees, and the paths in its code.
 
 use super::super::tokens::{Token, close};
 
-/// A module as its text has it.
+/// The contents of a module.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
-    /// Names of items defined at the level of the module, those within calls of macros included.
+    /// Names of the items that the module defines, including those in macro calls.
     pub(super) items: Vec<String>,
-    /// Modules in blocks.
+    /// Submodules in blocks.
     pub(super) inline: Vec<(String, Self)>,
-    /// Modules in files of their own.
+    /// Submodules in separate files.
     pub(super) files: Vec<String>,
     pub(super) imports: Vec<Import>,
     pub(super) references: Vec<Reference>,
@@ -19,7 +19,7 @@ pub(super) struct Scanned {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
-    /// The name that it has here; `*` for all names in `path`.
+    /// The name in this module; `*` for all names in `path`.
     pub(super) name: String,
     pub(super) line: usize,
     /// True for a re-export.
@@ -31,22 +31,23 @@ pub(super) struct Import {
 pub(super) struct Reference {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
-    /// True if it stands in a `use`.
+    /// True if the path is in a `use`.
     pub(super) is_use: bool,
 }
 
 const ITEMS: &[&str] =
     &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
 
-/// Reads the tokens of a module.
+/// Scans the tokens of a module.
 pub(super) fn scan(tokens: &[Token<'_>]) -> Scanned {
     let mut scanned = Scanned::default();
-    level(tokens, true, &mut scanned);
+    scan_level(tokens, true, &mut scanned);
     scanned
 }
 
-/// Reads one level of brackets. `is_module`: items found here belong to the module.
-fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
+/// Scans one level of brackets. `is_module` is true if items found at this level belong to the
+/// module.
+fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
     let mut is_public = false;
@@ -81,7 +82,7 @@ fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
             "{" | "(" | "[" => {
                 let end = close(tokens, at);
                 let is_macro = at > 1 && (text(at - 1) == "!" || text(at - 2) == "!");
-                level(&tokens[at + 1..end - 1], is_module && is_macro, scanned);
+                scan_level(&tokens[at + 1..end - 1], is_module && is_macro, scanned);
                 at = end;
             }
             word if is_module && ITEMS.contains(&word) => {
@@ -103,7 +104,7 @@ fn level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
     }
 }
 
-/// Reads the path that begins at `at`; returns the index behind it.
+/// Scans the path that begins at `at`; returns the index after it.
 fn reference(tokens: &[Token<'_>], at: usize, scanned: &mut Scanned) -> usize {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let is_field = at > 0 && text(at - 1) == "." && (at < 2 || text(at - 2) != ".");
@@ -121,13 +122,14 @@ fn reference(tokens: &[Token<'_>], at: usize, scanned: &mut Scanned) -> usize {
     next
 }
 
-/// Returns true if this may name an item: a path, or one word that is no variable.
+/// Returns true if the path may name an item: it has several segments, or a single one that is no
+/// variable.
 fn is_name(path: &[String], next: &str) -> bool {
     let is_upper = path[0].starts_with(char::is_uppercase);
     path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)
 }
 
-/// Reads a `use` tree below `base`.
+/// Scans a `use` tree below `base`.
 fn use_tree(tokens: &[Token<'_>], base: &[String], is_public: bool, imports: &mut Vec<Import>) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;

@@ -1,11 +1,11 @@
-//! Arrows lead to the file that defines the item, however the text names it.
+//! Tests: arrows lead to the file that defines the item, in whatever form the code names it.
 
-use super::super::tests::Planted;
+use super::super::tests::PlantedTree;
 use super::arrows;
 
-/// Reads the arrows of a crate with these files under `src`, as `from → to` lines.
+/// Returns the arrows of a crate with the given files under `src`, as lines `from → to`.
 fn edges(files: &[(&str, &str)]) -> Vec<String> {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     for (path, text) in files {
         tree.put(&format!("crates/engine/src/{path}"), text.as_bytes());
     }

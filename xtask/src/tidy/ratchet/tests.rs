@@ -1,22 +1,22 @@
-//! Each rule with a ceiling is shown to count what it is for, and ceilings to go down only.
+//! Tests: each rule with a ceiling counts what it should, and ceilings only fall.
 
 use super::super::check;
-use super::super::tests::Planted;
+use super::super::tests::PlantedTree;
 use super::{CEILINGS, baseline, list, lowered, report};
 
 const A: &str = "crates/engine/src/a.rs";
 
-/// Plants a file, and wants one error of `rule` that says `words`.
+/// Plants a file; asserts exactly one error of `rule`, which contains `words`.
 fn finds(rule: &str, path: &str, text: &str, words: &str) {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.put(path, text.as_bytes());
     tree.finds(rule, path, words);
 }
 
-/// Plants a file, and wants no error.
+/// Plants a file; asserts that no error is found.
 fn passes(path: &str, text: &str) {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.put(path, text.as_bytes());
     let found = tree.check();
@@ -32,10 +32,13 @@ fn doc_comment_that_opens_with_a_question_word_is_counted() {
         "//! A.\n/// The thing that\n/// reads.\nfn f() {}\n",
         "//! A.\n/// That which reads.\nfn f() {}\n",
         "//! A.\nstruct S {\n    /// By then it ends.\n    a: u8,\n}\n",
+        "//! A file.\n//!\n//! What follows is text.\n",
+        "//! A.\n/// Reads.\n///\n/// ```\n/// a();\n/// ```\n///\n/// Where it ends.\nfn f() {}\n",
     ] {
         finds("openers", A, text, "a doc comment opens with");
     }
     passes(A, "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n");
+    passes(A, "//! A file.\n//!\n//! ```text\n//!\n//! What a block shows.\n//! ```\nfn f() {}\n");
     passes(A, "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n");
 }
 
@@ -50,7 +53,7 @@ fn second_type_of_one_name_is_counted() {
 }
 
 #[test]
-fn name_of_the_standard_library_or_of_nothing_is_counted() {
+fn type_named_like_std_or_vaguely_is_counted() {
     finds("types", A, "//! A.\nstruct Arc;\n", "a name of the standard library");
     finds("types", A, "//! A.\nenum State {}\n", "does not say of what");
     passes(A, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
@@ -73,7 +76,7 @@ fn retired_word_in_an_identifier_is_counted_once_a_crate() {
 }
 
 #[test]
-fn test_name_that_is_long_or_a_question_is_counted() {
+fn long_or_question_like_test_name_is_counted() {
     let test = |name: &str| format!("//! A.\n#[test]\n#[ignore = \"x\"]\nfn {name}() {{}}\n");
     finds("tests", A, &test("who_reads_sees_it"), "opens with \"who\"");
     finds("tests", A, &test("k4_t10_what_is_there"), "opens with \"what\"");
@@ -93,7 +96,7 @@ fn long_files_and_functions_are_counted() {
 
 #[test]
 fn cycle_of_four_files_is_counted_and_named() {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     tree.append("crates/engine/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n");
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")] {
         let next = next.to_uppercase();
@@ -112,7 +115,7 @@ fn cycle_of_four_files_is_counted_and_named() {
 
 #[test]
 fn arrow_to_a_higher_layer_is_counted() {
-    let tree = Planted::clean();
+    let tree = PlantedTree::clean();
     tree.append("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
     tree.put("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
     tree.put("crates/engine/src/kernel/mod.rs", b"//! K.\nmod load;\nuse crate::record::R;\n");
@@ -125,8 +128,8 @@ fn arrow_to_a_higher_layer_is_counted() {
 }
 
 #[test]
-fn ceilings_only_go_down() {
-    let tree = Planted::clean();
+fn lowering_never_raises_a_ceiling() {
+    let tree = PlantedTree::clean();
     let path = "crates/buffer/src/region.rs";
     let ratchet = || {
         let tree = tree.read();
@@ -146,8 +149,8 @@ fn ceilings_only_go_down() {
 }
 
 #[test]
-fn code_that_moves_takes_its_ceiling_along() {
-    let tree = Planted::clean();
+fn moved_code_keeps_its_ceiling() {
+    let tree = PlantedTree::clean();
     let (old, new) = ("crates/buffer/src/region.rs", "crates/buffer/src/pool.rs");
     tree.put(CEILINGS, format!("unsafe {old} 3\n").as_bytes());
     tree.put(old, b"//! A.\nfn f() { unsafe { g() } }\n");
@@ -161,8 +164,8 @@ fn code_that_moves_takes_its_ceiling_along() {
 }
 
 #[test]
-fn report_sums_by_crate_and_list_names_places() {
-    let tree = Planted::clean();
+fn report_sums_by_crate_and_list_names_occurrences() {
+    let tree = PlantedTree::clean();
     tree.put(A, b"//! What it is.\nstruct State;\n");
     let read = tree.read();
     let counted = check(&read).counted;
@@ -176,8 +179,8 @@ fn report_sums_by_crate_and_list_names_places() {
 }
 
 #[test]
-fn baseline_of_the_product_stays_where_it_is() {
-    let tree = Planted::clean();
+fn lowering_keeps_the_baseline_of_the_product() {
+    let tree = PlantedTree::clean();
     tree.put(CEILINGS, b"lines product 9999\n");
     let read = tree.read();
     assert_eq!(baseline(&read), Some(9999));

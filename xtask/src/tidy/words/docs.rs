@@ -1,9 +1,10 @@
-//! Doc comments that open with a question word, or dodge one.
+//! The rule for the openings of doc comments: no paragraph begins with a question word or a
+//! paraphrase of one.
 
 use super::super::findings::{Counted, Findings};
 use super::super::tree::File;
 
-/// Words that no doc comment opens with.
+/// Words that no paragraph of a doc comment begins with.
 pub(super) const OPENERS: &[&str] = &[
     "what",
     "whatever",
@@ -27,7 +28,7 @@ pub(super) const OPENERS: &[&str] = &[
     "that",
 ];
 
-/// Openings that only turn a question word around.
+/// Openings that only paraphrase a question word.
 const DODGES: &[&str] = &[
     "the thing that",
     "the things that",
@@ -48,13 +49,22 @@ const DODGES: &[&str] = &[
     "the reason why",
 ];
 
-/// Counts the doc comments of a file that open so.
+/// Counts the paragraphs of a file's doc comments that begin with a question word.
 pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
-    let mut before = "";
+    let mut before = ("", "");
+    let mut is_code = false;
     for (number, line) in (1..).zip(file.text.lines()) {
         let (marker, text) = doc(line.trim_start());
-        let is_first = !marker.is_empty() && marker != before;
-        before = marker;
+        let is_other = marker != before.0;
+        let is_first = !marker.is_empty() && (is_other || before.1.trim().is_empty());
+        before = (marker, text);
+        is_code &= !is_other;
+        if !marker.is_empty() && text.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code {
+            continue;
+        }
         if let Some(opening) = is_first.then(|| opening(text)).flatten() {
             let what = format!("a doc comment opens with \"{opening}\": {}", text.trim());
             found.counted.push(Counted::one("openers", name, file, number, what));
@@ -62,7 +72,7 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
     }
 }
 
-/// Splits a line into the marker of its doc comment, empty without one, and the text.
+/// Splits a line into the marker of a doc comment, empty if there is none, and the text.
 fn doc(line: &str) -> (&str, &str) {
     let markers = ["//!", "///", "/**", "/*!"];
     match markers.iter().find(|marker| line.starts_with(**marker)) {
@@ -72,7 +82,7 @@ fn doc(line: &str) -> (&str, &str) {
     }
 }
 
-/// Returns the words with which a text opens, if they are of those.
+/// Returns the forbidden opening of a text, if it has one.
 fn opening(text: &str) -> Option<String> {
     let is_letter = |c: char| c.is_alphanumeric() || c == '\'';
     let words: Vec<String> =

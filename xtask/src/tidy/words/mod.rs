@@ -1,6 +1,6 @@
-//! Words: how doc comments open, and what types, identifiers, files and tests are called.
+//! The rules for words: openings of doc comments, and names of types, identifiers, files and tests.
 //!
-//! In: all Rust files, tests included. Out: what counts against the ratchets `openers`, `doubles`,
+//! In: all Rust files, including tests. Out: what counts against the ratchets `openers`, `doubles`,
 //! `types`, `retired` and `tests`, by crate.
 
 mod docs;
@@ -12,7 +12,7 @@ use super::findings::Findings;
 use super::tokens::tokens;
 use super::tree::{Tree, crate_of};
 
-/// Counts what is said in words that the project has given up.
+/// Counts the words and names that break a rule.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let retired = retired::words(tree);
     let test_files = crate::lines::test_files(tree);

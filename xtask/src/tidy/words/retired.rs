@@ -1,8 +1,8 @@
-//! Words that the project has given up, in identifiers and names of files.
+//! The rule for retired words: words that identifiers and file names no longer contain.
 //!
-//! In: [`LIST`], a word and its replacement a line. A word in small letters matches a part of any
-//! identifier (`told` in `told_by`, `ToldRow` and `is_told`), one with a capital a part of the name
-//! of a type (`Orders`, not `byte_orders`), one behind `=` a whole identifier. `!CRATE` behind the
+//! In: [`LIST`], with a word and its replacement per line. A lower-case word matches a part of any
+//! identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized one a part of a type
+//! name (`Orders`, not `byte_orders`), and one after `=` a whole identifier. `!CRATE` after the
 //! replacement names a crate that may use the word.
 
 use super::super::findings::{Counted, Findings};
@@ -10,19 +10,19 @@ use super::super::tokens::Token;
 use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
-/// The file of the words.
+/// The file that lists the words.
 pub(super) const LIST: &str = "xtask/retired";
 
-/// A word that is not used any more.
+/// A retired word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Word {
     word: String,
     instead: String,
-    /// The crates that may use it.
+    /// The crates that may use the word.
     free: Vec<String>,
 }
 
-/// Reads the list.
+/// Parses the list.
 pub(super) fn words(tree: &Tree) -> Vec<Word> {
     let text = tree.file(LIST).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -35,14 +35,14 @@ pub(super) fn words(tree: &Tree) -> Vec<Word> {
     .collect()
 }
 
-/// The identifiers that have been counted: each once in a crate.
+/// Counts each identifier with a retired word once per crate.
 #[derive(Debug, Default)]
 pub(super) struct Identifiers {
     known: BTreeSet<(String, String)>,
 }
 
 impl Identifiers {
-    /// Counts the retired words in the identifiers of a file and in its name.
+    /// Counts the retired words in a file's identifiers and in its name.
     pub(super) fn check(
         &mut self,
         file: &File,
@@ -75,7 +75,7 @@ impl Identifiers {
 }
 
 impl Word {
-    /// Returns true if the identifier holds the word.
+    /// Returns true if the identifier contains the word.
     fn is_in(&self, identifier: &str) -> bool {
         match self.word.strip_prefix('=') {
             Some(whole) => identifier == whole,

@@ -1,19 +1,19 @@
-//! Names of tests: subject, situation, outcome, and no longer than a line.
+//! The rule for names of tests: subject, situation, outcome, and short enough for a line.
 
 use super::super::findings::{Counted, Findings};
 use super::super::tokens::{Token, close};
 use super::super::tree::File;
 
-/// The most characters of a name behind its row numbers.
-const NAME: usize = 60;
+/// Maximum length of a name without its row numbers, in characters.
+const NAME_MAX: usize = 60;
 
-/// Words that no name opens with: they are no subject.
+/// Words that no name begins with, because they are no subject.
 const OPENERS: &[&str] = &[
     "what", "who", "whoever", "whose", "whom", "where", "which", "how", "why", "whether", "nobody",
     "somebody",
 ];
 
-/// Counts the names of tests that are too long, or open with a question word.
+/// Counts the names of tests that are too long or begin with a question word.
 pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut Findings) {
     for at in 0..tokens.len() {
         let here = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text);
@@ -30,8 +30,11 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         let plain = without_rows(test.text);
         let length = plain.chars().count();
         let first = plain.split('_').next().unwrap_or_default();
-        let what = if length > NAME {
-            format!("the test `{}` has a name of {length} characters, more than {NAME}", test.text)
+        let what = if length > NAME_MAX {
+            format!(
+                "the test `{}` has a name of {length} characters, more than {NAME_MAX}",
+                test.text
+            )
         } else if OPENERS.contains(&first) {
             format!("the test `{}` opens with \"{first}\": name a subject", test.text)
         } else {
@@ -41,7 +44,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
     }
 }
 
-/// Returns the name without the numbers of capabilities before it (`k4_t10_`).
+/// Returns the name without the capability numbers before it (`k4_t10_`).
 fn without_rows(mut name: &str) -> &str {
     while let Some((row, rest)) = name.split_once('_') {
         let is_row = row.starts_with(|c: char| c.is_ascii_lowercase())

@@ -1,12 +1,12 @@
-//! Names of types: one type a name in each crate, none of std's names, no empty ones.
+//! The rule for names of types: unique in their crate, different from std's, and not vague.
 
 use super::super::findings::{Counted, Findings};
-use super::super::rules::DOUBLES;
+use super::super::rules::ALLOWED_DOUBLES;
 use super::super::tokens::{Token, close, product};
 use super::super::tree::File;
 use std::collections::BTreeMap;
 
-/// Names that everybody reads as the standard library's.
+/// Names that readers take for those of std.
 const STD: &[&str] = &[
     "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
     "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",
@@ -14,19 +14,19 @@ const STD: &[&str] = &[
 ];
 
 /// Names that do not say of what they are.
-const EMPTY: &[&str] = &[
+const VAGUE: &[&str] = &[
     "Found", "Kind", "Line", "Piece", "Place", "Seen", "State", "Told", "Way", "What", "Which",
     "Who",
 ];
 
-/// The types of all crates: crate, name, and the places of their definitions.
+/// The types of all crates: crate, name, and where each is defined.
 #[derive(Debug, Default)]
 pub(super) struct Types {
     places: BTreeMap<(String, String), Vec<(String, usize)>>,
 }
 
 impl Types {
-    /// Reads the definitions of a file that are part of the product.
+    /// Collects the type definitions of a product file.
     pub(super) fn read(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
         let mut found = Vec::new();
         definitions(&product(tokens), &mut found);
@@ -36,7 +36,7 @@ impl Types {
         }
     }
 
-    /// Counts the names that are taken twice, or not ours.
+    /// Counts the names that are used twice, taken by std, or vague.
     pub(super) fn check(&self, found: &mut Findings) {
         for ((name, type_name), places) in &self.places {
             let mut count = |rule, (path, line): &(String, usize), what| {
@@ -46,12 +46,13 @@ impl Types {
                     key: name.clone(),
                     path,
                     line,
-                    number: 1,
+                    weight: 1,
                     what,
                 });
             };
-            let is_agreed =
-                DOUBLES.iter().any(|(c, t, _)| (c, t) == (&name.as_str(), &type_name.as_str()));
+            let is_agreed = ALLOWED_DOUBLES
+                .iter()
+                .any(|(c, t, _)| (c, t) == (&name.as_str(), &type_name.as_str()));
             for (path, line) in places.iter().skip(1).filter(|_| !is_agreed) {
                 let first = &places[0];
                 let what = format!("`{type_name}` is also a type at {}:{}", first.0, first.1);
@@ -59,7 +60,7 @@ impl Types {
             }
             let why = match type_name.as_str() {
                 known if STD.contains(&known) => "is a name of the standard library",
-                known if EMPTY.contains(&known) => "does not say of what it is",
+                known if VAGUE.contains(&known) => "does not say of what it is",
                 _ => continue,
             };
             for place in places {
@@ -69,7 +70,7 @@ impl Types {
     }
 }
 
-/// Finds the definitions of types: not the associated types of traits and their implementations.
+/// Collects the definitions of types, without associated types.
 fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
@@ -103,7 +104,7 @@ fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     }
 }
 
-/// Finds definitions within the functions of a trait or an implementation.
+/// Collects definitions inside the functions of a trait or an implementation.
 fn bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let mut at = 0;
     while at < tokens.len() {
