@@ -73,11 +73,16 @@ impl Choice {
     /// Creates a memfd of `len` bytes with the chosen pages, or the closest kind that the kernel
     /// grants.
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
-        let reserved = match self.pages {
-            Pages::Reserved => Memfd::create_huge(name, len).ok(),
-            Pages::Small | Pages::Transparent => None,
-        };
-        let file = reserved.map_or_else(|| Memfd::create(name, len), Ok)?;
+        if self.pages == Pages::Reserved {
+            return match Memfd::create_huge(name, len) {
+                Ok(file) => self.mapped(file, len),
+                Err(_) => Self { pages: Pages::Transparent, ..*self }.memory(name, len),
+            };
+        }
+        self.mapped(Memfd::create(name, len)?, len)
+    }
+
+    fn mapped(&self, file: Memfd, len: usize) -> sys::Result<(Memfd, Mapping)> {
         let mapping = file.map()?;
         match self.populate {
             true => self.take(&file, &mapping, len)?,
@@ -205,6 +210,18 @@ mod tests {
     /// pages.
     fn has_reserved_pages(file: &Memfd) -> bool {
         file.resident().unwrap() > 0
+    }
+
+    /// Reserved pages that the kernel refuses are replaced by transparent huge pages.
+    #[test]
+    fn refused_reserved_pages_become_transparent_ones() {
+        const NAME: &str = "streamline-refused";
+        let choice = Choice { pages: Pages::Reserved, populate: false, local: false };
+        let (_file, _mapping) = choice.memory(NAME, 2 * MB).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let flags = maps.split(NAME).nth(1).unwrap().lines();
+        let flags = flags.clone().find(|line| line.starts_with("VmFlags:")).unwrap();
+        assert!(flags.split(' ').any(|flag| ["hg", "ht"].contains(&flag)), "{flags}");
     }
 
     /// Touching populated memory causes no page fault.

@@ -46,17 +46,27 @@ pub(super) fn connect_to_spare(
     own: Option<&[u8]>,
     limit: Duration,
 ) -> Option<OwnedFd> {
-    let deadline = Instant::now() + SPARES_LIMIT;
     // If the list cannot be read, no spare socket is found.
     let sockets = sockets().unwrap_or_default();
     let spare = |name: &&String| {
         Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
-    let mut candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
-    candidates.find_map(|name| match probe(name.as_bytes(), address.uid(), limit) {
-        Ok(SocketOwner::Owner(there)) if Instant::now() < deadline => Some(there),
-        _ => None,
+    let candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
+    first_before(Instant::now() + SPARES_LIMIT, candidates, |name| {
+        match probe(name.as_bytes(), address.uid(), limit) {
+            Ok(SocketOwner::Owner(there)) => Some(there),
+            _ => None,
+        }
     })
+}
+
+/// Returns the first result of `probe`; probes no candidate after the deadline.
+fn first_before<C, T>(
+    deadline: Instant,
+    candidates: impl Iterator<Item = C>,
+    probe: impl FnMut(C) -> Option<T>,
+) -> Option<T> {
+    candidates.take_while(|_| Instant::now() < deadline).find_map(probe)
 }
 
 /// Returns the names of all listening abstract sockets in this network namespace, without the
@@ -134,3 +144,21 @@ const LISTENS: u32 = 0x0001_0000;
 const ECONNREFUSED: i32 = 111;
 /// EADDRINUSE.
 const EADDRINUSE: i32 = 98;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_spare_socket_is_probed_after_the_deadline() {
+        let mut probed = Vec::new();
+        let mut probe = |number: u32| {
+            probed.push(number);
+            (number == 2).then_some(number)
+        };
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(first_before(later, 0..9, &mut probe), Some(2));
+        assert_eq!(first_before(Instant::now(), 0..9, &mut probe), None);
+        assert_eq!(probed, [0, 1, 2]);
+    }
+}
