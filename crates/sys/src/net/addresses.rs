@@ -1,7 +1,7 @@
 //! RTM_GETADDR: IP addresses of interfaces.
 
 use super::RouteSocket;
-use super::links::{HEADER, attributes, field};
+use super::links::{attributes, encode, field};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,13 +34,7 @@ impl RouteSocket {
 }
 
 fn request(sequence: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + MESSAGE);
-    bytes.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
-    bytes.extend(number::GET.to_ne_bytes());
-    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.resize(HEADER + MESSAGE, 0);
-    bytes
+    encode(number::GET, number::REQUEST_DUMP, sequence, &[0; MESSAGE])
 }
 
 /// Parses `struct ifaddrmsg` and its attributes.

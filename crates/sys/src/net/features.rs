@@ -3,11 +3,10 @@
 //! The answer holds for the moment: a virtual Ethernet device accepts redirected frames only while
 //! its peer can receive them. A program that redirects to another device gets no error.
 
-use super::links::{ANSWER, CALL, PATIENCE, attributes, field, split_message};
+use super::links::{CALL, attributes, encode, encode_attribute, field, split_message, transfer};
 use crate::error::{Error, Named as _, Result};
-use crate::poll;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use std::os::fd::{AsFd as _, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::os::fd::OwnedFd;
 
 /// Constants of `linux/netlink.h`, `linux/genetlink.h` and `linux/netdev.h`.
 const ERROR: u16 = 2;
@@ -62,27 +61,13 @@ fn ask(
     (kind, value): (u16, &[u8]),
     target: &str,
 ) -> Result<Vec<u8>> {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    let mut body = vec![command, 1, 0, 0];
-    body.extend(length.to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
-    body.resize(body.len().next_multiple_of(4), 0);
-    let all = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
-    let mut request = all.to_ne_bytes().to_vec();
-    request.extend(family.to_ne_bytes());
-    request.extend(REQUEST.to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend(body);
-    rustix::net::send(socket, &request, SendFlags::empty()).named(CALL, target.to_owned())?;
-    let mut bytes = vec![0; ANSWER];
-    if !poll::readable_within(&[socket.as_fd()], Some(PATIENCE))[0] {
-        return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
-    }
-    let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
-        .named(CALL, target.to_owned())?;
-    let answer = bytes.get(..whole).and_then(split_message);
-    let (kind, _, _, body, _) = answer.ok_or_else(|| unknown(target))?;
+    let body = [&[command, 1, 0, 0], &encode_attribute(kind, value)[..]].concat();
+    let mut answer = Vec::new();
+    transfer(socket, &encode(family, REQUEST, 0, &body), target, |bytes| {
+        answer = bytes.to_vec();
+        true
+    })?;
+    let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| unknown(target))?;
     if kind == ERROR {
         let code = field(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));

@@ -3,12 +3,9 @@
 //! For reports only. They run behind TCX programs and are never changed.
 
 use super::RouteSocket;
-use super::links::{ANSWER, CALL, HEADER, PATIENCE, attributes, field, split_message, text};
+use super::links::{CALL, attributes, encode, field, split_message, text, transfer};
 use crate::bpf::Side;
-use crate::error::{Error, Named as _, Result};
-use crate::poll;
-use rustix::net::{RecvFlags, SendFlags};
-use std::os::fd::AsFd as _;
+use crate::error::{Error, Result};
 
 /// Size of `struct tcmsg`.
 const MESSAGE: usize = 20;
@@ -75,44 +72,30 @@ impl RouteSocket {
         // Held until the last answer has arrived.
         let held = self.next();
         let sequence = *held;
-        let refused = |errno| Error::new(CALL, target.to_owned(), errno);
-        rustix::net::send(self.socket(), &request(sequence), SendFlags::empty())
-            .named(CALL, target.to_owned())?;
-        let mut bytes = vec![0; ANSWER];
-        loop {
-            if !poll::readable_within(&[self.socket().as_fd()], Some(PATIENCE))[0] {
-                return Err(refused(libc::ETIMEDOUT));
-            }
-            let (_, whole) = rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::TRUNC)
-                .named(CALL, target.to_owned())?;
-            let mut rest = bytes.get(..whole).ok_or_else(|| refused(libc::EMSGSIZE))?;
+        let mut code = 0;
+        transfer(self.socket(), &request(sequence), target, |mut rest| {
             while let Some((kind, _, number, body, behind)) = split_message(rest) {
                 rest = behind;
                 match kind {
                     _ if number != sequence => {}
                     number::ERROR | number::DONE => {
-                        let code = field(body, 0).map_or(0, i32::from_ne_bytes);
-                        return if code < 0 { Err(refused(code.wrapping_neg())) } else { Ok(()) };
+                        code = field(body, 0).map_or(0, i32::from_ne_bytes);
+                        return true;
                     }
                     kind => each(kind, body),
                 }
             }
-        }
+            false
+        })?;
+        let refused = || Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
+        if code < 0 { refused() } else { Ok(()) }
     }
 }
 
 fn request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + MESSAGE);
-    bytes.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
-    bytes.extend(number::GET.to_ne_bytes());
-    bytes.extend(number::REQUEST_DUMP.to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend([0; 4 + 4]);
-    bytes.extend(index.to_ne_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(parent.to_ne_bytes());
-    bytes.extend([0; 4]);
-    bytes
+    let body: [u32; MESSAGE / 4] = [0, index, 0, parent, 0];
+    let body = body.map(u32::to_ne_bytes);
+    encode(number::GET, number::REQUEST_DUMP, sequence, body.as_flattened())
 }
 
 fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {

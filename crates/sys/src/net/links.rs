@@ -15,16 +15,16 @@ use std::time::Duration;
 /// Name of the call in errors.
 pub(super) const CALL: &str = "netlink";
 /// Timeout for an answer; the kernel answers at once, so this only bounds a bug.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Receive buffer; a dump comes in parts of at most this size, at about 2 KB per interface.
-pub(super) const ANSWER: usize = 64 << 10;
+const ANSWER: usize = 64 << 10;
 /// Attempts to get a dump that no change interrupted.
-pub(super) const AGAIN_MAX: u32 = 8;
+const AGAIN_MAX: u32 = 8;
 /// IFNAMSIZ and ALTIFNAMSIZ, including the final zero.
 const NAME: usize = 16;
 const LONG_NAME: usize = 128;
 
-pub(super) const HEADER: usize = 16;
+const HEADER: usize = 16;
 const LINK: usize = 16;
 
 /// Constants of `linux/netlink.h` and `linux/rtnetlink.h`.
@@ -89,13 +89,7 @@ impl RouteSocket {
         if name.is_empty() || name.len() >= LONG_NAME || name.contains('\0') {
             return Err(missing(format!("interface {name:?}")));
         }
-        let mut wanted = Vec::with_capacity(name.len() + 8);
-        let length = u16::try_from(4 + name.len() + 1).unwrap_or(u16::MAX);
-        wanted.extend(length.to_ne_bytes());
-        wanted.extend(kind.to_ne_bytes());
-        wanted.extend(name.as_bytes());
-        wanted.push(0);
-        wanted.resize(wanted.len().next_multiple_of(4), 0);
+        let wanted = encode_attribute(kind, &[name.as_bytes(), &[0]].concat());
         self.one(0, &wanted, format!("interface {name}"))
     }
 
@@ -131,21 +125,11 @@ impl RouteSocket {
     ) -> Result<(Vec<Interface>, bool)> {
         let sequence = self.next();
         let request = request(*sequence, index, wanted, list);
-        rustix::net::send(&self.socket, &request, SendFlags::empty())
-            .named(CALL, target.to_owned())?;
         let mut answers = Answers { sequence: *sequence, list, ..Answers::default() };
-        let mut bytes = vec![0; ANSWER];
-        while !answers.done {
-            if !poll::readable_within(&[self.socket.as_fd()], Some(PATIENCE))[0] {
-                return Err(Error::new(CALL, target.to_owned(), libc::ETIMEDOUT));
-            }
-            let (_, whole) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::TRUNC)
-                .named(CALL, target.to_owned())?;
-            let Some(answer) = bytes.get(..whole) else {
-                return Err(Error::new(CALL, target.to_owned(), libc::EMSGSIZE));
-            };
+        transfer(&self.socket, &request, target, |answer| {
             answers.read(answer);
-        }
+            answers.done
+        })?;
         match answers.refused {
             Some(errno) => Err(Error::new(CALL, target.to_owned(), errno)),
             None => Ok((answers.found, !answers.interrupted)),
@@ -159,18 +143,53 @@ fn missing(target: String) -> Error {
 
 /// Encodes `struct nlmsghdr`, `struct ifinfomsg` and attributes.
 fn request(sequence: u32, index: u32, wanted: &[u8], list: bool) -> Vec<u8> {
-    let length = u32::try_from(HEADER + LINK + wanted.len()).unwrap_or(u32::MAX);
     let flags = message::REQUEST | if list { message::DUMP } else { 0 };
-    let mut bytes = Vec::with_capacity(HEADER + LINK + wanted.len());
+    let body = [[0, index, 0, 0].map(u32::to_ne_bytes).as_flattened(), wanted].concat();
+    encode(message::GET_LINK, flags, sequence, &body)
+}
+
+/// Encodes `struct nlmsghdr` and the body of a message.
+pub(super) fn encode(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
     bytes.extend(length.to_ne_bytes());
-    bytes.extend(message::GET_LINK.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
     bytes.extend(sequence.to_ne_bytes());
-    bytes.extend([0; 4 + 4]);
-    bytes.extend(index.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(wanted);
+    bytes.extend([0; 4]);
+    bytes.extend(body);
     bytes
+}
+
+/// Encodes an attribute, padded to four bytes.
+pub(super) fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// Sends a request, and passes the datagrams that arrive to `read` until it returns true.
+pub(super) fn transfer(
+    socket: &OwnedFd,
+    request: &[u8],
+    target: &str,
+    mut read: impl FnMut(&[u8]) -> bool,
+) -> Result<()> {
+    let refused = |errno| Error::new(CALL, target.to_owned(), errno);
+    rustix::net::send(socket, request, SendFlags::empty()).named(CALL, target.to_owned())?;
+    let mut bytes = vec![0; ANSWER];
+    loop {
+        if !poll::readable_within(&[socket.as_fd()], Some(PATIENCE))[0] {
+            return Err(refused(libc::ETIMEDOUT));
+        }
+        let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
+            .named(CALL, target.to_owned())?;
+        if read(bytes.get(..whole).ok_or_else(|| refused(libc::EMSGSIZE))?) {
+            return Ok(());
+        }
+    }
 }
 
 /// Answers received so far.
