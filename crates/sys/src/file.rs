@@ -6,10 +6,10 @@
 //! its address to `write`, `writev` and `vmsplice` and reports how far they got.
 
 use crate::error::{Error, Named as _, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use crate::memory::ReadMapping;
+use rustix::io::retry_on_intr;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
 
 /// Status of an open file, at the moment of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,37 +112,20 @@ pub fn has_access_list(file: impl AsFd) -> bool {
 
 /// A read-only file mapping, accessible to system calls alone.
 #[derive(Debug)]
-pub struct FileMapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: an address and a length; the kernel lets any thread use or unmap the range, and nothing
-// here reads or writes the bytes.
-unsafe impl Send for FileMapping {}
-// SAFETY: as above; no method changes the mapping through a shared reference.
-unsafe impl Sync for FileMapping {}
+pub struct FileMapping(ReadMapping);
 
 impl FileMapping {
     /// Maps the first `len` bytes, which may extend beyond the file's present end; pages appear
     /// when the file grows.
     pub fn map(file: impl AsFd, len: usize) -> Result<Self> {
-        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
-        // replaced.
-        let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)
-        };
-        let base = base.named("mmap", format!("{len} bytes of a file"))?;
-        let base = NonNull::new(base.cast::<u8>());
-        let base = base.ok_or_else(|| Error::new("mmap", "address 0", libc::EFAULT))?;
-        Ok(Self { base, len })
+        ReadMapping::shared(file.as_fd(), 0, len, "a file").map(Self)
     }
 
     /// Returns the size of the mapping in bytes, whatever the file's size.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Writes a range (`write(2)`) and returns the bytes written; 0 if its first byte is beyond the
@@ -176,13 +159,10 @@ impl FileMapping {
     /// Reads a range from disk and maps it ahead of use. Pages beyond the end of the file are
     /// skipped without an error.
     pub fn populate(&self, at: usize, len: usize) -> Result<()> {
-        let from = self.address(at, len)?.cast_mut();
-        // SAFETY: the range lies in this mapping; the advice changes nothing that can be seen
-        // (madvise(2): MADV_POPULATE_READ answers EFAULT where there is no page).
-        let done = unsafe { rustix::mm::madvise(from, len, Advice::LinuxPopulateRead) };
-        match done {
-            Err(rustix::io::Errno::FAULT | rustix::io::Errno::INVAL) => Ok(()),
-            done => done.named("madvise", format!("{len} bytes of a file")),
+        self.address(at, len)?;
+        match self.0.populate(at, len) {
+            Err(Error { errno: libc::EFAULT | libc::EINVAL, .. }) => Ok(()),
+            done => done,
         }
     }
 
@@ -197,20 +177,11 @@ impl FileMapping {
     }
 
     fn address(&self, at: usize, len: usize) -> Result<*const c_void> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
         if !inside {
             return Err(Error::new("mmap", "a range outside of it", libc::EINVAL));
         }
-        Ok(self.base.as_ptr().cast_const().wrapping_add(at).cast())
-    }
-}
-
-impl Drop for FileMapping {
-    fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped only here; only system
-        // calls that have returned were given its address.
-        let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(gone.is_ok(), "unmapping what was mapped");
+        Ok(self.0.base().as_ptr().cast_const().wrapping_add(at).cast())
     }
 }
 
@@ -219,13 +190,8 @@ pub const RANGES_MAX: usize = 1024;
 
 /// Sends bytes of a file that cannot be mapped (`sendfile(2)`) and returns their number.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
-    loop {
-        let mut offset = at;
-        match rustix::fs::sendfile(&to, &from, Some(&mut offset), len) {
-            Err(rustix::io::Errno::INTR) => {}
-            done => return done.named("sendfile", format!("{len} bytes of a file")),
-        }
-    }
+    let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
+    done.named("sendfile", format!("{len} bytes of a file"))
 }
 
 /// Reads from offset `at` until `out` is full or the file ends (`pread(2)`); returns the bytes
@@ -233,15 +199,14 @@ pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize
 pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize> {
     let mut count = 0;
     while !out.is_empty() {
-        match rustix::io::pread(&from, &mut *out, at) {
-            Ok(0) => break,
-            Ok(read) => {
+        let read = retry_on_intr(|| rustix::io::pread(&from, &mut *out, at));
+        match read.named("pread", "a file")? {
+            0 => break,
+            read => {
                 count += read;
                 at = at.saturating_add(read as u64);
                 out = out.get_mut(read..).unwrap_or_default();
             }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Error::new("pread", "a file", error.raw_os_error())),
         }
     }
     Ok(count)

@@ -16,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
@@ -68,24 +69,22 @@ impl Memfd {
     /// Creates a zeroed file of `len` bytes that allows sealing. Allocates no pages
     /// ([`Memfd::allocate`] does). `name` shows in `/proc/PID/maps`.
     pub fn create(name: &str, len: usize) -> Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
-        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
-        Ok(Self { fd, len })
+        Self::create_with(name, len, MemfdFlags::empty())
     }
 
     /// Creates a file of reserved 2 MB huge pages and allocates them; `len` is a multiple of that
     /// size. Fails if too few are reserved.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
-        let flags = MemfdFlags::CLOEXEC
-            | MemfdFlags::ALLOW_SEALING
-            | MemfdFlags::HUGETLB
-            | MemfdFlags::HUGE_2MB;
-        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
-        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
-        let file = Self { fd, len };
+        let file = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
         file.allocate(0, len)?;
         Ok(file)
+    }
+
+    fn create_with(name: &str, len: usize, kind: MemfdFlags) -> Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
+        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
+        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
+        Ok(Self { fd, len })
     }
 
     /// Adopts a received file; the kernel reports its size.
@@ -137,17 +136,12 @@ impl Memfd {
 
     /// Maps the whole file for reading and writing.
     pub fn map(&self) -> Result<Mapping> {
-        let base = self.map_with(ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Mapping(Span { base, len: self.len }))
+        Mapping::shared(self.fd.as_fd(), self.len, "a memfd")
     }
 
     /// Maps the whole file for reading.
     pub fn map_read(&self) -> Result<ReadMapping> {
-        Ok(ReadMapping(Span { base: self.map_with(ProtFlags::READ)?, len: self.len }))
-    }
-
-    fn map_with(&self, access: ProtFlags) -> Result<NonNull<u8>> {
-        shared(self.fd.as_fd(), 0, self.len, access, "a memfd")
+        ReadMapping::shared(self.fd.as_fd(), 0, self.len, "a memfd")
     }
 }
 
@@ -163,9 +157,18 @@ impl From<Memfd> for OwnedFd {
     }
 }
 
-/// A readable and writable mapping, unmapped on drop.
+/// A readable and writable mapping, unmapped on drop. Read like a [`ReadMapping`].
 #[derive(Debug)]
-pub struct Mapping(Span);
+pub struct Mapping(ReadMapping);
+
+impl Deref for Mapping {
+    type Target = ReadMapping;
+
+    #[inline]
+    fn deref(&self) -> &ReadMapping {
+        &self.0
+    }
+}
 
 impl Mapping {
     /// Maps `len` zeroed private bytes without a file.
@@ -176,7 +179,7 @@ impl Mapping {
         let base =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let base = address(base.named("mmap", format!("{len} bytes"))?)?;
-        Ok(Self(Span { base, len }))
+        Ok(Self(ReadMapping(Span { base, len })))
     }
 
     /// Maps the first `len` bytes of a descriptor, shared.
@@ -191,31 +194,18 @@ impl Mapping {
         len: usize,
         what: &str,
     ) -> Result<Self> {
-        let base = shared(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, what)?;
-        Ok(Self(Span { base, len }))
-    }
-
-    /// Returns the address of the first byte, page-aligned.
-    #[must_use]
-    pub const fn base(&self) -> NonNull<u8> {
-        self.0.base
-    }
-
-    /// Returns the size in bytes.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
-    pub const fn len(&self) -> usize {
-        self.0.len
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Ok(Self(ReadMapping(Span::shared(fd, offset, len, access, what)?)))
     }
 
     /// Faults in a range for writing.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
-        self.0.advise(offset, len, Advice::LinuxPopulateWrite)
+        self.0.0.advise(offset, len, Advice::LinuxPopulateWrite)
     }
 
     /// Requests transparent huge pages.
     pub fn huge(&self) -> Result<()> {
-        self.0.advise(0, self.0.len, Advice::LinuxHugepage)
+        self.0.0.advise(0, self.len(), Advice::LinuxHugepage)
     }
 }
 
@@ -226,7 +216,7 @@ pub struct ReadMapping(Span);
 impl ReadMapping {
     /// Maps `len` bytes of a descriptor from `offset`, shared; other parties may write them.
     pub(crate) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, what: &str) -> Result<Self> {
-        Ok(Self(Span { base: shared(fd, offset, len, ProtFlags::READ, what)?, len }))
+        Ok(Self(Span::shared(fd, offset, len, ProtFlags::READ, what)?))
     }
 
     /// Returns the address of the first byte, page-aligned.
@@ -250,7 +240,7 @@ impl ReadMapping {
         // alone.
         let changed = unsafe { rustix::mm::mprotect(at, self.0.len, access) };
         changed.named("mprotect", format!("{} bytes", self.0.len))?;
-        Ok(Mapping(self.0))
+        Ok(Mapping(self))
     }
 
     /// Faults in a range for reading.
@@ -294,6 +284,20 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
+    fn shared(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        access: ProtFlags,
+        what: &str,
+    ) -> Result<Self> {
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
+        // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
+        Ok(Self { base: address(base.named("mmap", format!("{len} bytes of {what}"))?)?, len })
+    }
+
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| end <= self.len);
         if end.is_none() {
@@ -314,20 +318,6 @@ impl Drop for Span {
         let gone = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(gone.is_ok(), "unmapping what was mapped");
     }
-}
-
-fn shared(
-    fd: BorrowedFd<'_>,
-    offset: u64,
-    len: usize,
-    access: ProtFlags,
-    what: &str,
-) -> Result<NonNull<u8>> {
-    // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is
-    // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
-    let base =
-        unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
-    address(base.named("mmap", format!("{len} bytes of {what}"))?)
 }
 
 fn address(base: *mut c_void) -> Result<NonNull<u8>> {

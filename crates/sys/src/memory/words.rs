@@ -31,40 +31,22 @@ impl ReadMapping {
 }
 
 impl Mapping {
-    /// Like [`ReadMapping::word`].
-    #[must_use]
-    pub fn word(&self, offset: usize) -> Option<u64> {
-        Some(self.0.word(offset)?.load(Ordering::Acquire))
-    }
-
-    /// Like [`ReadMapping::half`].
-    #[must_use]
-    pub fn half(&self, offset: usize) -> Option<u32> {
-        Some(self.0.half(offset)?.load(Ordering::Acquire))
-    }
-
-    /// Like [`ReadMapping::copy`].
-    #[must_use]
-    pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
-        self.0.copy(offset, to).is_some()
-    }
-
     /// Stores a u64 at `offset` with Release ordering. Returns false if it is out of range or
     /// misaligned.
     pub fn set_word(&self, offset: usize, value: u64) -> bool {
-        self.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
+        self.0.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
     /// Like [`Mapping::set_word`], for a u32.
     pub fn set_half(&self, offset: usize, value: u32) -> bool {
-        self.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
+        self.0.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
     /// Writes bytes from `offset` while others may read or write. Returns false, and writes
     /// nothing, if the range is not inside.
     #[must_use]
     pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
-        self.0.paste(offset, from).is_some()
+        self.0.0.paste(offset, from).is_some()
     }
 }
 
