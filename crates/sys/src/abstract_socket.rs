@@ -5,11 +5,10 @@
 //! the kernel for the peer's credentials, never the peer.
 
 use crate::error::{Error, Named as _, Result};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
-};
+use crate::local_socket::{Framing, accept_as, open, set_timeouts};
+use crate::packet::option;
+use rustix::net::sockopt;
+use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect, listen};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub const LENGTH_MAX: usize = 107;
 ///
 /// EADDRINUSE: the name is taken.
 pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
-    let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let socket = open(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     if takes == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
@@ -43,38 +42,27 @@ pub enum Accepts {
 /// Connects to a name and blocks for at most `limit` while its queue is full. Sends and receives on
 /// the socket time out after `limit` too.
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
-    let socket = open(SocketFlags::CLOEXEC)?;
-    for which in [Timeout::Send, Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, which, Some(limit))
-            .named("setsockopt", "a limit in time")?;
-    }
+    let socket = open(Framing::Packets, SocketFlags::CLOEXEC)?;
+    set_timeouts(&socket, limit)?;
     connect(&socket, &address(name)?).named("connect", printable(name))?;
     Ok(socket)
 }
 
 /// Like [`connect_to`], without blocking to connect; `None` if the queue is full.
 pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
-    let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let socket = open(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
         connected => connected.named("connect", printable(name))?,
     }
-    for which in [Timeout::Send, Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, which, Some(limit))
-            .named("setsockopt", "a limit in time")?;
-    }
+    set_timeouts(&socket, limit)?;
     rustix::io::ioctl_fionbio(&socket, false).named("ioctl", printable(name))?;
     Ok(Some(socket))
 }
 
 /// Accepts a pending connection; `None` if there is none.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
-    match accept_with(listener, SocketFlags::CLOEXEC) {
-        Ok(socket) => Ok(Some(socket)),
-        // A client that has disconnected before the accept does not count.
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
-        Err(errno) => Err(Error::new("accept", "a socket", errno.raw_os_error())),
-    }
+    accept_as(listener, SocketFlags::CLOEXEC)
 }
 
 /// Credentials of a process when it connected, or when it claimed the name.
@@ -121,18 +109,11 @@ fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
 
 /// Makes the kernel reject descriptors sent to accepted sockets. No effect before Linux 6.16.
 fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
-    const SO_PASSRIGHTS: c_int = 83;
-    let (fd, level, off): (_, _, c_int) = (socket.as_raw_fd(), libc::SOL_SOCKET, 0);
-    let length = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or(0);
-    let value = (&raw const off).cast::<c_void>();
-    // SAFETY: the kernel reads `length` bytes, which is the size of the number (setsockopt(2)).
-    let done = unsafe { libc::setsockopt(fd, level, SO_PASSRIGHTS, value, length) };
-    let error = Error::last("setsockopt", "SO_PASSRIGHTS");
-    if done == 0 || error.errno == libc::ENOPROTOOPT { Ok(()) } else { Err(error) }
-}
-
-fn open(flags: SocketFlags) -> Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).named("socket", "AF_UNIX")
+    const PASS_RIGHTS: option::Name = (83, "SO_PASSRIGHTS");
+    match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {
+        Err(Error { errno: libc::ENOPROTOOPT, .. }) => Ok(()),
+        done => done,
+    }
 }
 
 fn address(name: &[u8]) -> Result<SocketAddrUnix> {

@@ -4,7 +4,7 @@
 //! descriptors are allegations: the receiver checks seals and size before it maps anything.
 
 use crate::error::{Error, Named as _, Result};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -44,16 +44,42 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Sends one message with duplicates of `descriptors`. Blocks while the socket is full. The message
 /// must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    // See `receive_with`.
+    let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
+    sent.map_err(refused).map(drop)
+}
+
+/// Sends one message with duplicates of `descriptors`; E2BIG: there are more than
+/// [`DESCRIPTORS_MAX`].
+pub(crate) fn send_with(
+    socket: impl AsFd,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
+        return Err(Errno::TOOBIG);
     }
-    let parts = [IoSlice::new(message)];
-    // See `receive_with`.
-    let sent =
-        retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL));
-    sent.named("sendmsg", "a socket").map(drop)
+    rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)
+}
+
+/// Names a refusal of [`send_with`].
+pub(crate) fn refused(errno: Errno) -> Error {
+    let target = if errno == Errno::TOOBIG { "too many descriptors" } else { "a socket" };
+    Error::new("sendmsg", target, errno.raw_os_error())
+}
+
+/// Returns the descriptors of a received message.
+pub(crate) fn rights(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    descriptors
 }
 
 /// Receives one message and its descriptors (closed on exec), and blocks for it. 0 bytes: the peer
@@ -82,12 +108,7 @@ fn receive_with(
     let flags = RecvFlags::CMSG_CLOEXEC | flags;
     let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
     let got = got.named("recvmsg", "a socket")?;
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            descriptors.extend(rights);
-        }
-    }
+    let descriptors = rights(&mut control);
     if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }

@@ -7,11 +7,8 @@
 
 use crate::descriptor;
 use crate::error::Result;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recv, recvmsg, send};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -70,13 +67,11 @@ impl SocketDoorbell {
     /// Notifies with a few bytes and descriptors. The first byte must not be 1.
     pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Sent {
         use rustix::io::Errno;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        if descriptors.len() > NOTE_MAX.1 {
             return Sent::Full;
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendmsg(&self.0, &[IoSlice::new(note)], &mut control, flags) {
+        match descriptor::send_with(&self.0, note, descriptors, flags) {
             Ok(_) => Sent::Yes,
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
                 Sent::Full
@@ -102,12 +97,7 @@ impl SocketDoorbell {
         let mut note = vec![0; NOTE_MAX.0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
-        let mut descriptors = Vec::new();
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                descriptors.extend(rights);
-            }
-        }
+        let descriptors = descriptor::rights(&mut control);
         match received {
             Ok(got) if got.bytes == 0 => Ok(Drained::Gone),
             Ok(got) => {

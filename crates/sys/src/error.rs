@@ -99,15 +99,15 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Adds call and target to a `rustix` error.
+/// Adds call and target to an error of `rustix` or of the standard library.
 pub(crate) trait Named<T> {
     /// Converts the error, naming `call` and `target`.
     fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
 }
 
-impl<T> Named<T> for rustix::io::Result<T> {
+impl<T, E: Into<std::io::Error>> Named<T> for std::result::Result<T, E> {
     fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T> {
-        self.map_err(|errno| Error::new(call, target, errno.raw_os_error()))
+        self.map_err(|error| Error::new(call, target, error.into().raw_os_error().unwrap_or(0)))
     }
 }
 

@@ -4,8 +4,9 @@
 //! waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, arming a timeout about
 //! 5 µs (BASELINES), so check a waiter flag first and wait without a timeout.
 
+use crate::poll::timespec;
 use rustix::io::Errno;
-use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -36,10 +37,7 @@ pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
 
 /// Like [`wait`], for at most `limit`. Returns true if `limit` passed.
 pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) -> bool {
-    let limit = Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    };
+    let limit = timespec(limit);
     futex::wait(word, reach.flags(), expected, Some(&limit)) == Err(Errno::TIMEDOUT)
 }
 

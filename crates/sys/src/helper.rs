@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Named as _, Result};
 use crate::process_group::ProcessEnd;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -58,9 +58,7 @@ impl HelperProcess {
             }
         };
         let named = std::thread::Builder::new().name("keeper".to_owned());
-        named
-            .spawn(body)
-            .map_err(|e| Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
+        named.spawn(body).named("clone", "a thread")?;
         let gone = || Error::new("clone", "a thread that ended", libc::ECHILD);
         let (handle, id) = receiver.recv().map_err(|_| gone())??;
         Ok(Self { handle, id, end })
@@ -131,21 +129,9 @@ impl End {
 
     /// Blocks until the process has ended, records its outcome, then reaps it.
     fn wait_for(&self, mut child: Child, id: Pid) {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let ended = loop {
-            match rustix::process::waitid(WaitId::Pid(id), options) {
-                Err(rustix::io::Errno::INTR) => {}
-                Ok(Some(status)) => {
-                    break match status.terminating_signal() {
-                        Some(signal) => ProcessEnd::Signal(signal),
-                        None => ProcessEnd::Status(status.exit_status().unwrap_or(0)),
-                    };
-                }
-                Ok(None) | Err(_) => break ProcessEnd::Status(0),
-            }
-        };
+        let ended = ProcessEnd::observe(id, WaitIdOptions::empty()).ok().flatten();
         let mut known = self.known();
-        *known = Some(ended);
+        *known = Some(ended.unwrap_or(ProcessEnd::Status(0)));
         // The status is known already; an error would concern that alone.
         let _ = child.wait();
         drop(known);
@@ -154,9 +140,7 @@ impl End {
 }
 
 fn spawn(command: &mut Command) -> Result<(Child, OwnedFd, Pid)> {
-    let target = command.get_program().to_string_lossy().into_owned();
-    let mut child =
-        command.spawn().map_err(|e| Error::new("execve", target, e.raw_os_error().unwrap_or(0)))?;
+    let mut child = crate::process::spawn(command)?;
     let id = Pid::from_child(&child);
     match rustix::process::pidfd_open(id, PidfdFlags::empty()).named("pidfd_open", "a process") {
         Ok(handle) => Ok((child, handle, id)),

@@ -5,20 +5,19 @@
 
 use crate::error::{Error, Named as _, Result};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, socket_with,
 };
-use std::ffi::{c_int, c_void};
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
+use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::descriptor::DESCRIPTORS_MAX;
+use crate::descriptor::{refused, send_with};
+use crate::packet::option;
 
 /// Framing of a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +45,7 @@ pub fn private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
 pub fn lock(file: &OwnedFd) -> Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(false),
         Err(errno) => Err(Error::new("flock", "", errno.raw_os_error())),
     }
 }
@@ -64,7 +63,7 @@ pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
 /// Removes a name from a directory; a missing name is no error.
 pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(Error::new("unlink", name.to_owned(), errno.raw_os_error())),
     }
 }
@@ -119,9 +118,14 @@ pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
 
 /// Accepts a pending connection as a nonblocking socket; `None` if there is none.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
-    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+    accept_as(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+pub(crate) fn accept_as(listener: impl AsFd, flags: SocketFlags) -> Result<Option<OwnedFd>> {
+    match accept_with(listener, flags) {
         Ok(socket) => Ok(Some(socket)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+        // A client that has disconnected before the accept does not count.
+        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
         Err(errno) => Err(Error::new("accept", "a socket", errno.raw_os_error())),
     }
 }
@@ -144,18 +148,11 @@ pub fn send_now(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Option<usize>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(Error::new("sendmsg", "too many descriptors", libc::E2BIG));
-    }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+    match send_with(socket, bytes, descriptors, flags) {
         Ok(sent) => Ok(Some(sent)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS) => {
-            Ok(None)
-        }
-        Err(errno) => Err(Error::new("sendmsg", "a socket", errno.raw_os_error())),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(None),
+        Err(errno) => Err(refused(errno)),
     }
 }
 
@@ -165,7 +162,7 @@ pub fn is_gone(socket: impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(socket, &mut [0; 1], flags) {
         Ok((bytes, _)) => bytes == 0,
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+        Err(Errno::AGAIN | Errno::INTR) => false,
         Err(_) => true,
     }
 }
@@ -173,21 +170,12 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 /// Opens a pidfd of the process that created the peer socket; it becomes readable when that process
 /// ends. Kernels before 6.5 are asked by process id, with a small window for reuse.
 pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
-    const SO_PEERPIDFD: c_int = 77;
-    let mut found: c_int = -1;
-    let mut length = libc::socklen_t::try_from(size_of_val(&found)).unwrap_or(0);
-    let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);
-    let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: the kernel writes at most `length` bytes, which is the size of the number
-    // (socket(7)).
-    let done = unsafe { libc::getsockopt(fd, level, SO_PEERPIDFD, to, &raw mut length) };
-    if done == 0 && found >= 0 {
+    const PEER_PROCESS: option::Name = (77, "SO_PEERPIDFD");
+    match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {
         // SAFETY: the kernel has just made this descriptor, and no other value owns it.
-        return Ok(unsafe { OwnedFd::from_raw_fd(found) });
-    }
-    let error = Error::last("getsockopt", "SO_PEERPIDFD");
-    if error.errno != libc::ENOPROTOOPT {
-        return Err(error);
+        Ok(found) => return Ok(unsafe { OwnedFd::from_raw_fd(found) }),
+        Err(Error { errno: libc::ENOPROTOOPT, .. }) => {}
+        Err(error) => return Err(error),
     }
     let who = sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
     open_process(who.pid.as_raw_nonzero().get())
@@ -208,7 +196,7 @@ pub fn kill(process: impl AsFd) -> Result<()> {
         .named("pidfd_send_signal", "a process")
 }
 
-fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
+pub(crate) fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
     let kind = match form {
         Framing::Packets => SocketType::SEQPACKET,
         Framing::Stream => SocketType::STREAM,

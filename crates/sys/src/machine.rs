@@ -3,6 +3,7 @@
 //! Read once per plan and handed to the planner as a value. A missing file (in a container, on an
 //! unusual CPU) yields `None`, never a guess.
 
+use crate::error::Named as _;
 use std::fs;
 use std::path::Path;
 
@@ -88,8 +89,7 @@ fn processors(list: &str) -> Option<Vec<usize>> {
 /// per-CPU map holds this many values.
 pub fn possible_processors() -> crate::Result<usize> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
-    let text = fs::read_to_string(FILE)
-        .map_err(|error| crate::Error::new("open", FILE, error.raw_os_error().unwrap_or(0)))?;
+    let text = fs::read_to_string(FILE).named("open", FILE)?;
     // Ascending ranges, such as "0-3,8-11".
     let last = text.trim().rsplit(['-', ',']).next().and_then(|word| word.parse::<usize>().ok());
     last.and_then(|last| last.checked_add(1))

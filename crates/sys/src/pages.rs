@@ -42,12 +42,7 @@ impl PageFacts {
 
 /// Returns the number of elements of a kernel list such as `0-3,8`.
 fn members(list: &str) -> usize {
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (from, to) = (from.parse::<usize>().ok()?, to.parse::<usize>().ok()?);
-        to.checked_sub(from)?.checked_add(1)
-    };
-    list.split(',').filter_map(range).sum()
+    crate::task::ranges(list).len()
 }
 
 /// Returns the NUMA node of the calling thread.

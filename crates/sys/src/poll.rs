@@ -75,7 +75,7 @@ pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
     poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)
 }
 
-fn timespec(limit: Duration) -> Timespec {
+pub(crate) fn timespec(limit: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: limit.subsec_nanos().into(),

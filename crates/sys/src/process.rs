@@ -19,8 +19,7 @@ pub fn overflow_uid() -> u32 {
 /// groups, and with `socket` as standard input, for messages and descriptors
 /// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
 pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
-    let path = std::env::current_exe()
-        .map_err(|e| Error::new("readlink", "/proc/self/exe", e.raw_os_error().unwrap_or(0)))?;
+    let path = std::env::current_exe().named("readlink", "/proc/self/exe")?;
     let mut command = Command::new(path);
     // From root, the standard library drops the groups (setgroups), then sets group and user: real,
     // effective and saved, because the process is privileged (setuid(2)).
@@ -31,7 +30,7 @@ pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
 /// Spawns a command.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
-    command.spawn().map_err(|e| Error::new("execve", target, e.raw_os_error().unwrap_or(0)))
+    command.spawn().named("execve", target)
 }
 
 /// Returns the effective user and group of this process.

@@ -7,6 +7,7 @@
 //! ([`kill_all`]).
 
 use crate::error::{Error, Named as _, Result};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::fmt;
 use std::os::unix::process::CommandExt as _;
@@ -50,6 +51,20 @@ impl ProcessEnd {
     pub const fn is_broken_pipe(self) -> bool {
         const BY_SHELL: i32 = 128 + libc::SIGPIPE;
         matches!(self, Self::Signal(libc::SIGPIPE) | Self::Status(BY_SHELL))
+    }
+}
+
+impl ProcessEnd {
+    /// Returns the outcome of a child without reaping it, or `None` while it runs and `more` does
+    /// not let this block.
+    pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
+        let found = retry_on_intr(|| rustix::process::waitid(WaitId::Pid(id), options));
+        let found = found.named("waitid", format!("process {id}"))?;
+        Ok(found.map(|status| match status.terminating_signal() {
+            Some(signal) => Self::Signal(signal),
+            None => Self::Status(status.exit_status().unwrap_or(0)),
+        }))
     }
 }
 
@@ -154,17 +169,7 @@ impl ProcessGroup {
         if self.reaped.is_some() {
             return Ok(self.reaped);
         }
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
-        let found = loop {
-            match rustix::process::waitid(WaitId::Pid(self.id), options) {
-                Err(rustix::io::Errno::INTR) => {}
-                found => break found.named("waitid", format!("process {}", self.id))?,
-            }
-        };
-        Ok(found.map(|status| match status.terminating_signal() {
-            Some(signal) => ProcessEnd::Signal(signal),
-            None => ProcessEnd::Status(status.exit_status().unwrap_or(0)),
-        }))
+        ProcessEnd::observe(self.id, more)
     }
 
     /// Unlists the group, then reaps the leader. Never blocks: the leader has ended.

@@ -38,13 +38,7 @@ pub fn inherit(number: RawFd) -> Result<()> {
     if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
 }
 
-/// Sets this thread's `errno`.
-pub fn set_errno(errno: i32) {
-    // SAFETY: the C library has a place for it in each thread (errno(3)).
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: the place is this thread's own, and lives as long as the thread.
-    unsafe { *place = errno };
-}
+pub use crate::preload::set_errno;
 
 #[cfg(test)]
 mod tests {

@@ -95,7 +95,7 @@ fn threads(process: u32) -> BTreeSet<u32> {
 }
 
 /// Parses a list such as `0-2,5`.
-fn ranges(text: &str) -> Vec<usize> {
+pub(crate) fn ranges(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)

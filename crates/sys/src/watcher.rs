@@ -4,7 +4,8 @@
 //! unless a duplicate is open; its owner calls [`Watcher::forget`] then.
 
 use crate::error::{Named as _, Result};
-use rustix::event::{Timespec, epoll};
+use crate::poll::timespec;
+use rustix::event::epoll;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -63,10 +64,7 @@ impl Watcher {
 
     /// Blocks until an event, a signal, or `limit`; returns the events.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
+        let limit = limit.map(timespec);
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.0, &mut space, limit.as_ref()) else {
             return Vec::new();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::mount::{fsconfig_create, fsmount, fsopen};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Named as _, Result};
 
 /// Mount table of this process.
 const MOUNTS: &str = "/proc/self/mounts";
@@ -45,11 +45,8 @@ fn mount() -> rustix::io::Result<OwnedFd> {
 }
 
 fn open(path: &Path) -> Result<OwnedFd> {
-    let file = fs::File::open(path).map_err(|error| {
-        let target = format!("the control groups in {}", path.display());
-        Error::new("open", target, error.raw_os_error().unwrap_or(0))
-    })?;
-    Ok(file.into())
+    let target = format!("the control groups in {}", path.display());
+    Ok(fs::File::open(path).named("open", target)?.into())
 }
 
 /// Finds the first cgroup2 entry of a mount table.

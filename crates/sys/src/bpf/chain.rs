@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use super::ids::{IdAttributes, ObjectKind, ids};
+use super::ids::{ObjectKind, ids};
 use super::program_info::kernel_info;
 use super::{AttachType, Attributes, Side, call, command, name_of, open};
 use crate::error::{Error, Result};
@@ -101,9 +101,8 @@ pub fn programs() -> Result<Vec<(u32, String)>> {
 
 /// Returns the name of a program, by id.
 fn program_name(id: u32) -> Result<String> {
-    let mut attr = IdAttributes { id, next: 0, flags: 0 };
     let target = format!("program {id}");
-    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut attr)?;
+    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
     Ok(name_of(kernel_info(fd.as_raw_fd(), &target)?.name))
 }
 

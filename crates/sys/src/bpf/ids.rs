@@ -2,7 +2,7 @@
 //!
 //! Ids ascend and are reused only after wrapping around. Listing needs CAP_SYS_ADMIN.
 
-use super::{Attributes, call, command};
+use super::{call, command};
 use crate::error::Result;
 
 /// A kind of kernel object that has an id.
@@ -24,24 +24,14 @@ pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
         ObjectKind::Links => (command::LINK_GET_NEXT_ID, "LINK_GET_NEXT_ID"),
     };
     let mut found = Vec::new();
-    let mut attr = IdAttributes { id: 0, next: 0, flags: 0 };
+    // The last id, the next one, flags.
+    let mut attr = [0; 3];
     loop {
         match call(command, name, "the list", &mut attr) {
-            Ok(_) => found.push(attr.next),
+            Ok(_) => found.push(attr[1]),
             Err(error) if error.errno == libc::ENOENT => return Ok(found),
             Err(error) => return Err(error),
         }
-        attr.id = attr.next;
+        attr[0] = attr[1];
     }
 }
-
-/// `union bpf_attr` of the commands that take an id.
-#[repr(C)]
-pub(super) struct IdAttributes {
-    pub(super) id: u32,
-    pub(super) next: u32,
-    pub(super) flags: u32,
-}
-
-// SAFETY: three fields in the kernel's order, no padding (1), no address (2).
-unsafe impl Attributes for IdAttributes {}

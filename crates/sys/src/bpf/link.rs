@@ -169,18 +169,15 @@ impl Link {
         /// BPF_F_REPLACE
         const REPLACE: u32 = 1 << 2;
         let number = |program: &Program| program.as_fd().as_raw_fd().cast_unsigned();
-        let mut attr = UpdateAttributes {
-            link: self.fd.as_raw_fd().cast_unsigned(),
-            program: number(program),
-            flags: if expected.is_some() { REPLACE } else { 0 },
-            expected: expected.map_or(0, number),
-        };
+        let flags = if expected.is_some() { REPLACE } else { 0 };
+        let link = self.fd.as_raw_fd().cast_unsigned();
+        let mut attr = [link, number(program), flags, expected.map_or(0, number)];
         call(command::LINK_UPDATE, "LINK_UPDATE", &self.target, &mut attr).map(drop)
     }
 
     /// Detaches the program now, even if other descriptors of the link are open.
     pub fn detach(&self) -> Result<()> {
-        let mut attr = DetachAttributes { link: self.fd.as_raw_fd().cast_unsigned() };
+        let mut attr = [self.fd.as_raw_fd().cast_unsigned()];
         call(command::LINK_DETACH, "LINK_DETACH", &self.target, &mut attr).map(drop)
     }
 
@@ -276,25 +273,6 @@ struct LinkCreateAttributes {
 // SAFETY: the fields of LINK_CREATE with its `tcx` (and `cgroup`) part, padding spelled out (1), no
 // address (2).
 unsafe impl Attributes for LinkCreateAttributes {}
-
-#[repr(C)]
-struct UpdateAttributes {
-    link: u32,
-    program: u32,
-    flags: u32,
-    expected: u32,
-}
-
-// SAFETY: four fields in the kernel's order (1), no address (2).
-unsafe impl Attributes for UpdateAttributes {}
-
-#[repr(C)]
-struct DetachAttributes {
-    link: u32,
-}
-
-// SAFETY: one field (1), no address (2).
-unsafe impl Attributes for DetachAttributes {}
 
 /// `struct bpf_link_info` with the first words of its union.
 #[derive(Default)]

@@ -9,9 +9,8 @@ mod element;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::ids::IdAttributes;
 use super::{Attributes, Info, call, command, info_of, name_of, object_name, open};
-use crate::error::{Error, Result};
+use crate::error::{Error, Named as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
 /// BPF_F_MMAPABLE
@@ -60,7 +59,7 @@ pub struct Specification<'a> {
 
 impl<'a> Specification<'a> {
     /// Describes a map from indices to four-byte values.
-    const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
+    pub(super) const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
 }
@@ -156,7 +155,7 @@ impl Map {
     ///
     /// Needs CAP_SYS_ADMIN.
     pub fn read_only(&self) -> Result<OwnedFd> {
-        let mut attr = IdAttributes { id: self.info()?.id, next: 0, flags: READ_ONLY };
+        let mut attr = [self.info()?.id, 0, READ_ONLY];
         open(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
     }
 
@@ -165,15 +164,14 @@ impl Map {
     ///
     /// EBUSY: a writable mapping exists.
     pub fn freeze(&self) -> Result<()> {
-        let mut attr = FreezeAttributes { fd: self.fd.as_raw_fd().cast_unsigned() };
+        let mut attr = [self.fd.as_raw_fd().cast_unsigned()];
         call(command::MAP_FREEZE, "MAP_FREEZE", &self.name, &mut attr).map(drop)
     }
 
     /// Returns true if the map is frozen. To be checked before a received map is trusted.
     pub fn is_frozen(&self) -> Result<bool> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
-        let text = fs::read_to_string(&path)
-            .map_err(|error| Error::new("open", path, error.raw_os_error().unwrap_or(0)))?;
+        let text = fs::read_to_string(&path).named("open", path)?;
         let mut words = text.lines().filter_map(|line| line.strip_prefix("frozen:"));
         Ok(words.next().is_some_and(|word| word.trim() == "1"))
     }
@@ -233,14 +231,6 @@ struct MapCreateAttributes {
 // SAFETY: eight fields of four-byte alignment in the kernel's order, no padding (1), no address
 // (2).
 unsafe impl Attributes for MapCreateAttributes {}
-
-#[repr(C)]
-struct FreezeAttributes {
-    fd: u32,
-}
-
-// SAFETY: one field (1), no address (2).
-unsafe impl Attributes for FreezeAttributes {}
 
 #[derive(Default)]
 #[repr(C)]

@@ -72,6 +72,10 @@ mod command {
 ///    call.
 unsafe trait Attributes {}
 
+// SAFETY: integers in the order in which the caller lists the fields of its command, which has no
+// others, no padding (1), no address (2).
+unsafe impl<const FIELDS: usize> Attributes for [u32; FIELDS] {}
+
 /// Calls bpf(2) and returns its result.
 fn call<A: Attributes>(
     command: u32,

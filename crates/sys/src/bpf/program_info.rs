@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{Attributes, Info, Program, command, info_of, name_of, open};
+use super::{Info, Program, command, info_of, name_of, open};
 use crate::error::Result;
 
 /// A loaded program as the kernel describes it (`struct bpf_prog_info`).
@@ -76,19 +76,10 @@ impl RunStatistics {
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME
         const RUN_TIME: u32 = 0;
-        let mut attr = StatisticsAttributes { kind: RUN_TIME };
-        let fd = open(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut attr)?;
+        let fd = open(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut [RUN_TIME])?;
         Ok(Self { _fd: fd })
     }
 }
-
-#[repr(C)]
-struct StatisticsAttributes {
-    kind: u32,
-}
-
-// SAFETY: one field (1), no address (2).
-unsafe impl Attributes for StatisticsAttributes {}
 
 /// `struct bpf_prog_info` up to `verified_insns`. Addresses and counts stay zero, so the kernel
 /// copies neither code nor lists.

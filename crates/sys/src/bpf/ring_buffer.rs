@@ -8,11 +8,12 @@
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 use super::map::{Map, MapKind, Specification};
 use crate::error::{Error, Named as _, Result};
 use crate::memory::{Mapping, ReadMapping};
+use crate::poll::timespec;
 
 /// Header of a record: length with two flag bits, and a word private to the kernel.
 const HEADER: usize = 8;
@@ -32,14 +33,8 @@ pub struct RingBuffer {
 impl RingBuffer {
     /// Creates a ring buffer of `bytes`: a power of two, whole pages.
     pub fn create(name: &str, bytes: u32) -> Result<Self> {
-        let map = Map::create(&Specification {
-            name,
-            kind: MapKind::RingBuffer,
-            key_size: 0,
-            value_size: 0,
-            entries: bytes,
-            mappable: false,
-        })?;
+        let words = Specification::of_words(name, MapKind::RingBuffer, bytes);
+        let map = Map::create(&Specification { key_size: 0, value_size: 0, ..words })?;
         Self::mapped(map, bytes, name)
     }
 
@@ -134,10 +129,7 @@ impl Listener {
     /// Blocks until a notification has come since the last call, a signal arrives, or `limit`
     /// passes. Returns true if a notification came.
     pub fn wait(&self, limit: Duration) -> bool {
-        let limit = Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
+        let limit = timespec(limit);
         let mut events = Vec::with_capacity(8);
         let found =
             epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&limit));

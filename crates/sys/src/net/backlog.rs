@@ -4,7 +4,7 @@
 //! namespaces together. Virtual devices and drivers without NAPI use the backlog; with receive
 //! packet steering all devices do.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Named as _, Result};
 use std::fs;
 
 const FILE: &str = "/proc/net/softnet_stat";
@@ -22,8 +22,7 @@ struct ProcessorCounters {
 impl Backlog {
     /// Reads the counters.
     pub fn read() -> Result<Self> {
-        let text = fs::read_to_string(FILE)
-            .map_err(|error| Error::new("read", FILE, error.raw_os_error().unwrap_or(0)))?;
+        let text = fs::read_to_string(FILE).named("read", FILE)?;
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
     }
 

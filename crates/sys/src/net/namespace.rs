@@ -135,13 +135,11 @@ pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
 }
 
 fn in_thread<T: Send>(inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let done = std::thread::scope(|scope| {
+    let done: std::io::Result<_> = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned());
         Ok(thread.spawn_scoped(scope, inside)?.join())
     });
-    let failed =
-        |error: std::io::Error| Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0));
-    done.map_err(failed)?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    done.named("clone", "a thread")?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 #[cfg(test)]

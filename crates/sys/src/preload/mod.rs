@@ -8,6 +8,7 @@ pub mod window;
 
 use crate::doorbell::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -277,23 +278,15 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
 
 /// Reads once, retrying after signals; 0 at the end of the file or on an error.
 pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
-    loop {
-        match borrow(number).map(|fd| rustix::io::read(fd, &mut *room)) {
-            Some(Ok(count)) => return count,
-            Some(Err(rustix::io::Errno::INTR)) => {}
-            _ => return 0,
-        }
-    }
+    let read = |fd| retry_on_intr(|| rustix::io::read(fd, &mut *room)).ok();
+    borrow(number).and_then(read).unwrap_or(0)
 }
 
 /// Writes everything, retrying after signals; returns false on an error.
 pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
-        match rustix::io::write(&to, bytes) {
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
-        }
+        let Ok(count) = retry_on_intr(|| rustix::io::write(&to, bytes)) else { return false };
+        bytes = bytes.get(count..).unwrap_or_default();
     }
     true
 }

@@ -32,19 +32,19 @@ pub struct Descriptor {
 
 /// Frames lent to the kernel for reception.
 #[derive(Debug)]
-pub struct FillRing(EntryRing);
+pub struct FillRing(pub(super) EntryRing);
 
 /// Frames that the kernel has sent.
 #[derive(Debug)]
-pub struct CompletionRing(EntryRing);
+pub struct CompletionRing(pub(super) EntryRing);
 
 /// Received descriptors.
 #[derive(Debug)]
-pub struct RxRing(EntryRing);
+pub struct RxRing(pub(super) EntryRing);
 
 /// Descriptors to send.
 #[derive(Debug)]
-pub struct TxRing(EntryRing);
+pub struct TxRing(pub(super) EntryRing);
 
 impl FillRing {
     /// Lends frames, by any address in them, as far as there is room; returns their number.
@@ -102,9 +102,7 @@ impl RxRing {
             Some(())
         })
     }
-}
 
-impl RxRing {
     /// Returns the number of descriptors not taken.
     pub fn waiting(&self) -> Result<u32> {
         self.0.available()
@@ -285,30 +283,6 @@ impl EntryRing {
         // Release: entries are read before the kernel may overwrite them.
         self.memory.set_half(self.consumer, self.index);
         Ok(count as usize)
-    }
-}
-
-impl From<EntryRing> for FillRing {
-    fn from(ring: EntryRing) -> Self {
-        Self(ring)
-    }
-}
-
-impl From<EntryRing> for CompletionRing {
-    fn from(ring: EntryRing) -> Self {
-        Self(ring)
-    }
-}
-
-impl From<EntryRing> for RxRing {
-    fn from(ring: EntryRing) -> Self {
-        Self(ring)
-    }
-}
-
-impl From<EntryRing> for TxRing {
-    fn from(ring: EntryRing) -> Self {
-        Self(ring)
     }
 }
 

@@ -216,10 +216,10 @@ impl XdpSocket {
         setting::bind(fd, settings.interface, settings.queue, flags(settings, shared), shared)?;
         let options: u32 = setting::get(fd, setting::OPTIONS)?;
         Ok(Self {
-            fill: fill.map(Into::into),
-            completion: completion.map(Into::into),
-            rx: rx.map(Into::into),
-            tx: tx.map(Into::into),
+            fill: fill.map(FillRing),
+            completion: completion.map(CompletionRing),
+            rx: rx.map(RxRing),
+            tx: tx.map(TxRing),
             umem: Arc::clone(umem),
             zero_copy: options & 1 != 0,
             socket: Arc::new(socket),
