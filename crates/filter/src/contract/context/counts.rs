@@ -106,15 +106,18 @@ impl Counts {
     }
 
     pub(super) fn unanswered(&mut self, reason: Reason, blocks: u64) {
-        if let Some(c) = self.unanswered.get_mut(usize::from(reason.0)) {
+        let last = self.unanswered.len().saturating_sub(1);
+        if let Some(c) = self.unanswered.get_mut(usize::from(reason.0).min(last)) {
             *c += blocks;
         }
     }
 
+    /// Counts a dropped block. A reason that the description does not have, which only forged state
+    /// can name, is counted as the last one, so that the ledger balances.
     pub(super) fn dropped(&mut self, reason: Reason, bytes: u32) {
-        if let Some(c) = self.dropped.get_mut(usize::from(reason.0)) {
-            c.add(bytes);
-        }
+        let last = self.dropped.len().saturating_sub(1);
+        let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
+        counted.unwrap_or(&mut self.consumed).add(bytes);
     }
 }
 
@@ -168,4 +171,21 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
         i += 1;
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v18_block_dropped_for_a_forged_reason_is_counted() {
+        let mut counts = Counts::new(2, 0);
+        counts.dropped(Reason::of_mark(200).unwrap(), 7);
+        counts.unanswered(Reason::of_mark(200).unwrap(), 3);
+        assert_eq!(counts.dropped, [Amount::default(), Amount { blocks: 1, bytes: 7 }]);
+        assert_eq!(counts.unanswered, [0, 3]);
+        let mut none = Counts::new(0, 0);
+        none.dropped(Reason::of_mark(1).unwrap(), 7);
+        assert_eq!(none.consumed, Amount { blocks: 1, bytes: 7 });
+    }
 }
