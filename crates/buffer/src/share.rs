@@ -27,7 +27,6 @@ use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, RecordHeader, reader, writer};
 use segment::OfferedSegment;
-use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -215,11 +214,13 @@ impl RingOffer {
 const CAPACITY_MAX: u64 = 1 << 40;
 
 /// Reason why an offer was refused. None of its memory has been accessed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The number of descriptors is wrong; holds that number.
+    #[error("a ring comes as 3 descriptors, not {0}")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
+    #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]
     Unsealed {
         /// Name of the file.
         part: &'static str,
@@ -227,6 +228,7 @@ pub enum Refusal {
         seals: Seals,
     },
     /// The size of a file differs from the geometry.
+    #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
         /// Name of the file.
         part: &'static str,
@@ -236,50 +238,17 @@ pub enum Refusal {
         should: usize,
     },
     /// The geometry is invalid, or of another kind of ring.
+    #[error("not a ring that can be read: {0:?}")]
     Geometry(Geometry),
     /// The start position is invalid.
+    #[error("no reader of a ring can start at position {0}")]
     Start(u64),
     /// The next segment does not continue the ring where the last one ended.
+    #[error("a segment that does not go on where the last one ended: {0:?}")]
     Segment(Geometry),
     /// The kernel refused a call, for example because it does not support seals.
-    System(sys::Error),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Descriptors(count) => write!(f, "a ring comes as 3 descriptors, not {count}"),
-            Self::Unsealed { part, seals } => {
-                write!(f, "the {part} of the ring is not sealed as it must be ({seals:?})")
-            }
-            Self::Size { part, is, should } => {
-                write!(f, "the {part} of the ring has {is} bytes instead of {should}")
-            }
-            Self::Geometry(geometry) => write!(f, "not a ring that can be read: {geometry:?}"),
-            Self::Start(position) => {
-                write!(f, "no reader of a ring can start at position {position}")
-            }
-            Self::Segment(geometry) => {
-                write!(f, "a segment that does not go on where the last one ended: {geometry:?}")
-            }
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<sys::Error> for Refusal {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
+    #[error("{0}")]
+    System(#[from] sys::Error),
 }
 
 /// Returns the geometry of a ring of blocks.

@@ -2,12 +2,12 @@
 
 use super::Address;
 use crate::share::Refusal;
-use std::fmt;
 
 /// Reason why a name could not be created or opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not a valid name.
+    #[error("`{name}` is no name: {why}")]
     Name {
         /// Invalid text, truncated if long.
         name: String,
@@ -15,10 +15,25 @@ pub enum Error {
         why: &'static str,
     },
     /// No process has created the name.
+    #[error(
+        "no {} is called {} in this network namespace: a process of user {} has to create it \
+         first",
+        .0.noun(), .0, .0.uid()
+    )]
     Unknown(Address),
     /// This or another process of the same user has created the name already.
+    #[error(
+        "the name {} is taken by another {} of the same user: choose another name, or end that \
+         process (`ss -xlp | grep {}`)",
+        .0, .0.noun(), .0.name()
+    )]
     Taken(Address),
     /// The name is occupied by a process of a user that does not own it.
+    #[error(
+        "the name {address} is kept by a process of user {holder}, to whom it does not belong: \
+         nothing was opened (`ss -xlp | grep {}` shows the process to root)",
+        address.name()
+    )]
     Squatted {
         /// Requested name.
         address: Address,
@@ -26,6 +41,11 @@ pub enum Error {
         holder: u32,
     },
     /// The access list denies this user access.
+    #[error(
+        "{} may not open {address}: it belongs to user {owner}, group {group}, and has mode \
+         {mode:03o}",
+        identity()
+    )]
     Forbidden {
         /// Requested name.
         address: Address,
@@ -37,6 +57,10 @@ pub enum Error {
         mode: u32,
     },
     /// All slots for readers are in use.
+    #[error(
+        "{address} has {limit} readers{}",
+        if *of_user { OF_USER } else { ", as many as its creator lets in: wait until one leaves" }
+    )]
     Full {
         /// Requested name.
         address: Address,
@@ -46,8 +70,10 @@ pub enum Error {
         of_user: bool,
     },
     /// The writer has ended the stream.
+    #[error("the {} {} has just been ended", .0.noun(), .0)]
     Ended(Address),
     /// The name refers to another kind of object.
+    #[error("{address} is {is}, and not {wanted}")]
     Kind {
         /// Requested name.
         address: Address,
@@ -57,12 +83,18 @@ pub enum Error {
         wanted: &'static str,
     },
     /// The process that has the name does not reply in time: it is stopped or overloaded.
+    #[error(
+        "the process that has the name {0} does not answer: it is stopped, or has too many visitors"
+    )]
     Silent(Address),
     /// The reply is not from a host, or is of another protocol version.
+    #[error("what answers at {0} speaks another language, or another version")]
     Strange(Address),
     /// A descriptor in the reply failed validation.
-    Refused(Refusal),
+    #[error("what was handed out was refused: {0}")]
+    Refused(#[from] Refusal),
     /// The range exceeds the region.
+    #[error("{length} bytes at {at} do not lie in a region of {bytes} bytes")]
     Range {
         /// Start of the range in bytes.
         at: u64,
@@ -72,95 +104,18 @@ pub enum Error {
         bytes: usize,
     },
     /// This process has read-only access to the region.
+    #[error("this region was opened to be read only")]
     ReadOnly,
     /// The kernel refused a call.
-    System(sys::Error),
+    #[error("{0}")]
+    System(#[from] sys::Error),
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name { name, why } => write!(f, "`{name}` is no name: {why}"),
-            Self::Unknown(address) => write!(
-                f,
-                "no {} is called {address} in this network namespace: a process of user {} has to \
-                 create it first",
-                address.noun(),
-                address.uid()
-            ),
-            Self::Taken(address) => write!(
-                f,
-                "the name {address} is taken by another {} of the same user: choose another name, \
-                 or end that process (`ss -xlp | grep {}`)",
-                address.noun(),
-                address.name()
-            ),
-            Self::Squatted { address, holder } => write!(
-                f,
-                "the name {address} is kept by a process of user {holder}, to whom it does not \
-                 belong: nothing was opened (`ss -xlp | grep {}` shows the process to root)",
-                address.name()
-            ),
-            Self::Forbidden { address, owner, group, mode } => {
-                let (uid, gid) = sys::process::identity();
-                write!(
-                    f,
-                    "user {uid}, group {gid}, may not open {address}: it belongs to user {owner}, \
-                     group {group}, and has mode {mode:03o}"
-                )
-            }
-            Self::Full { address, limit, of_user: false } => write!(
-                f,
-                "{address} has {limit} readers, as many as its creator lets in: wait until one \
-                 leaves"
-            ),
-            Self::Full { address, limit, of_user: true } => write!(
-                f,
-                "{address} has {limit} readers of this user, as many as its creator lets any one \
-                 stranger have"
-            ),
-            Self::Ended(address) => {
-                write!(f, "the {} {address} has just been ended", address.noun())
-            }
-            Self::Kind { address, is, wanted } => {
-                write!(f, "{address} is {is}, and not {wanted}")
-            }
-            Self::Silent(address) => write!(
-                f,
-                "the process that has the name {address} does not answer: it is stopped, or has \
-                 too many visitors"
-            ),
-            Self::Strange(address) => {
-                write!(f, "what answers at {address} speaks another language, or another version")
-            }
-            Self::Refused(refusal) => write!(f, "what was handed out was refused: {refusal}"),
-            Self::Range { at, length, bytes } => {
-                write!(f, "{length} bytes at {at} do not lie in a region of {bytes} bytes")
-            }
-            Self::ReadOnly => f.write_str("this region was opened to be read only"),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
+/// The rest of [`Error::Full`] at the limit per user.
+const OF_USER: &str = " of this user, as many as its creator lets any one stranger have";
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<sys::Error> for Error {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
+/// Returns the user and group of this process.
+fn identity() -> String {
+    let (uid, gid) = sys::process::identity();
+    format!("user {uid}, group {gid},")
 }

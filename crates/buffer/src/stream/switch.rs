@@ -12,7 +12,6 @@ use crate::share::segment::OfferedSegment;
 use crate::share::{self, JoinState};
 use crate::wait::Urgency;
 use abi::ring::{Geometry, PAGE};
-use std::fmt;
 use std::sync::Arc;
 use sys::doorbell::{Sent, SocketDoorbell};
 use sys::memory::Memfd;
@@ -58,44 +57,26 @@ impl Segments {
 }
 
 /// An error of a change to a running stream, which then stays as it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// A reader has not entered the last segment yet; may be retried later.
+    #[error("a reader has not come to the last segment yet")]
     InProgress,
     /// This reader cannot be notified: its doorbell is full of unread messages.
+    #[error("reader {0} does not drain its doorbell")]
     Unreachable(usize),
     /// The size in bytes exceeds the maximum.
+    #[error("no ring has {0} bytes")]
     Size(usize),
     /// There is no reader with this index, or more readers than a hand-over supports.
+    #[error("there is no reader {0}")]
     Reader(usize),
     /// Readers can still join in this process, so the writer has to stay here.
+    #[error("readers may come by an admission of this process: drop it, or the writer stays")]
     Admission,
     /// The kernel refused a call.
-    System(sys::Error),
-}
-
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InProgress => f.write_str("a reader has not come to the last segment yet"),
-            Self::Unreachable(reader) => write!(f, "reader {reader} does not drain its doorbell"),
-            Self::Size(bytes) => write!(f, "no ring has {bytes} bytes"),
-            Self::Reader(reader) => write!(f, "there is no reader {reader}"),
-            Self::Admission => f.write_str(
-                "readers may come by an admission of this process: drop it, or the writer stays",
-            ),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ChangeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("{0}")]
+    System(#[source] sys::Error),
 }
 
 /// Maximum capacity of a ring that is created, in bytes.
