@@ -36,7 +36,7 @@ use walk::{RecordWalk, block_max};
 #[expect(unsafe_code, reason = "turns positions into addresses; numbered invariants in the file")]
 mod data;
 pub mod fixed;
-mod readers;
+pub(crate) mod readers;
 pub(crate) mod walk;
 mod writer;
 
@@ -73,20 +73,20 @@ impl BlockConfig {
 pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
     let bytes = config.bytes();
     let store = Store::heap(bytes / 8, bytes as u64, config.policy, config.readers);
-    let reader = |index| readers::LocalReader(RecordWalk::new(Consumer::new(store.clone(), index)));
+    let reader = |index| BlockReader::of(RecordWalk::new(Consumer::new(store.clone(), index)));
     let readers = (0..config.readers).map(reader).collect();
     (BlockWriter::new(store, config.id), readers)
 }
 
 /// A reader in the writer's process.
-pub type BlockReader = readers::LocalReader<RecordWalk>;
+pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 
 /// A reader in another process than the writer's; it only copies.
-pub type BlockVisitor = readers::ForeignReader<RecordWalk>;
+pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
 
 impl BlockVisitor {
     pub(crate) fn new(side: Consumer) -> Self {
-        Self(RecordWalk::new(side))
+        Self::of(RecordWalk::new(side))
     }
 
     /// Returns the underlying walk, for streams that add waiting to the ring.

@@ -13,7 +13,7 @@
 //! | [`RatePolicy::EveryBlock`] | every block, in order | until it has read each |
 //! | [`RatePolicy::Latest`] | the newest at each read | only between reads |
 
-use crate::dbuf::{self, fixed};
+use crate::dbuf::readers::{BlockWalk, RingReader};
 use crate::stream::{BlockRead, Input};
 use crate::{Fault, Taken};
 
@@ -109,26 +109,20 @@ impl Skip for Input {
     }
 }
 
-macro_rules! skips {
-    ($($reader:ty),*) => {$(
-        impl Skip for $reader {
-            fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-                self.read(out)
-            }
+impl<W: BlockWalk, P> Skip for RingReader<W, P> {
+    fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.read(out)
+    }
 
-            fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-                self.skip_to_latest()
-            }
+    fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.skip_to_latest()
+    }
 
-            fn skip_to_now(&mut self) -> Result<u64, Fault> {
-                self.skip_to_now()
-            }
+    fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.skip_to_now()
+    }
 
-            fn count(&self) -> Taken {
-                self.count()
-            }
-        }
-    )*};
+    fn count(&self) -> Taken {
+        self.count()
+    }
 }
-
-skips!(dbuf::BlockReader, dbuf::BlockVisitor, fixed::SlotReader, fixed::SlotVisitor);

@@ -7,6 +7,7 @@ use crate::trust::Trusted;
 use crate::{Fault, Policy, Put, Taken};
 use abi::Extent;
 use std::fmt;
+use std::marker::PhantomData;
 
 /// A reader's walk through one kind of ring; internal to this crate.
 pub trait BlockWalk: fmt::Debug {
@@ -42,11 +43,19 @@ pub trait BlockWalk: fmt::Debug {
     }
 }
 
-/// A reader in the writer's process.
+/// A reader of a ring; `P` is [`Local`] or [`Foreign`].
 #[derive(Debug)]
-pub struct LocalReader<W: BlockWalk>(pub(super) W);
+pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 
-impl<W: BlockWalk> LocalReader<W> {
+/// Marks a reader in the writer's process.
+#[derive(Debug)]
+pub enum Local {}
+
+/// Marks a reader in another process than the writer's; it only copies.
+#[derive(Debug)]
+pub enum Foreign {}
+
+impl<W: BlockWalk> RingReader<W, Local> {
     /// Returns the next block in place without taking it, or `None` if none is published. Fails
     /// with [`Fault::Lossy`] in a ring that overwrites.
     #[inline]
@@ -56,7 +65,7 @@ impl<W: BlockWalk> LocalReader<W> {
     }
 
     /// Returns the next block in place and advances past it; a batch is released by one
-    /// [`LocalReader::release`]. Fails as [`LocalReader::peek`].
+    /// [`RingReader::release`]. Fails as [`RingReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.held()? else { return Ok(None) };
@@ -93,11 +102,7 @@ impl<W: BlockWalk> LocalReader<W> {
     }
 }
 
-/// A reader in another process than the writer's; it only copies.
-#[derive(Debug)]
-pub struct ForeignReader<W: BlockWalk>(pub(super) W);
-
-impl<W: BlockWalk> ForeignReader<W> {
+impl<W: BlockWalk> RingReader<W, Foreign> {
     /// Copies the bytes of an extent into `out`, which must have the same length. Fails with
     /// [`Fault::OutOfWindow`] if this reader has released them or the writer has overwritten them.
     pub fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
@@ -105,7 +110,7 @@ impl<W: BlockWalk> ForeignReader<W> {
     }
 }
 
-impl ForeignReader<RecordWalk> {
+impl RingReader<RecordWalk, Foreign> {
     /// Returns the rest of a located block in place. The writer is trusted to maintain D2 (D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
@@ -127,48 +132,45 @@ fn in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(first, length) }
 }
 
-macro_rules! both {
-    ($reader:ident) => {
-        impl<W: BlockWalk> $reader<W> {
-            /// Copies the next block into `out` and releases it. Returns its length, or `None` if
-            /// none is published. Fails with [`Fault::TooLong`] if `out` is too short; the block
-            /// then stays.
-            pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-                self.0.read(out)
-            }
+impl<W: BlockWalk, P> RingReader<W, P> {
+    pub(super) const fn of(walk: W) -> Self {
+        Self(walk, PhantomData)
+    }
 
-            /// Skips all blocks but the newest and counts them as skipped. Returns their number.
-            pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-                self.0.skip_to_latest()
-            }
+    /// Copies the next block into `out` and releases it. Returns its length, or `None` if
+    /// none is published. Fails with [`Fault::TooLong`] if `out` is too short; the block
+    /// then stays.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.read(out)
+    }
 
-            /// Skips all published blocks and counts them as skipped. Returns their number.
-            pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-                self.0.skip_to_now()
-            }
+    /// Skips all blocks but the newest and counts them as skipped. Returns their number.
+    pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_latest()
+    }
 
-            /// Returns true if the writer has closed the ring and everything has been read. A
-            /// killed writer in another process closes nothing: the control socket reports its exit
-            /// (RELIABILITY T10).
-            pub fn is_finished(&mut self) -> Result<bool, Fault> {
-                self.0.side_mut().ended()
-            }
+    /// Skips all published blocks and counts them as skipped. Returns their number.
+    pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
+        self.0.skip_to_now()
+    }
 
-            /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
-            #[must_use]
-            pub fn count(&self) -> Taken {
-                self.0.side().taken
-            }
+    /// Returns true if the writer has closed the ring and everything has been read. A
+    /// killed writer in another process closes nothing: the control socket reports its exit
+    /// (RELIABILITY T10).
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        self.0.side_mut().ended()
+    }
 
-            /// Returns the counts that the writer has published; from another process, they are not
-            /// validated.
-            #[must_use]
-            pub fn written(&self) -> Put {
-                self.0.side().store.put()
-            }
-        }
-    };
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
+    #[must_use]
+    pub fn count(&self) -> Taken {
+        self.0.side().taken
+    }
+
+    /// Returns the counts that the writer has published; from another process, they are not
+    /// validated.
+    #[must_use]
+    pub fn written(&self) -> Put {
+        self.0.side().store.put()
+    }
 }
-
-both!(LocalReader);
-both!(ForeignReader);

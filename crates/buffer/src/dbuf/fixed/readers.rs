@@ -16,7 +16,6 @@ pub struct SlotWalk {
     plain: u64,
     side: Consumer,
     shape: SlotShape,
-    policy: Policy,
     /// Position of the next block if none is lost in between.
     expected: u64,
 }
@@ -35,12 +34,11 @@ const ATTEMPTS: usize = 8;
 
 impl SlotWalk {
     fn new(side: Consumer, shape: SlotShape) -> Self {
-        let policy = side.store.policy;
-        Self { plain: 0, expected: side.next, side, shape, policy }
+        Self { plain: 0, expected: side.next, side, shape }
     }
 
     const fn is_lossy(&self) -> bool {
-        matches!(self.policy, Policy::Overwrite)
+        matches!(self.side.policy, Policy::Overwrite)
     }
 
     /// Implements [`BlockWalk::read`] without releasing the block.
@@ -221,22 +219,18 @@ impl Drop for SlotWalk {
 }
 
 /// A reader in the writer's process.
-pub type SlotReader = readers::LocalReader<SlotWalk>;
+pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 
 /// A reader in another process than the writer's; it only copies.
-pub type SlotVisitor = readers::ForeignReader<SlotWalk>;
+pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
 
-impl SlotReader {
-    pub(super) fn new(side: Consumer, shape: SlotShape) -> Self {
-        Self(SlotWalk::new(side, shape))
+impl<P> readers::RingReader<SlotWalk, P> {
+    pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
+        Self::of(SlotWalk::new(side, shape))
     }
 }
 
 impl SlotVisitor {
-    pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
-        Self(SlotWalk::new(side, shape))
-    }
-
     /// Returns the cursor, for streams that add waiting to the ring.
     pub(super) const fn side(&mut self) -> &mut Consumer {
         &mut self.0.side
