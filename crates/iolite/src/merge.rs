@@ -24,7 +24,7 @@ use buffer::stream::{BlockRead, WaitResult};
 use buffer::{Fault, Put, Taken, signal};
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 mod source;
@@ -164,7 +164,7 @@ impl Merged {
     /// Returns the counters of blocks consumed from a producer, including those not returned yet.
     #[must_use]
     pub fn count(&self, producer: ProducerId) -> Option<Taken> {
-        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.taken())
+        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.count())
     }
 
     /// Copies the next block into `out`, waiting for one. Fails with [`Fault::TooLong`] if `out` is
@@ -229,8 +229,7 @@ impl Merged {
         let notified = if found || waited.is_empty() {
             vec![false; waited.len()]
         } else {
-            let doorbells: Vec<_> =
-                waited.iter().map(|producer| producer.input.doorbell()).collect();
+            let doorbells: Vec<_> = waited.iter().map(|producer| producer.input.as_fd()).collect();
             sys::poll::readable(&doorbells, limit)
         };
         for (producer, notified) in waited.into_iter().zip(notified) {
@@ -242,7 +241,7 @@ impl Merged {
     /// Returns the doorbells of all producers, which become readable after [`Merged::wait`] has
     /// found nothing and a producer notifies; for polling with other descriptors.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.producers.iter().map(|producer| producer.input.doorbell())
+        self.producers.iter().map(|producer| producer.input.as_fd())
     }
 
     fn has_something(&mut self) -> bool {
@@ -278,7 +277,7 @@ impl Merged {
             match producer.over {
                 Some(fault) if producer.stage.is_empty() => {
                     let gone = self.producers.remove(at);
-                    let (put, taken) = (gone.input.put(), gone.input.taken());
+                    let (put, taken) = (gone.input.put(), gone.input.count());
                     self.departed.push_back(Departed { producer: gone.id, fault, put, taken });
                     if at < self.current {
                         self.current -= 1;

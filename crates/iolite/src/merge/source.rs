@@ -3,9 +3,9 @@
 use buffer::dbuf::fixed;
 use buffer::rate::Skip;
 use buffer::stream::{BlockRead, Input};
-use buffer::{Fault, Put, Taken};
+use buffer::{Fault, Put};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 /// The read end of a stream of whole blocks; sealed.
 pub trait Source: ProducerEnd {}
@@ -14,7 +14,7 @@ impl Source for Input {}
 impl Source for fixed::stream::SlotInput {}
 
 /// The read end of one producer, as needed by [`Merged`](super::Merged).
-pub trait ProducerEnd: fmt::Debug + Send {
+pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
     /// Returns true if a block is available or the stream has ended.
@@ -23,12 +23,8 @@ pub trait ProducerEnd: fmt::Debug + Send {
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
     /// Withdraws the announcement; `notified` if the doorbell was readable.
     fn wake(&mut self, notified: bool);
-    /// Returns the doorbell.
-    fn doorbell(&self) -> BorrowedFd<'_>;
     /// Returns the counters claimed by the producer.
     fn put(&self) -> Put;
-    /// Returns the counters of consumed blocks.
-    fn taken(&self) -> Taken;
 }
 
 impl ProducerEnd for Input {
@@ -48,16 +44,8 @@ impl ProducerEnd for Input {
         Self::wake(self, notified);
     }
 
-    fn doorbell(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
-
     fn put(&self) -> Put {
         self.written()
-    }
-
-    fn taken(&self) -> Taken {
-        self.count()
     }
 }
 
@@ -79,15 +67,7 @@ impl ProducerEnd for fixed::stream::SlotInput {
         Self::wake(self, notified);
     }
 
-    fn doorbell(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
-
     fn put(&self) -> Put {
         self.written()
-    }
-
-    fn taken(&self) -> Taken {
-        self.count()
     }
 }
