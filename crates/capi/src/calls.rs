@@ -100,13 +100,10 @@ pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
 
 pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let mut used = table::place(fd)?;
-    let nonblocking = used.end().is_some_and(|end| end.nonblocking);
-    let limit = if nonblocking { Some(Duration::ZERO) } else { limit };
-    let arrival = match used.end().map(|end| &end.kind) {
-        Some(EndKind::Inbox(inbox)) => inbox.accept(limit)?,
-        Some(_) => return Err(wrong_end("an inbox")),
-        None => return Err(not_ours(fd)),
-    };
+    let End { kind, nonblocking } = used.end_of(fd)?;
+    let limit = if *nonblocking { Some(Duration::ZERO) } else { limit };
+    let EndKind::Inbox(inbox) = kind else { return Err(wrong_end("an inbox")) };
+    let arrival = inbox.accept(limit)?;
     match arrival {
         Some(arrival) => reader(arrival.input),
         None => Err(Failure::new(crate::failure::EAGAIN, "nobody has come")),
@@ -176,7 +173,7 @@ fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
 #[inline]
 pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
     let mut used = locked_end(fd, false)?;
-    let Some(End { kind, nonblocking }) = used.end() else { return Err(not_ours(fd)) };
+    let End { kind, nonblocking } = used.end_of(fd)?;
     match kind {
         EndKind::Reader(reader) => reader.read(out, *nonblocking),
         EndKind::Region(region) => {
@@ -194,7 +191,7 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
 #[inline]
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
     let mut used = locked_end(fd, true)?;
-    let Some(End { kind, nonblocking }) = used.end() else { return Err(not_ours(fd)) };
+    let End { kind, nonblocking } = used.end_of(fd)?;
     match kind {
         EndKind::Writer(writer) => writer.write(bytes, *nonblocking),
         EndKind::Region(region) => {
@@ -211,86 +208,50 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
 }
 
 pub(crate) fn read_at(fd: i32, at: u64, out: &mut [u8]) -> Outcome<usize> {
-    match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(EndKind::Region(region)) => region.read(at, out),
-        Some(_) => Err(wrong_end("a region")),
-        None => Err(not_ours(fd)),
-    }
+    table::place(fd)?.end_of(fd)?.region()?.read(at, out)
 }
 
 pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
-    match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(EndKind::Region(region)) => region.write(at, bytes),
-        Some(_) => Err(wrong_end("a region")),
-        None => Err(not_ours(fd)),
-    }
+    table::place(fd)?.end_of(fd)?.region()?.write(at, bytes)
 }
 
 /// Returns the address and the length of the bytes that can be read; valid until the next call.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = locked_end(fd, false)?;
-    match used.end() {
-        Some(End { kind: EndKind::Reader(reader), nonblocking }) => {
-            let bytes = reader.peek(*nonblocking)?;
-            Ok((bytes.as_ptr(), bytes.len().min(longest)))
-        }
-        Some(End { kind: EndKind::Closed, .. }) => Ok((std::ptr::null(), 0)),
-        Some(_) => Err(wrong_end("one to read from")),
-        None => Err(not_ours(fd)),
+    let end = used.end_of(fd)?;
+    if matches!(end.kind, EndKind::Closed) {
+        return Ok((std::ptr::null(), 0));
     }
+    let nonblocking = end.nonblocking;
+    let bytes = end.reader()?.peek(nonblocking)?;
+    Ok((bytes.as_ptr(), bytes.len().min(longest)))
 }
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
-    match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(EndKind::Reader(reader)) => {
-            reader.release(count);
-            Ok(())
-        }
-        Some(_) => Err(wrong_end("one to read from")),
-        None => Err(not_ours(fd)),
-    }
+    table::place(fd)?.end_of(fd)?.reader()?.release(count);
+    Ok(())
 }
 
 pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
     let mut used = locked_end(fd, true)?;
-    match used.end() {
-        Some(End { kind: EndKind::Writer(writer), nonblocking }) => {
-            writer.reserve(length, !*nonblocking)
-        }
-        Some(_) => Err(wrong_end("one to write to")),
-        None => Err(not_ours(fd)),
-    }
+    let end = used.end_of(fd)?;
+    let wait = !end.nonblocking;
+    end.writer()?.reserve(length, wait)
 }
 
 pub(crate) fn commit(fd: i32, count: usize) -> Outcome<()> {
-    match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(EndKind::Writer(writer)) => writer.commit(count),
-        Some(_) => Err(wrong_end("one to write to")),
-        None => Err(not_ours(fd)),
-    }
+    table::place(fd)?.end_of(fd)?.writer()?.commit(count)
 }
 
 pub(crate) fn flush(fd: i32) -> Outcome<()> {
-    let mut used = locked_end(fd, true)?;
-    match used.end().map(|end| &mut end.kind) {
-        Some(EndKind::Writer(writer)) => {
-            writer.output.flush();
-            Ok(())
-        }
-        Some(_) => Err(wrong_end("one to write to")),
-        None => Err(not_ours(fd)),
-    }
+    locked_end(fd, true)?.end_of(fd)?.writer()?.output.flush();
+    Ok(())
 }
 
 /// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
-    match table::place(fd)?.end().map(|end| &end.kind) {
-        Some(EndKind::Writer(writer)) => {
-            Ok(usize::try_from(writer.output.evicted()).unwrap_or(usize::MAX))
-        }
-        Some(_) => Err(wrong_end("one to write to")),
-        None => Err(not_ours(fd)),
-    }
+    let evicted = table::place(fd)?.end_of(fd)?.writer()?.output.evicted();
+    Ok(usize::try_from(evicted).unwrap_or(usize::MAX))
 }
 
 /// Waits until the end is ready. A reader is ready with input or at the end of its stream, a writer
@@ -298,27 +259,19 @@ pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
 /// writer is gone, a run when it has ended. Returns false after `limit`.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::place(fd)?;
-    match used.end().map(|end| &mut end.kind) {
-        Some(EndKind::Reader(reader)) => reader.wait(limit),
-        Some(EndKind::Writer(writer)) => writer.wait(),
-        Some(EndKind::Inbox(inbox)) => {
-            Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true))
-        }
-        Some(EndKind::State(state)) => Ok(state.wait(limit)),
-        Some(EndKind::Run(run)) => Ok(run.wait(limit)),
-        Some(EndKind::Region(_) | EndKind::Closed) => Ok(true),
-        None => Err(not_ours(fd)),
+    match &mut used.end_of(fd)?.kind {
+        EndKind::Reader(reader) => reader.wait(limit),
+        EndKind::Writer(writer) => writer.wait(),
+        EndKind::Inbox(inbox) => Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true)),
+        EndKind::State(state) => Ok(state.wait(limit)),
+        EndKind::Run(run) => Ok(run.wait(limit)),
+        EndKind::Region(_) | EndKind::Closed => Ok(true),
     }
 }
 
 pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
-    match table::place(fd)?.end() {
-        Some(end) => {
-            end.nonblocking = nonblocking;
-            Ok(())
-        }
-        None => Err(not_ours(fd)),
-    }
+    table::place(fd)?.end_of(fd)?.nonblocking = nonblocking;
+    Ok(())
 }
 
 pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
@@ -326,20 +279,17 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));
     }
     let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
-    let from_end = source.end().map(|end| &mut end.kind);
-    let to_end = sink.end().map(|end| &mut end.kind);
-    match (from_end, to_end) {
-        (Some(EndKind::Reader(reader)), Some(EndKind::Writer(writer))) => {
+    match (&mut source.end_of(from)?.kind, &mut sink.end_of(to)?.kind) {
+        (EndKind::Reader(reader), EndKind::Writer(writer)) => {
             let moved = splice::splice(reader.stream(), &mut writer.output, most)?;
             if writer.eager {
                 writer.output.flush();
             }
             Ok(moved.bytes)
         }
-        (Some(EndKind::Closed), _) => Ok(0),
-        (Some(_), Some(EndKind::Writer(_))) => Err(wrong_end("one to read from")),
-        (Some(_), Some(_)) => Err(wrong_end("one to write to")),
-        _ => Err(not_ours(from)),
+        (EndKind::Closed, _) => Ok(0),
+        (_, EndKind::Writer(_)) => Err(wrong_end("one to read from")),
+        _ => Err(wrong_end("one to write to")),
     }
 }
 

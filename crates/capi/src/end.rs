@@ -1,6 +1,6 @@
 //! The objects that a number can denote: ends, regions, inboxes, states, runs.
 
-use crate::failure::{EAGAIN, ENOBUFS, Failure};
+use crate::failure::{EAGAIN, ENOBUFS, Failure, Outcome, wrong_end};
 use crate::request::Run;
 use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
@@ -34,6 +34,32 @@ pub(crate) enum EndKind {
 impl End {
     pub(crate) const fn new(kind: EndKind) -> Self {
         Self { kind, nonblocking: false }
+    }
+
+    /// Returns the reading end of a stream; fails if it is another end.
+    #[inline]
+    pub(crate) fn reader(&mut self) -> Outcome<&mut Reader> {
+        match &mut self.kind {
+            EndKind::Reader(reader) => Ok(reader),
+            _ => Err(wrong_end("one to read from")),
+        }
+    }
+
+    /// Returns the writing end of a stream; fails if it is another end.
+    #[inline]
+    pub(crate) fn writer(&mut self) -> Outcome<&mut Writer> {
+        match &mut self.kind {
+            EndKind::Writer(writer) => Ok(writer),
+            _ => Err(wrong_end("one to write to")),
+        }
+    }
+
+    /// Returns the region; fails if it is another end.
+    pub(crate) fn region(&mut self) -> Outcome<&mut Region> {
+        match &mut self.kind {
+            EndKind::Region(region) => Ok(region),
+            _ => Err(wrong_end("a region")),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
 use crate::request::Run;
-use crate::table::{self, add, copy, not_ours};
+use crate::table::{self, add, copy};
 use engine::build::BuildError;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -43,10 +43,9 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
 }
 
 fn with<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
-    match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(EndKind::Run(run)) => work(run),
-        Some(_) => Err(wrong_end("a request that runs")),
-        None => Err(not_ours(fd)),
+    match &mut table::place(fd)?.end_of(fd)?.kind {
+        EndKind::Run(run) => work(run),
+        _ => Err(wrong_end("a request that runs")),
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::end::EndKind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
 use crate::state_reader::StateReader;
-use crate::table::{self, add, copy, not_ours};
+use crate::table::{self, add, copy};
 use buffer::state::TableReader;
 
 pub(crate) fn open(name: &str) -> Outcome<i32> {
@@ -15,10 +15,9 @@ pub(crate) fn open(name: &str) -> Outcome<i32> {
 }
 
 fn with<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
-    match table::place(fd)?.end().map(|end| &mut end.kind) {
-        Some(EndKind::State(state)) => work(state),
-        Some(_) => Err(wrong_end("what a filter shows")),
-        None => Err(not_ours(fd)),
+    match &mut table::place(fd)?.end_of(fd)?.kind {
+        EndKind::State(state) => work(state),
+        _ => Err(wrong_end("what a filter shows")),
     }
 }
 

@@ -25,6 +25,12 @@ impl LockedEntry {
         self.0.as_deref_mut()
     }
 
+    /// Returns the end; fails if the entry, which is that of `number`, is empty.
+    #[inline]
+    pub(crate) fn end_of(&mut self, number: i32) -> Outcome<&mut End> {
+        self.end().ok_or_else(|| not_ours(number))
+    }
+
     /// Removes the end from the table.
     pub(crate) fn take(&mut self) -> Option<Box<End>> {
         self.0.take()
