@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::insn::{Cond, Insn, Operand, Reg, class};
+use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
 /// A jump target that may be bound after the jumps to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -107,6 +107,25 @@ impl Asm {
             let jump = insn.code == class::JMP || insn.code == class::JMP32;
             self.dead = exit || jump;
         }
+    }
+
+    /// Appends `dst = src op operand`, 64 bits.
+    pub fn set(&mut self, dst: Reg, src: Reg, op: Alu, operand: impl Into<Operand>) {
+        self.push(Insn::mov(dst, src));
+        self.push(Insn::alu(op, dst, operand));
+    }
+
+    /// Exits with a constant.
+    pub fn exit_with(&mut self, value: i32) {
+        self.push(Insn::mov(R0, value));
+        self.push(Insn::exit());
+    }
+
+    /// Points `to` at byte `index * stride` in the value of element 0 of a map; clobbers `index`.
+    pub fn index_map(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
+        self.push(Insn::alu(Alu::Mul, index, stride));
+        self.push_wide(Insn::load_map_value(to, map, 0));
+        self.push(Insn::alu(Alu::Add, to, index));
     }
 
     /// Appends both slots of a wide instruction, or drops them if they are unreachable.

@@ -123,10 +123,7 @@ pub struct Exit<'s> {
 
 /// A 32-bit variable that arms may set; with [`FramePosVar`] the only join.
 #[derive(Clone, Copy, Debug)]
-pub struct Var<'s> {
-    pub(super) slot: Depth,
-    pub(super) brand: Brand<'s>,
-}
+pub struct Var<'s>(pub(super) Num<'s>);
 
 /// A position variable that arms may set.
 #[derive(Clone, Copy, Debug)]

@@ -192,6 +192,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
+    /// Continues only if the number is one of these.
+    pub fn only_one_of(
+        &mut self,
+        num: Num<'s>,
+        of: impl IntoIterator<Item = impl Into<u32>>,
+        miss: Exit<'s>,
+    ) {
+        self.arm(|s, found| {
+            of.into_iter().for_each(|one| s.only(num, Cmp::Ne, one.into(), found));
+            s.leave(miss);
+        });
+    }
+
     /// Continues only if the value lies in `low..=high`, the class range of an arc.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
@@ -320,20 +333,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Creates a variable with an initial value, which arms may set.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
-        let Num { slot, brand } = self.builder.keep(R0);
-        Var { slot, brand }
+        Var(self.builder.keep(R0))
     }
 
     /// Sets a variable, in this scope or any arm inside.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
-        self.builder.put(var.slot, R0);
+        self.builder.put(var.0.slot, R0);
     }
 
     /// Reads a variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
-        let now = Num { slot: var.slot, brand: var.brand };
-        self.builder.fetch(now.into(), R0);
+        self.builder.fetch(var.0.into(), R0);
         self.builder.keep(R0)
     }
 

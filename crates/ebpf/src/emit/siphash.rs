@@ -8,7 +8,7 @@
 //! Numbers arrive in network byte order and SipHash reads its input in the reverse order: each
 //! input word and the tag are byte-swapped once.
 
-use super::handle::{Brand, Depth};
+use super::handle::{Brand, Depth, Num};
 use super::scope::Scope;
 use super::state::Wide;
 use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
@@ -72,7 +72,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     fn sip_fetch(&mut self, sip: Sip<'s>) {
         for (at, to) in slots(sip.slot).into_iter().zip(STATE) {
-            self.fetch_wide(Wide { slot: at, brand: sip.brand }, to);
+            self.fetch_wide(Wide(Num { slot: at, brand: sip.brand }), to);
         }
     }
 
@@ -96,8 +96,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     fn rotate(&mut self, reg: Reg, bits: i32) {
         let asm = &mut self.builder().asm;
-        asm.push(Insn::mov(R0, reg));
-        asm.push(Insn::alu(Alu::Shl, R0, bits));
+        asm.set(R0, reg, Alu::Shl, bits);
         asm.push(Insn::alu(Alu::Shr, reg, 64 - bits));
         asm.push(Insn::alu(Alu::Or, reg, R0));
     }

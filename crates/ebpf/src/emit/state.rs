@@ -10,7 +10,7 @@
 use std::marker::PhantomData;
 
 use super::builder::{skb, xdp};
-use super::handle::{Brand, Depth, Exit, FramePos, Num, Value};
+use super::handle::{Brand, Exit, FramePos, Num, Value};
 use super::scope::{Cmp, Meta, Scope};
 use super::unfit::Unfit;
 use crate::asm::Label;
@@ -27,17 +27,11 @@ pub struct TwinState<'s> {
 
 /// A 64-bit number computed at run time.
 #[derive(Clone, Copy, Debug)]
-pub struct Wide<'s> {
-    pub(super) slot: Depth,
-    pub(super) brand: Brand<'s>,
-}
+pub struct Wide<'s>(pub(super) Num<'s>);
 
 /// A 64-bit variable that arms may set.
 #[derive(Clone, Copy, Debug)]
-pub struct WideVar<'s> {
-    slot: Depth,
-    brand: Brand<'s>,
-}
+pub struct WideVar<'s>(Wide<'s>);
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Declares the filter's state: `size` bytes, initially zero.
@@ -106,10 +100,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.asm.push(Insn::load(Size::DW, R0, R1, 0));
         b.asm.jump_if(Cond::Ge, R0, R2, other.label);
-        b.asm.push(Insn::mov(R3, R0));
-        b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
-        b.invalidate_registers();
-        b.asm.jump_if(Cond::Ne, R0, R3, other.label);
+        self.compare_exchange(other);
     }
 
     /// Atomically exchanges the number at byte `at`, and returns the old value.
@@ -131,11 +122,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_wide(old, R0);
         self.fetch_wide(new, R2);
         self.point_at_state(state, at, 8);
-        let b = self.builder();
-        b.asm.push(Insn::mov(R3, R0));
-        b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
-        b.invalidate_registers();
-        b.asm.jump_if(Cond::Ne, R0, R3, other.label);
+        self.compare_exchange(other);
     }
 
     /// Reads the monotonic clock, in nanoseconds; a call takes 32 ns on the machine of the
@@ -156,7 +143,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Zero-extends a number to 64 bits.
     pub fn widen(&mut self, num: Num<'s>) -> Wide<'s> {
         // Every slot has 64 bits, and the upper half of a `Num` is zero.
-        Wide { slot: num.slot, brand: num.brand }
+        Wide(num)
     }
 
     /// Returns the lower half.
@@ -205,8 +192,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// `left << bits`, modulo 2^64; `bits` is taken modulo 64.
     pub fn shl_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
-        let Num { slot, brand } = bits;
-        self.compute_wide(Alu::Shl, left, Wide { slot, brand })
+        self.compute_wide(Alu::Shl, left, Wide(bits))
     }
 
     /// Mixes with the finalizer of SplitMix64 including its increment, as `wire::flow` does.
@@ -216,14 +202,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push_wide(Insn::load64(R1, 0x9e37_79b9_7f4a_7c15));
         b.asm.push(Insn::alu(Alu::Add, R0, R1));
         for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
-            b.asm.push(Insn::mov(R1, R0));
-            b.asm.push(Insn::alu(Alu::Shr, R1, shift));
+            b.asm.set(R1, R0, Alu::Shr, shift);
             b.asm.push(Insn::alu(Alu::Xor, R0, R1));
             b.asm.push_wide(Insn::load64(R1, factor));
             b.asm.push(Insn::alu(Alu::Mul, R0, R1));
         }
-        b.asm.push(Insn::mov(R1, R0));
-        b.asm.push(Insn::alu(Alu::Shr, R1, 31));
+        b.asm.set(R1, R0, Alu::Shr, 31);
         b.asm.push(Insn::alu(Alu::Xor, R0, R1));
         self.keep_wide()
     }
@@ -231,20 +215,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Creates a variable with an initial value, which arms may set.
     pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
-        let Wide { slot, brand } = self.keep_wide();
-        WideVar { slot, brand }
+        WideVar(self.keep_wide())
     }
 
     /// Sets a variable, in this scope or any arm inside.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
         self.fetch_wide(value, R0);
-        self.builder().put(var.slot, R0);
+        self.builder().put(var.0.0.slot, R0);
     }
 
     /// Reads a variable.
     pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
-        let WideVar { slot, brand } = var;
-        self.fetch_wide(Wide { slot, brand }, R0);
+        self.fetch_wide(var.0, R0);
         self.keep_wide()
     }
 
@@ -347,6 +329,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
+    /// Replaces the number at r1 by r2 if it is r0, else leaves to `other`. Clobbers r3.
+    fn compare_exchange(&mut self, other: Exit<'s>) {
+        let b = self.builder();
+        b.asm.push(Insn::mov(R3, R0));
+        b.asm.push(Insn::atomic(Size::DW, atomic::CMPXCHG, R1, 0, R2));
+        b.invalidate_registers();
+        b.asm.jump_if(Cond::Ne, R0, R3, other.label);
+    }
+
     /// Points r1 at byte `at` of the state, for `length` bytes.
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
@@ -390,14 +381,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
-        self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.slot));
+        self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.0.slot));
         self.builder().hold(to, None);
     }
 
     pub(super) fn keep_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
         b.invalidate_registers();
-        let Num { slot, brand } = b.keep(R0);
-        Wide { slot, brand }
+        Wide(b.keep(R0))
     }
 }

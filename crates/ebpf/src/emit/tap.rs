@@ -179,8 +179,7 @@ impl Builder {
         self.asm.push(Insn::call(Helper::CpuId));
         self.asm.jump_if(Cond::Lt, R0, frame_end.processors().cast_signed(), known);
         // Unreachable: every possible processor has a region.
-        self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.hook)));
-        self.asm.push(Insn::exit());
+        self.asm.exit_with(Verdict::Pass.value(self.target.hook));
         self.asm.bind(known);
         if let FrameEnd::Tap(FusedTap { user: Some(own), cpus, .. }) = frame_end {
             self.claim_region(own, *cpus);
@@ -188,9 +187,7 @@ impl Builder {
         if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         }
-        self.asm.push(Insn::alu(Alu::Mul, R0, scratch.stride.cast_signed()));
-        self.asm.push_wide(Insn::load_map_value(R9, CALLER_MAPS, 0));
-        self.asm.push(Insn::alu(Alu::Add, R9, R0));
+        self.asm.index_map(R9, CALLER_MAPS, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
             self.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), 0));
         }
@@ -221,9 +218,7 @@ impl Builder {
             return R9;
         }
         self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
-        self.asm.push(Insn::alu(Alu::Mul, R0, stride.cast_signed()));
-        self.asm.push_wide(Insn::load_map_value(reg, CALLER_MAPS + map, 0));
-        self.asm.push(Insn::alu(Alu::Add, reg, R0));
+        self.asm.index_map(reg, CALLER_MAPS + map, R0, stride.cast_signed());
         reg
     }
 

@@ -66,8 +66,7 @@ impl Builder {
         asm.push(Insn::load(Size::W, R1, R0, KIND));
         asm.jump_if(Cond::Ne, R1, RAW, ours);
         asm.bind(other);
-        asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.hook)));
-        asm.push(Insn::exit());
+        asm.exit_with(Verdict::Pass.value(self.target.hook));
         asm.bind(ours);
     }
 
@@ -78,9 +77,7 @@ impl Builder {
         let pass = Verdict::Pass.value(self.target.hook);
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
-        asm.push(Insn::alu(Alu::Mul, R0, CLAIMS_STRIDE.cast_signed()));
-        asm.push_wide(Insn::load_map_value(R3, CALLER_MAPS + own.claims, 0));
-        asm.push(Insn::alu(Alu::Add, R3, R0));
+        asm.index_map(R3, CALLER_MAPS + own.claims, R0, CLAIMS_STRIDE.cast_signed());
         for (region, word) in (0..).zip(CLAIM_WORDS) {
             let next = asm.label();
             asm.push(Insn::mov(R0, 0));
@@ -93,8 +90,7 @@ impl Builder {
         }
         asm.push(Insn::mov(R1, 1));
         asm.push(Insn::atomic(Size::DW, atomic::ADD, R3, CLAIM_FAILURES, R1));
-        asm.push(Insn::mov(R0, pass));
-        asm.push(Insn::exit());
+        asm.exit_with(pass);
         asm.bind(claimed);
         asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
         asm.push(Insn::alu(Alu::Mul, R0, REGIONS_PER_CPU.cast_signed()));
@@ -105,17 +101,14 @@ impl Builder {
         asm.push(Insn::alu(Alu::Xor, R0, R1));
         asm.push(Insn::alu(Alu::Xor, R0, R1));
         asm.jump_if(Cond::Lt, R0, all.cast_signed(), known);
-        asm.push(Insn::mov(R0, pass));
-        asm.push(Insn::exit());
+        asm.exit_with(pass);
         asm.bind(known);
     }
 
     /// Releases the region, after all writes to it.
     pub(super) fn release_region(&mut self, own: &UserSockets) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
-        self.asm.push(Insn::alu(Alu::Mul, R1, CLAIM_BYTES));
-        self.asm.push_wide(Insn::load_map_value(R2, CALLER_MAPS + own.claims, 0));
-        self.asm.push(Insn::alu(Alu::Add, R2, R1));
+        self.asm.index_map(R2, CALLER_MAPS + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 

@@ -94,8 +94,7 @@ impl Builder {
         self.reach_at.push(self.asm.here());
         self.asm.push(Insn::mov(R2, 0));
         self.bind(short);
-        self.asm.push(Insn::mov(R1, R7));
-        self.asm.push(Insn::alu(Alu::Add, R1, R2));
+        self.asm.set(R1, R7, Alu::Add, R2);
         self.asm.jump_if(Cond::Le, R1, R8, ready);
         self.asm.push(Insn::mov(R1, R6));
         self.call_or_unsure(Helper::SkbPullData);
@@ -108,8 +107,7 @@ impl Builder {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
         } else if self.is_length_a_difference() {
-            self.asm.push(Insn::mov(R0, R8));
-            self.asm.push(Insn::alu(Alu::Sub, R0, R7));
+            self.asm.set(R0, R8, Alu::Sub, R7);
         } else if self.is_length_stored() {
             self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
         } else {

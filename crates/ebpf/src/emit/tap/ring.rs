@@ -71,8 +71,7 @@ impl Builder {
         if let Some(own) = &fused.user {
             self.release_region(own);
         }
-        self.asm.push(Insn::mov(R0, Verdict::Pass.value(self.target.hook)));
-        self.asm.push(Insn::exit());
+        self.asm.exit_with(Verdict::Pass.value(self.target.hook));
     }
 
     /// Sends a copy of the frame to an interface, if the body marked it.
@@ -207,8 +206,7 @@ impl Builder {
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
         asm.push(Insn::store(Size::DW, R10, POSITION, R1));
-        asm.push(Insn::mov(R2, R8));
-        asm.push(Insn::alu(Alu::Add, R2, (HEADER + ALIGNED - 1).cast_signed()));
+        asm.set(R2, R8, Alu::Add, (HEADER + ALIGNED - 1).cast_signed());
         asm.push(Insn::alu(Alu::And, R2, -ALIGNED.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, END, R2));
@@ -258,8 +256,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, 0));
-        asm.push(Insn::mov(R3, R7));
-        asm.push(Insn::alu(Alu::Add, R3, record::HEADER.cast_signed()));
+        asm.set(R3, R7, Alu::Add, record::HEADER.cast_signed());
         asm.push(Insn::mov(R4, R8));
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
@@ -278,14 +275,11 @@ impl Builder {
         asm.push(Insn::load(Size::W, R1, R6, skb::DATA));
         asm.push(Insn::load(Size::W, R2, R6, skb::DATA_END));
         // Start of the second part in the frame, and in the record less its header.
-        asm.push(Insn::mov(R4, R8));
-        asm.push(Insn::alu(Alu::Sub, R4, i32::from(half)));
-        asm.push(Insn::mov(R3, R1));
-        asm.push(Insn::alu(Alu::Add, R3, R4));
+        asm.set(R4, R8, Alu::Sub, i32::from(half));
+        asm.set(R3, R1, Alu::Add, R4);
         asm.push(Insn::alu(Alu::Add, R4, R7));
         for begin in [R1, R3] {
-            asm.push(Insn::mov(R5, begin));
-            asm.push(Insn::alu(Alu::Add, R5, i32::from(half)));
+            asm.set(R5, begin, Alu::Add, i32::from(half));
             asm.jump_if(Cond::Gt, R5, R2, not);
         }
         for (from, to) in [(R1, R7), (R3, R4)] {
@@ -311,11 +305,9 @@ impl Builder {
             self.skip_unless_delivered(ours.word, delivery, not);
             let asm = &mut self.asm;
             asm.push(Insn::load(Size::DW, R2, region, head));
-            asm.push(Insn::mov(R3, R2));
-            asm.push(Insn::alu(Alu::And, R3, outlet.pointers.cast_signed() - 1));
+            asm.set(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
             asm.push(Insn::alu(Alu::Mul, R3, POINTER.cast_signed()));
-            asm.push(Insn::mov(R4, region));
-            asm.push(Insn::alu(Alu::Add, R4, pointers.cast_signed()));
+            asm.set(R4, region, Alu::Add, pointers.cast_signed());
             asm.push(Insn::alu(Alu::Add, R4, R3));
             asm.push(Insn::load(Size::DW, R5, R10, POSITION));
             asm.push(Insn::store(Size::DW, R4, 0, R5));
@@ -355,8 +347,7 @@ impl Builder {
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
         asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
-        asm.push(Insn::mov(R2, R10));
-        asm.push(Insn::alu(Alu::Add, R2, i32::from(POSITION)));
+        asm.set(R2, R10, Alu::Add, i32::from(POSITION));
         asm.push(Insn::mov(R3, 8));
         let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));

@@ -88,15 +88,12 @@ impl Generator<'_> {
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        let not_control = self.control(0, CONTROL)?.not();
-        let management = self.control(0, DATA)?.not().and(ask(self, ADDRESS2)?);
-        let data = self.control(0, DATA)?;
-        let direct = self.control(1, FROM_DS)?.not().and(ask(self, ADDRESS2)?);
-        let from = self.control(1, FROM_DS)?;
-        let third = self.control(1, TO_DS)?.not().and(ask(self, ADDRESS3)?);
-        let fourth = self.control(1, TO_DS)?.and(ask(self, ADDRESS4)?);
-        let data = data.and(direct.or(from.and(third.or(fourth))));
-        Ok(not_control.and(management.or(data)))
+        self.wlan_end(ask, (ADDRESS2, FROM_DS), |g| {
+            let from = g.control(1, FROM_DS)?;
+            let third = g.control(1, TO_DS)?.not().and(ask(g, ADDRESS3)?);
+            let fourth = g.control(1, TO_DS)?.and(ask(g, ADDRESS4)?);
+            Ok(from.and(third.or(fourth)))
+        })
     }
 
     /// Tests the target: address 1 or 3 of data frames by direction, address 1 of management
@@ -105,11 +102,22 @@ impl Generator<'_> {
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
+        self.wlan_end(ask, (ADDRESS1, TO_DS), |g| Ok(g.control(1, TO_DS)?.and(ask(g, ADDRESS3)?)))
+    }
+
+    /// Tests the address at `place` of management frames, and of data frames without `bit`; other
+    /// data frames by `otherwise`.
+    fn wlan_end(
+        &mut self,
+        ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
+        (place, bit): (u32, u32),
+        otherwise: impl FnOnce(&mut Self) -> Generated<Condition>,
+    ) -> Generated<Condition> {
         let not_control = self.control(0, CONTROL)?.not();
-        let management = self.control(0, DATA)?.not().and(ask(self, ADDRESS1)?);
+        let management = self.control(0, DATA)?.not().and(ask(self, place)?);
         let data = self.control(0, DATA)?;
-        let direct = self.control(1, TO_DS)?.not().and(ask(self, ADDRESS1)?);
-        let third = self.control(1, TO_DS)?.and(ask(self, ADDRESS3)?);
-        Ok(not_control.and(management.or(data.and(direct.or(third)))))
+        let direct = self.control(1, bit)?.not().and(ask(self, place)?);
+        let data = data.and(direct.or(otherwise(self)?));
+        Ok(not_control.and(management.or(data)))
     }
 }
