@@ -97,12 +97,7 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
         t.arm(|u, without| {
-            u.arm(|v, carries| {
-                for known in ports::PROTOCOLS {
-                    v.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
-                }
-                v.leave(without);
-            });
+            u.only_one_of(l4.protocol, ports::PROTOCOLS, without);
             u.only(l4.length, Cmp::Ge, 4, exits.unsure);
             let both = u.need::<4>(l4.at, exits.unsure);
             let number = u.load(both, be16::<{ ports::SRC_PORT }>());

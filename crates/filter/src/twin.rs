@@ -96,12 +96,7 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
     if !s.hook().has_link_header() {
         return s.leave(other);
     }
-    s.arm(|t, tag| {
-        for known in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
-            t.only(kind, Cmp::Ne, u32::from(known), tag);
-        }
-        t.leave(other);
-    });
+    s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
 /// Parses the tag at `at`, or the one beside the frame if none was read before; returns its control
@@ -188,20 +183,6 @@ pub(crate) fn whole_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Returns the length of the view. A tag beside the frame counts until `vlan` has passed it.
-pub(crate) fn length<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) -> Num<'s> {
-    let rest = s.rest(on.at);
-    match on.length {
-        Some(length) => s.smaller(length, rest),
-        None if on.tags == 0 && s.has_tag_beside() => {
-            let present = s.meta(Meta::TagPresent);
-            let beside = s.shl(present, 2);
-            s.add(rest, beside)
-        }
-        None => rest,
-    }
-}
-
 /// Continues only if the view lies within the frame, with no tag beside it.
 pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
@@ -263,12 +244,7 @@ pub(crate) fn port<'s>(
     let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
     let l4 = transport(s, on, exits);
-    s.arm(|t, carries| {
-        for known in ports::PROTOCOLS {
-            t.only(l4.protocol, Cmp::Ne, u32::from(known), carries);
-        }
-        t.leave(no_port);
-    });
+    s.only_one_of(l4.protocol, ports::PROTOCOLS, no_port);
     s.only(l4.length, Cmp::Ge, 4, exits.malformed);
     let both = s.need::<4>(l4.at, exits.cut);
     let number = match port {
@@ -388,10 +364,5 @@ fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, up
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {
         s.only(kind, Cmp::Ne, u32::from(other), unsure);
     }
-    s.arm(|t, followed| {
-        for known in [HOP_BY_HOP, ROUTING, DESTINATION] {
-            t.only(kind, Cmp::Ne, u32::from(known), followed);
-        }
-        t.leave(upper);
-    });
+    s.only_one_of(kind, [HOP_BY_HOP, ROUTING, DESTINATION], upper);
 }

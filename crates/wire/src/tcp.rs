@@ -7,10 +7,6 @@ use core::fmt::{self, Write as _};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset of the source port.
-pub const SRC_PORT: usize = 0;
-/// Offset of the destination port.
-pub const DST_PORT: usize = 2;
 /// Offset of the sequence number.
 pub const SEQUENCE: usize = 4;
 /// Offset of the flags.

@@ -8,10 +8,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum::pseudo;
 use crate::ip::protocol;
 
-/// Offset of the source port.
-pub const SRC_PORT: usize = 0;
-/// Offset of the destination port.
-pub const DST_PORT: usize = 2;
 /// Offset of the length.
 pub const UDP_LENGTH: usize = 4;
 /// Offset of the checksum.

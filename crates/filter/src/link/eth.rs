@@ -68,16 +68,10 @@ struct Eth;
 
 impl Lanes for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            let mut block = batch.block(l);
-            match outermost(&mut block) {
-                Ok((ethertype, at)) => {
-                    let class = Class::natural(ethertype.into());
-                    batch.set(l, block.view_at(at.into(), u32::MAX).with_class(class));
-                }
-                Err(why) => batch.set(l, block.with_class(cx.common.absent(why))),
-            }
-        }
+        cx.answer_each(batch, |block, _| {
+            let (ethertype, at) = outermost(block)?;
+            Ok(block.view_at(at.into(), u32::MAX).with_class(Class::natural(ethertype.into())))
+        });
     }
 }
 

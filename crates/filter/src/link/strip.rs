@@ -153,7 +153,7 @@ fn has_tag(block: &Block<'_>) -> bool {
 /// Removes the tag in place: moves the addresses over it, and starts the frame at their new offset.
 fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const LENGTH: u32 = vlan::LENGTH as u32;
-    let moved = cx.edit_frame(batch, l, |frame| {
+    let moved = cx.edit_frame(batch, l, Keep::Contents, |frame| {
         frame.copy_within(..ETHERTYPE, vlan::LENGTH);
     });
     if !moved {
@@ -188,12 +188,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
     let not_ip = s.absent("not ip", out);
     let fresh = Layers { at: on.frame, next: None, tags: 0, ..on };
     let (kind, l3) = twin::network_or(s, fresh, not_ip);
-    s.arm(|t, is_ip| {
-        for known in [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6] {
-            t.only(kind, Cmp::Ne, u32::from(known), is_ip);
-        }
-        t.leave(not_ip);
-    });
+    s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.offset_of(l3);
     s.cut_before(first);
     let at = s.position_at(FrameOffset::at(0));

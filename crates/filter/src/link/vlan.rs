@@ -43,16 +43,10 @@ struct Vlan;
 
 impl Lanes for Vlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            let block = batch.block(l);
-            match next(&block) {
-                Some((tag, behind)) => {
-                    let class = Class::natural(tag.id().into());
-                    batch.set(l, block.view_at(behind, u32::MAX).with_class(class));
-                }
-                None => batch.set_class(l, cx.common.absent(NO_TAG)),
-            }
-        }
+        cx.answer_each(batch, |block, _| {
+            let (tag, behind) = next(block).ok_or(NO_TAG)?;
+            Ok(block.view_at(behind, u32::MAX).with_class(Class::natural(tag.id().into())))
+        });
     }
 }
 

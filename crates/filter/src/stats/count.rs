@@ -5,7 +5,7 @@
 //! data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::Emitted;
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -82,7 +82,7 @@ fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
-    let length = twin::length(s, on);
+    let length = s.viewed(on);
     s.add_to(seen, offset_of!(Totals, bytes) as u16, length);
     Ok(Answer::new(on.class, on))
 }

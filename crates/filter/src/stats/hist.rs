@@ -8,7 +8,7 @@
 //! the capture's histogram at any speed.
 
 use crate::prelude::*;
-use crate::twin::{self, Emitted};
+use crate::twin::Emitted;
 use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, TwinState};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -179,7 +179,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
     match Of::new(a) {
         Of::Length => {
             s.add_to(seen, BLOCKS, 1);
-            let length = twin::length(s, on);
+            let length = s.viewed(on);
             let length = s.widen(length);
             let bucket = s.bucket(length);
             s.add_nth(seen, ROW, bucket, 1);

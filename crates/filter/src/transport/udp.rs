@@ -15,7 +15,7 @@ use crate::transport::flows::{Flows, Identity};
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{Answer, Exit, Layers, Scope, be16};
 use wire::ip::protocol;
-use wire::ports::Ports;
+use wire::ports::{self, Ports};
 use wire::udp;
 
 /// The description of `udp`.
@@ -69,20 +69,13 @@ struct Udp {
 impl Lanes for Udp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let seed = self.flows.seed();
-        for l in lanes(batch.live()) {
-            let mut block = batch.block(l);
-            let answered = match layers::datagram(&mut block) {
-                Ok(Some((ports, payload, end))) => {
-                    self.session(&mut block, ports, seed, &mut cx.common);
-                    block
-                        .view_at(payload, end.saturating_sub(payload))
-                        .with_class(Class::natural(ports.target.into()))
-                }
-                Ok(None) => block.with_class(cx.common.absent(NOT_UDP)),
-                Err(why) => block.with_class(cx.common.absent(why.reason())),
-            };
-            batch.set(l, answered);
-        }
+        cx.answer_each(batch, |block, common| {
+            let datagram = layers::datagram(block).map_err(HeaderError::reason)?;
+            let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
+            self.session(block, ports, seed, common);
+            let class = Class::natural(ports.target.into());
+            Ok(block.view_at(payload, end.saturating_sub(payload)).with_class(class))
+        });
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
@@ -115,7 +108,7 @@ fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let not_udp = s.absent("not udp", out);
     let l4 = twin::transport(s, on, exits);
     let (header, payload) = twin::datagram(s, l4, exits, not_udp);
-    let port = s.load(header, be16::<{ udp::DST_PORT }>());
+    let port = s.load(header, be16::<{ ports::DST_PORT }>());
     let at = s.advance(l4.at, udp::LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
     Ok(Answer::new(s.natural(port), layers))

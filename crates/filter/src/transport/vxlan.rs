@@ -62,12 +62,7 @@ struct Vxlan {
 
 impl Lanes for Vxlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            match self.inner(batch.block(l)) {
-                Ok(block) => batch.set(l, block),
-                Err(why) => batch.set_class(l, cx.common.absent(why)),
-            }
-        }
+        cx.answer_each(batch, |block, _| self.inner(*block));
     }
 }
 

@@ -56,10 +56,7 @@ impl Walk<'_, '_, '_> {
     /// Emits the decoded body of the held pieces.
     pub(super) fn decode(&mut self) {
         let codings = self.codings();
-        self.decoder.input.clear();
-        for (_, piece) in self.cx.held(&self.it.ways[self.way].held) {
-            self.decoder.input.extend_from_slice(piece.bytes());
-        }
+        self.cx.gather(&self.it.ways[self.way].held, &mut self.decoder.input);
         if self.decoder.input.is_empty() {
             return self.give_up_decoding();
         }

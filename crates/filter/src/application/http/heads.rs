@@ -155,10 +155,7 @@ impl Walk<'_, '_, '_> {
             return self.hold_head(rest.len(), seek);
         }
         let mut text = std::mem::take(self.text);
-        text.clear();
-        for (_, piece) in self.cx.held(&self.it.ways[self.way].held) {
-            text.extend_from_slice(piece.bytes());
-        }
+        self.cx.gather(&self.it.ways[self.way].held, &mut text);
         let before = text.len();
         text.extend_from_slice(rest);
         if self.it.protocol().is_some() || self.may_be_http(&text) {
@@ -179,10 +176,7 @@ impl Walk<'_, '_, '_> {
     /// not expected.
     pub(super) fn unfinished(&mut self) {
         let mut text = std::mem::take(self.text);
-        text.clear();
-        for (_, piece) in self.cx.held(&self.it.ways[self.way].held) {
-            text.extend_from_slice(piece.bytes());
-        }
+        self.cx.gather(&self.it.ways[self.way].held, &mut text);
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");

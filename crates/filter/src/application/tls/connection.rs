@@ -194,10 +194,7 @@ impl TlsConnection {
         let bytes = if way.list.is_empty() {
             cx.whole(block)?.bytes()
         } else {
-            blocks.clear();
-            for (_, held) in cx.held(&way.list) {
-                blocks.extend_from_slice(held.bytes());
-            }
+            cx.gather(&way.list, blocks);
             blocks.extend_from_slice(cx.whole(block)?.bytes());
             blocks
         };

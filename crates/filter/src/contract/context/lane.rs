@@ -1,7 +1,7 @@
 //! Contexts of filters that leave blocks in their lanes.
 
 use super::{Counter, Counts, Gateway, Keep, Reason, Time};
-use crate::contract::batch::{Batch, Block, Lane, LaneMask};
+use crate::contract::batch::{Batch, Block, Lane, LaneMask, lanes};
 use abi::{BLOCK_MAX, Class, Marks};
 
 /// Context of a classifier: clock and counters.
@@ -59,6 +59,22 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
+    /// Replaces the block of each live lane by what `answer` returns; with a reason the block stays,
+    /// without a class.
+    #[inline]
+    pub fn answer_each(
+        &mut self,
+        batch: &mut Batch<'a>,
+        mut answer: impl FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<Block<'a>, Reason>,
+    ) {
+        for l in lanes(batch.live()) {
+            let mut block = batch.block(l);
+            let answered = answer(&mut block, &mut self.common);
+            let absent = |why| block.with_class(self.common.absent(why));
+            batch.set(l, answered.unwrap_or_else(absent));
+        }
+    }
+
     /// Returns the block of a lane with all captured bytes present; `None` if they have been
     /// overwritten: the lane is then ended and counted.
     pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
@@ -87,7 +103,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let (from, length) = (batch.block(l).marks.view as usize, batch.block(l).length() as usize);
-        self.edit_whole(batch, l, keep, |frame| {
+        self.edit_frame(batch, l, keep, |frame| {
             let to = from.saturating_add(length).min(frame.len());
             if let Some(view) = frame.get_mut(from..to) {
                 write(view);
@@ -98,15 +114,6 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// Lets `write` change the whole frame of a lane, including headers before the view. Returns as
     /// [`LaneContext::edit`].
     pub fn edit_frame(
-        &mut self,
-        batch: &mut Batch<'a>,
-        l: Lane,
-        write: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        self.edit_whole(batch, l, Keep::Contents, write)
-    }
-
-    fn edit_whole(
         &mut self,
         batch: &mut Batch<'a>,
         l: Lane,

@@ -345,6 +345,12 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some((key, self.block(&entry)))
     }
 
+    /// Replaces the contents of `into` by the bytes in view of the blocks in `list`.
+    pub fn gather(&self, list: &HeldList, into: &mut Vec<u8>) {
+        into.clear();
+        self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
+    }
+
     /// Emits the front block of `list`, transformed by `change`.
     pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {

@@ -139,14 +139,10 @@ struct WithoutReassembly;
 
 impl Lanes for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            let mut block = batch.block(l);
-            let answered = match layers::packet(&mut block) {
-                Ok(packet) => view(block, &packet),
-                Err(why) => block.with_class(cx.common.absent(why.reason())),
-            };
-            batch.set(l, answered);
-        }
+        cx.answer_each(batch, |block, _| {
+            let packet = layers::packet(block).map_err(HeaderError::reason)?;
+            Ok(view(*block, &packet))
+        });
     }
 }
 

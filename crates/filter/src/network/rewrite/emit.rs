@@ -84,7 +84,7 @@ impl<'s> OldHeaders<'s> {
         if wanted.has_addresses() || wanted.has_ports() {
             Self::transport(s, wanted, (l3, l4, version), exits, out)?;
             s.arm(|t, none| {
-                only_checked(t, l4.protocol, none);
+                t.only_one_of(l4.protocol, CHECKED.map(|(protocol, ..)| protocol), none);
                 let both = t.need::<8>(l4.at, exits.unsure);
                 let port = t.load(both, be16::<{ ports::SRC_PORT }>());
                 t.set(source, port);
@@ -120,7 +120,7 @@ impl<'s> OldHeaders<'s> {
         }
         if wanted.has_ports() {
             let no_port = s.absent("no port", out);
-            only_checked(s, l4.protocol, no_port);
+            s.only_one_of(l4.protocol, CHECKED.map(|(protocol, ..)| protocol), no_port);
         }
         s.arm(|t, done| -> Result<(), Unfit> {
             for (known, at, length, _) in CHECKED {
@@ -183,16 +183,6 @@ impl<'s> OldHeaders<'s> {
             });
         }
     }
-}
-
-/// Continues only for protocols in [`CHECKED`].
-fn only_checked<'s>(s: &mut Scope<'s, '_>, number: Num<'s>, other: Exit<'s>) {
-    s.arm(|t, known| {
-        for (protocol, ..) in CHECKED {
-            t.only(number, Cmp::Ne, u32::from(protocol), known);
-        }
-        t.leave(other);
-    });
 }
 
 /// Leaves if the checksum is not filled in yet and equals the sum of the pseudo header.

@@ -12,7 +12,7 @@ use ebpf::emit::{
     Window, be32, byte,
 };
 use wire::ip::protocol;
-use wire::{ipv4, ipv6, udp};
+use wire::{ipv4, ipv6, ports, udp};
 
 /// Maximum covered bytes of a program: frames are not pulled beyond them.
 const TWIN_COVERS_MAX: u16 = 128;
@@ -96,7 +96,7 @@ fn signed<'s>(
         let number = word(t, token, 0)?;
         t.sip_take(sip, number);
         let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
-        let ports = t.load(header, be32::<{ udp::SRC_PORT }>());
+        let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
         let known = t.join([ports, of.length]);
         t.sip_take(sip, known);
         Ok::<(), Unfit>(())

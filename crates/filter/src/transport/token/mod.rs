@@ -25,7 +25,6 @@ pub mod sealed;
 #[cfg(test)]
 mod tests;
 
-use crate::contract::{Holds, MovedSession};
 use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
 use siphasher::sip::SipHasher24;
@@ -121,7 +120,7 @@ impl TokenArguments {
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let TokenArguments { key, covers } = TokenArguments::of(arguments)?;
     let seen = Sessions::default();
-    Ok(Filter::lanes(Token { key, covers, unsure: arguments.is_fallback(), seen }))
+    Ok(Filter::lanes(Token { key, covers, fallback: arguments.is_fallback(), seen }))
 }
 
 /// The largest number per residue; 0 if none has passed.
@@ -151,59 +150,28 @@ impl UsedNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True while the used numbers are in a kernel program.
-    unsure: bool,
+    /// True if the used numbers are in a kernel program until they move here.
+    fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
 
 impl Lanes for Token {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            let mut block = batch.block(l);
-            let answered = match self.verified(&mut block) {
-                Ok((data, end)) => {
-                    block.view_at(data, end.saturating_sub(data)).with_class(Class::YES)
-                }
-                Err(why) => block.with_class(cx.common.absent(why)),
-            };
-            batch.set(l, answered);
-        }
+        cx.answer_each(batch, |block, _| {
+            let (data, end) = self.verified(block)?;
+            Ok(block.view_at(data, end.saturating_sub(data)).with_class(Class::YES))
+        });
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(self)
-    }
-}
-
-/// Delegates to the table; after receiving the numbers of its twin, the filter verifies tokens.
-impl FilterState for Token {
-    fn sessions(&self) -> Vec<u64> {
-        self.seen.sessions()
-    }
-
-    fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
-        self.seen.take(key, holds)
-    }
-
-    fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
-        self.seen.put(moved, holds)?;
-        self.unsure = false;
-        Ok(())
-    }
-
-    fn number(&self, key: u64) -> u64 {
-        FilterState::number(&self.seen, key)
-    }
-
-    fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>) {
-        self.seen.publish(whose, again, to);
+        Some(&mut self.seen)
     }
 }
 
 impl Token {
     /// Returns start and end of the data of a datagram that may pass.
     fn verified(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
-        if self.unsure {
+        if self.fallback && self.seen.is_empty() {
             return Err(UNSURE);
         }
         let (_, payload, end) =
