@@ -112,8 +112,8 @@ impl Pcapng {
             match kind {
                 TYPE_SECTION => self.section(block)?,
                 TYPE_INTERFACE => self.interface(block)?,
-                TYPE_ENHANCED => return self.enhanced(block),
-                TYPE_OBSOLETE => return self.obsolete(block),
+                TYPE_ENHANCED => return self.timed(block, block.u32(BODY)),
+                TYPE_OBSOLETE => return self.timed(block, block.u16(BODY).into()),
                 _ => return self.simple(block),
             }
         }
@@ -203,16 +203,11 @@ impl Pcapng {
         Ok(())
     }
 
-    fn enhanced(&self, block: Block<'_>) -> ReadResult {
+    /// Reads an enhanced or an obsolete packet block, of interface `number`.
+    fn timed(&self, block: Block<'_>, number: u32) -> ReadResult {
         let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
         let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
-        self.packet(block, block.u32(BODY), Some(ticks), lengths, BODY + 20)
-    }
-
-    fn obsolete(&self, block: Block<'_>) -> ReadResult {
-        let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
-        let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
-        self.packet(block, block.u16(BODY).into(), Some(ticks), lengths, BODY + 20)
+        self.packet(block, number, Some(ticks), lengths, BODY + 20)
     }
 
     /// Reads a simple packet block. It states the wire length only; the captured length follows
