@@ -37,10 +37,12 @@ use walk::{RecordWalk, block_max};
 mod data;
 pub mod fixed;
 pub(crate) mod readers;
+mod reserve;
 pub(crate) mod walk;
 mod writer;
 
-pub use writer::{BlockWriter, Reservation};
+pub use reserve::Reservation;
+pub use writer::BlockWriter;
 
 /// Dimensions and policy of a ring of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

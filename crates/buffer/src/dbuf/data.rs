@@ -119,19 +119,6 @@ impl Data {
         self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position)).cast_const()
     }
 
-    /// Returns `length` bytes from a position on.
-    ///
-    /// # Safety
-    /// 1. The range does not extend past the end of the lap.
-    /// 2. Nobody writes these bytes while the slice lives.
-    #[inline]
-    pub(crate) unsafe fn bytes(&self, position: u64, length: usize) -> &[u8] {
-        debug_assert!(length as u64 <= self.left(position));
-        // SAFETY: A1, A2 and promise 1 put the range inside live memory; promise 2 is the condition
-        // for a shared slice.
-        unsafe { std::slice::from_raw_parts(self.address(position), length) }
-    }
-
     /// Returns `length` bytes from a position on for exclusive access.
     ///
     /// # Safety

@@ -22,10 +22,10 @@
 
 use crate::atomic::Ordering;
 use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
-use crate::{Fault, Policy, Put, Taken, foreign};
+use crate::dbuf::reserve::{BlockLayout, RingWriter};
+use crate::{Policy, foreign};
 use abi::ring::PAGE;
 use abi::{BLOCK_MAX, DbufId, Extent};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 mod readers;
@@ -66,7 +66,7 @@ impl SlotConfig {
 
 /// Layout of the slots in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SlotShape {
+pub struct SlotShape {
     /// Slot size in bytes: a power of two, from 64 to 1 MB.
     pub(crate) slot: usize,
     /// Number of slots: a power of two; all slots together fill at least a page.
@@ -85,11 +85,6 @@ impl SlotShape {
     /// Returns the size of the table in bytes, padded to a page, where the slots begin.
     pub(crate) const fn table(self) -> usize {
         (self.slots * 8).next_multiple_of(PAGE)
-    }
-
-    /// Returns the maximum length of a block in bytes.
-    const fn block_max(self) -> usize {
-        if self.slot < BLOCK_MAX { self.slot } else { BLOCK_MAX }
     }
 
     /// Returns the index of the slot of a position.
@@ -127,158 +122,17 @@ pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
 }
 
 /// The only writer of a ring of slots.
-#[derive(Debug)]
-pub struct SlotWriter {
-    /// Slots before this position are free, as of the last refresh. Always 0 in a ring that
-    /// overwrites, which disables the fast path.
-    limit: u64,
-    side: Producer,
-    shape: SlotShape,
-    policy: Policy,
-    id: DbufId,
-    /// Buffer of a reservation in a ring that overwrites (D5).
-    staging: Vec<u8>,
-}
+pub type SlotWriter = RingWriter<SlotShape>;
 
 impl SlotWriter {
     pub(crate) fn new(store: Arc<Store>, shape: SlotShape, id: DbufId) -> Self {
-        let policy = store.policy;
-        let staging = match policy {
-            Policy::Overwrite => vec![0; shape.block_max()],
-            Policy::Block | Policy::DropNew => Vec::new(),
-        };
-        Self { limit: 0, side: Producer::new(store), shape, policy, id, staging }
-    }
-
-    /// Returns the id by which rich pointers refer to this ring.
-    #[must_use]
-    pub const fn id(&self) -> DbufId {
-        self.id
-    }
-
-    /// Returns the maximum length of a block in bytes: a slot.
-    #[must_use]
-    pub const fn block_max(&self) -> usize {
-        self.shape.block_max()
-    }
-
-    /// Reserves the next slot for a block of up to `length` bytes. Returns `None` if the ring is
-    /// full; under `DropNew` the block is counted as dropped. Fails with [`Fault::TooLong`] or
-    /// [`Fault::Abandoned`].
-    #[inline]
-    pub fn reserve(&mut self, length: usize) -> Result<Option<SlotReservation<'_>>, Fault> {
-        if self.side.head >= self.limit || length > self.block_max() {
-            return self.reserve_checked(length);
-        }
-        let at = self.shape.offset(self.side.head);
-        Ok(Some(SlotReservation { writer: self, at, length }))
-    }
-
-    /// Returns true if a slot is known to be free.
-    #[inline]
-    const fn fits(&self) -> bool {
-        self.side.head < self.limit
-    }
-
-    /// Puts a copy of a block if a slot is known to be free.
-    #[inline]
-    fn put(&mut self, block: &[u8]) -> bool {
-        let head = self.side.head;
-        if head >= self.limit || block.len() > self.block_max() {
-            return false;
-        }
-        let at = self.shape.offset(head);
-        // SAFETY: the slot of the head lies in the ring and is free (D2, `limit`); no reader
-        // accesses it (D3), and the only writer is borrowed.
-        let room = unsafe { self.side.store.writer.bytes_mut(at, block.len()) };
-        foreign::copy(block, room);
-        self.written(block.len());
-        true
-    }
-
-    #[cold]
-    fn reserve_checked(&mut self, length: usize) -> Result<Option<SlotReservation<'_>>, Fault> {
-        let limit = self.block_max();
-        if length > limit {
-            return Err(Fault::TooLong { length, limit });
-        }
-        let room = self.side.room(1)?;
-        if self.side.abandoned() {
-            return Err(Fault::Abandoned);
-        }
-        if room == 0 {
-            if self.policy == Policy::DropNew {
-                self.side.put.dropped += 1;
-                self.side.put.dropped_bytes += length as u64;
-            }
-            return Ok(None);
-        }
-        if self.policy != Policy::Overwrite {
-            self.limit = self.side.head + room;
-        }
-        let at = self.shape.offset(self.side.head);
-        Ok(Some(SlotReservation { writer: self, at, length }))
-    }
-
-    /// Puts a copy of a block. Returns false if the ring is full (see [`SlotWriter::reserve`]).
-    #[inline]
-    pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if self.put(block) {
-            return Ok(true);
-        }
-        let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
-        room.copy_from_slice(block);
-        room.commit(block.len());
-        Ok(true)
-    }
-
-    /// Publishes all committed blocks to the readers. To be called once per batch.
-    pub fn publish(&mut self) {
-        self.side.publish();
-    }
-
-    /// Excludes a slow reader from flow control. It is not notified, and may be lapped.
-    pub fn disconnect(&mut self, reader: usize) {
-        self.side.disconnect(reader);
-    }
-
-    /// Returns the number of readers evicted for an impossible position.
-    #[must_use]
-    pub const fn evicted(&self) -> u64 {
-        self.side.evicted()
-    }
-
-    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
-    #[must_use]
-    pub const fn count(&self) -> Put {
-        self.side.put
-    }
-
-    /// Returns the counts that a reader has published, or `None` if there is no
-    /// such reader.
-    #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.side.store.taken(reader)
-    }
-
-    /// Copies a staged block into its slot, writes its length, and advances the head.
-    #[inline]
-    fn commit(&mut self, length: usize) -> Extent {
-        let (position, shape) = (self.side.head, self.shape);
-        if self.policy == Policy::Overwrite {
-            self.side.begin(position + 1);
-            let block = self.staging.get(..length).unwrap_or_default();
-            let words = self.side.store.writer.words();
-            foreign::copy_in(words, shape.offset(position) / 8, block);
-        }
-        self.written(length);
-        shape.place(position, length)
+        Self::with(Producer::new(store), shape, id)
     }
 
     /// Writes the length of the block at the head, and advances the head.
     #[inline]
     fn written(&mut self, length: usize) {
-        let word = self.side.store.writer.word(self.shape.word(self.side.head));
+        let word = self.side.store.writer.word(self.layout.word(self.side.head));
         word.store(length as u64, Ordering::Relaxed);
         self.side.head += 1;
         self.side.put.blocks += 1;
@@ -286,49 +140,59 @@ impl SlotWriter {
     }
 }
 
-impl Drop for SlotWriter {
-    fn drop(&mut self) {
-        self.side.close();
+impl BlockLayout for SlotShape {
+    #[inline]
+    fn block_max(&self) -> usize {
+        self.slot.min(BLOCK_MAX)
     }
-}
 
-/// Room for one block. A reservation dropped without [`SlotReservation::commit`] writes nothing.
-#[derive(Debug)]
-#[must_use]
-pub struct SlotReservation<'a> {
-    writer: &'a mut SlotWriter,
-    /// Offset of the slot in the writer's memory.
-    at: usize,
-    length: usize,
-}
-
-impl SlotReservation<'_> {
-    /// Puts the first `used` bytes into the ring as one block. Returns its extent.
-    pub fn commit(self, used: usize) -> Extent {
-        self.writer.commit(used.min(self.length))
+    fn need(&self, _head: u64, _length: u32) -> (u64, u64) {
+        (0, 1)
     }
-}
 
-impl Deref for SlotReservation<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        let writer = &*self.writer;
-        if writer.policy == Policy::Overwrite {
-            return writer.staging.get(..self.length).unwrap_or_default();
+    #[inline]
+    fn fits(writer: &SlotWriter, length: usize) -> Option<u32> {
+        let fits = writer.side.head < writer.limit && length <= writer.block_max();
+        u32::try_from(length).ok().filter(|_| fits)
+    }
+
+    fn set_limit(writer: &mut SlotWriter, _pad: u64, room: u64) {
+        if writer.side.policy != Policy::Overwrite {
+            writer.limit = writer.side.head + room;
         }
-        // SAFETY: the slot of the head lies in the ring and is free (`reserve` found the room,
-        // D2): no reader accesses it (D3), and the only writer is borrowed.
-        unsafe { writer.side.store.writer.bytes(self.at, self.length) }
     }
-}
 
-impl DerefMut for SlotReservation<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        if self.writer.policy == Policy::Overwrite {
-            return self.writer.staging.get_mut(..self.length).unwrap_or_default();
+    #[inline]
+    fn put(writer: &mut SlotWriter, block: &[u8]) -> bool {
+        if writer.fits(block.len()).is_none() {
+            return false;
         }
-        // SAFETY: as in `deref`; and the only writer is borrowed mutably.
-        unsafe { self.writer.side.store.writer.bytes_mut(self.at, self.length) }
+        let at = writer.layout.offset(writer.side.head);
+        // SAFETY: the slot of the head lies in the ring and is free (D2, `limit`); no reader
+        // accesses it (D3), and the only writer is borrowed.
+        let room = unsafe { writer.side.store.writer.bytes_mut(at, block.len()) };
+        foreign::copy(block, room);
+        writer.written(block.len());
+        true
+    }
+
+    #[inline]
+    fn address(writer: &SlotWriter, _pad: u64) -> *mut u8 {
+        let at = writer.layout.offset(writer.side.head);
+        writer.side.store.writer.address(at / 8).cast().as_ptr()
+    }
+
+    #[inline]
+    fn commit(writer: &mut SlotWriter, _pad: u64, length: u32) -> Extent {
+        let (position, shape, length) = (writer.side.head, writer.layout, length as usize);
+        if writer.side.policy == Policy::Overwrite {
+            writer.side.begin(position + 1);
+            let block = writer.staging.get(..length).unwrap_or_default();
+            let words = writer.side.store.writer.words();
+            foreign::copy_in(words, shape.offset(position) / 8, block);
+        }
+        writer.written(length);
+        shape.place(position, length)
     }
 }
 

@@ -4,6 +4,7 @@ use super::SlotShape;
 use crate::atomic::{Ordering, acquire};
 use crate::cursor::Consumer;
 use crate::dbuf::readers::{self, BlockWalk};
+use crate::dbuf::reserve::BlockLayout as _;
 use crate::{Fault, Policy, foreign};
 use abi::Extent;
 use abi::ring::writer;

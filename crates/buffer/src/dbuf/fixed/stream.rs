@@ -82,7 +82,7 @@ impl SlotOutput {
 
     /// Returns the maximum length of a block in bytes.
     #[must_use]
-    pub const fn block_max(&self) -> usize {
+    pub fn block_max(&self) -> usize {
         self.ring.block_max()
     }
 
@@ -108,7 +108,7 @@ impl SlotOutput {
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if !self.ring.fits() && !self.has_room()? {
+        if self.ring.fits(length).is_none() && !self.has_room()? {
             self.wait_for_room()?;
         }
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
@@ -168,7 +168,7 @@ impl SlotOutput {
 
     /// Returns true if a block can be written without waiting.
     fn has_room(&mut self) -> Result<bool, Fault> {
-        if self.ring.policy != Policy::Block {
+        if self.ring.side.policy != Policy::Block {
             return Ok(true);
         }
         let room = self.ring.side.room(1)?;
@@ -185,7 +185,7 @@ impl SlotOutput {
             std::hint::spin_loop();
         }
         loop {
-            let (head, slots) = (self.ring.side.head, self.ring.shape.slots as u64);
+            let (head, slots) = (self.ring.side.head, self.ring.layout.slots as u64);
             // Allows two wake-ups per lap instead of one per block.
             let left = if self.spins == 0 { slots / 8 } else { slots / 2 };
             let until = (head + 1).saturating_sub(slots).max(head.saturating_sub(left));

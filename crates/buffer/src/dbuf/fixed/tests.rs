@@ -1,6 +1,7 @@
 //! Tests of rings of slots: layout, limits, and laps.
 
 use super::*;
+use crate::Fault;
 
 fn config(slots: usize, policy: Policy) -> SlotConfig {
     SlotConfig { id: DbufId::new(5).unwrap(), slot: 100, slots, policy, readers: 1 }
@@ -69,7 +70,7 @@ fn impossible_slot_length_is_reported_as_damage() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Block));
     writer.write(b"one").unwrap();
     writer.write(b"two").unwrap();
-    let shape = writer.shape;
+    let shape = writer.layout;
     writer.side.store.writer.word(shape.word(1)).store(u64::MAX, Ordering::Relaxed);
     writer.publish();
     let mut out = [0; 128];
@@ -84,7 +85,7 @@ fn impossible_slot_length_is_reported_as_damage() {
 #[test]
 fn extent_is_copied_until_it_is_released() {
     let (mut writer, mut readers) = ring(&SlotConfig { readers: 2, ..config(64, Policy::Block) });
-    let mut visitor = SlotVisitor::new(Consumer::new(writer.side.store.clone(), 1), writer.shape);
+    let mut visitor = SlotVisitor::new(Consumer::new(writer.side.store.clone(), 1), writer.layout);
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.copy_from_slice(&[7; 100]);
     let place = room.commit(100);
