@@ -117,9 +117,21 @@ impl Check {
         Self { name: name.into(), state, explanation: explanation.into(), advice: None }
     }
 
-    fn advice(mut self, advice: impl Into<String>) -> Self {
-        self.advice = Some(advice.into());
-        self
+    fn good(name: impl Into<String>, explanation: impl Into<String>) -> Self {
+        Self::new(name, CheckResult::Good, explanation)
+    }
+
+    fn plain(name: impl Into<String>, explanation: impl Into<String>) -> Self {
+        Self::new(name, CheckResult::Plain, explanation)
+    }
+
+    fn bad(
+        name: impl Into<String>,
+        explanation: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        let advice = Some(advice.into());
+        Self { advice, ..Self::new(name, CheckResult::Bad, explanation) }
     }
 }
 
@@ -129,7 +141,7 @@ const IPC_LOCK: u32 = 14;
 fn who(facts: &Facts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
-    let mut rows = vec![Check::new("user", CheckResult::Plain, user), program(&facts.program)];
+    let mut rows = vec![Check::plain("user", user), program(&facts.program)];
     for (number, name, serves) in [
         (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
@@ -151,20 +163,20 @@ fn who(facts: &Facts) -> Section {
         Some(false) => "off",
         None => "unknown",
     };
-    rows.push(Check::new("no_new_privs", CheckResult::Plain, no_new));
+    rows.push(Check::plain("no_new_privs", no_new));
     let seccomp = match who.seccomp {
         Some(Seccomp::Off) => "off",
         Some(Seccomp::Strict) => "strict",
         Some(Seccomp::Filter) => "a filter of system calls is on: it may refuse what root may do",
         None => "unknown",
     };
-    rows.push(Check::new("seccomp", CheckResult::Plain, seccomp));
+    rows.push(Check::plain("seccomp", seccomp));
     let space = match who.inner_user_namespace {
         Some(true) => "an inner one: capabilities count in what it owns alone",
         Some(false) => "the first",
         None => "unknown",
     };
-    rows.push(Check::new("user name space", CheckResult::Plain, space));
+    rows.push(Check::plain("user name space", space));
     Section { name: "who we are", rows }
 }
 
@@ -178,27 +190,25 @@ fn costs() -> Section {
     let table = match found {
         Ok(None) => {
             let explanation = format!("built in; {MEASURE} measures here");
-            let rows = vec![Check::new("table", CheckResult::Plain, explanation)];
+            let rows = vec![Check::plain("table", explanation)];
             return Section { name: "what things cost", rows };
         }
         Ok(Some(kept)) => match kept.is_of_this_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                Check::new("table", CheckResult::Good, format!("measured {}", kept.age()))
+                Check::good("table", format!("measured {}", kept.age()))
             }
             Ok(()) => {
                 let explanation = format!(
                     "built in, and what runs showed {}; {MEASURE} measures here",
                     kept.age()
                 );
-                Check::new("table", CheckResult::Plain, explanation)
+                Check::plain("table", explanation)
             }
-            Err(why) => {
-                Check::new("table", CheckResult::Bad, format!("not used: {why}")).advice(MEASURE)
-            }
+            Err(why) => Check::bad("table", format!("not used: {why}"), MEASURE),
         },
-        Err(why) => Check::new("table", CheckResult::Bad, why).advice(MEASURE),
+        Err(why) => Check::bad("table", why, MEASURE),
     };
-    let rows = vec![table, Check::new("kept in", CheckResult::Plain, place)];
+    let rows = vec![table, Check::plain("kept in", place)];
     Section { name: "what things cost", rows }
 }
 
@@ -214,22 +224,18 @@ fn shared() -> Section {
             let used = allowed.used.paths.unwrap_or(0);
             let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
             vec![
-                Check::new(
-                    "place",
-                    CheckResult::Good,
-                    format!("{place} (process {})", about.process),
-                ),
-                Check::new("policy", CheckResult::Plain, policy),
-                Check::new("your paths", CheckResult::Plain, format!("{used}{most}")),
+                Check::good("place", format!("{place} (process {})", about.process)),
+                Check::plain("policy", policy),
+                Check::plain("your paths", format!("{used}{most}")),
             ]
         }
         Err(ClientError::NoDaemon(_)) => {
             let explanation = "none; `streamline daemon --user &` starts one for you";
-            vec![Check::new("place", CheckResult::Plain, explanation)]
+            vec![Check::plain("place", explanation)]
         }
         Err(error) => {
             let advice = "start it again, or say in STREAMLINE_DAEMON where another is";
-            vec![Check::new("place", CheckResult::Bad, error.to_string()).advice(advice)]
+            vec![Check::bad("place", error.to_string(), advice)]
         }
     };
     Section { name: "the daemon", rows }
@@ -240,10 +246,10 @@ fn program(program: &Binary) -> Check {
     let place = place.unwrap_or_else(|| "unknown".to_owned());
     match program.nosuid {
         true => {
-            Check::new("program", CheckResult::Bad, format!("{place} (on a mount with nosuid)"))
-                .advice("capabilities of files have no effect there: install it elsewhere")
+            let advice = "capabilities of files have no effect there: install it elsewhere";
+            Check::bad("program", format!("{place} (on a mount with nosuid)"), advice)
         }
-        false => Check::new("program", CheckResult::Plain, place),
+        false => Check::plain("program", place),
     }
 }
 
@@ -265,17 +271,13 @@ fn kernel(facts: &Facts) -> Section {
         }
     }
     rows.push(match facts.user_namespaces {
-        Some(true) => {
-            Check::new("user name spaces", CheckResult::Good, "for everybody, by the settings")
-        }
+        Some(true) => Check::good("user name spaces", "for everybody, by the settings"),
         Some(false) => {
-            Check::new("user name spaces", CheckResult::Bad, "for root alone, by the settings")
-                .advice(
-                    "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
-             kernel.apparmor_restrict_unprivileged_userns say why",
-                )
+            let advice = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+                          kernel.apparmor_restrict_unprivileged_userns say why";
+            Check::bad("user name spaces", "for root alone, by the settings", advice)
         }
-        None => Check::new("user name spaces", CheckResult::Plain, "unknown"),
+        None => Check::plain("user name spaces", "unknown"),
     });
     Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
 }
@@ -284,35 +286,29 @@ fn kernel(facts: &Facts) -> Section {
 fn landlock(landlock: Landlock) -> Check {
     const NAME: &str = "Landlock";
     match landlock {
-        Landlock::Whole => {
-            Check::new(NAME, CheckResult::Good, "behind seccomp for `untrusted=yes`")
-        }
+        Landlock::Whole => Check::good(NAME, "behind seccomp for `untrusted=yes`"),
         Landlock::Partly => {
             let explanation =
                 "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
-            Check::new(NAME, CheckResult::Plain, explanation)
+            Check::plain(NAME, explanation)
         }
         Landlock::Missing => {
             let explanation =
                 "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
-            Check::new(NAME, CheckResult::Bad, explanation).advice(
-                "put landlock into lsm= on the kernel's command line; it takes Linux 5.13, built \
-                 with it, and no seccomp filter of a container that refuses it",
-            )
+            let advice = "put landlock into lsm= on the kernel's command line; it takes Linux \
+                          5.13, built with it, and no seccomp filter of a container that refuses it";
+            Check::bad(NAME, explanation, advice)
         }
     }
 }
 
 fn probe_check(facts: &Facts, feature: &Feature) -> Check {
     match &feature.outcome {
-        Ok(()) => Check::new(feature.facility.name(), CheckResult::Good, feature.serves),
+        Ok(()) => Check::good(feature.facility.name(), feature.serves),
         Err(refusal) => {
             let explanation = format!("{} ({})", refusal.why, feature.serves);
-            Check::new(feature.facility.name(), CheckResult::Bad, explanation).advice(remedy(
-                facts,
-                feature,
-                refusal.kind,
-            ))
+            let advice = remedy(facts, feature, refusal.kind);
+            Check::bad(feature.facility.name(), explanation, advice)
         }
     }
 }
@@ -372,9 +368,9 @@ fn limits(facts: &Facts) -> Section {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
                 };
-                Check::new(limit.name, CheckResult::Bad, explanation).advice(advice)
+                Check::bad(limit.name, explanation, advice)
             }
-            _ => Check::new(limit.name, CheckResult::Plain, explanation),
+            _ => Check::plain(limit.name, explanation),
         }
     });
     Section { name: "limits", rows: rows.collect() }
@@ -389,9 +385,11 @@ fn helpers(facts: &Facts) -> Section {
             _ => ("compiles the filter expressions that we do not know", "libpcap0.8"),
         };
         match place {
-            Some(place) => Check::new(*name, CheckResult::Good, format!("{place} ({serves})")),
-            None => Check::new(*name, CheckResult::Bad, format!("not found ({serves})"))
-                .advice(format!("install it (on Debian the package {package})")),
+            Some(place) => Check::good(*name, format!("{place} ({serves})")),
+            None => {
+                let advice = format!("install it (on Debian the package {package})");
+                Check::bad(*name, format!("not found ({serves})"), advice)
+            }
         }
     });
     Section { name: "programs that help", rows: rows.collect() }
