@@ -70,16 +70,10 @@ impl Server {
         let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
         match method {
             "About" => call.take().map(|NoParameters {}| Answer::one(&self.about())),
-            "List" => {
-                let NoParameters {} = call.take()?;
-                self.list(client, call.more)
-            }
+            "List" => call.take().and_then(|NoParameters {}| self.list(client, call.more)),
             "Allowed" => call.take().map(|NoParameters {}| Answer::one(&self.allowed(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
-            "Watch" => {
-                let NoParameters {} = call.take()?;
-                self.watch(id)
-            }
+            "Watch" => call.take().and_then(|NoParameters {}| self.watch(id)),
             "Register" => {
                 let wanted = call.take()?;
                 self.register(id, wanted, descriptors)
@@ -95,18 +89,9 @@ impl Server {
                 let asked = call.take()?;
                 self.attach(id, asked, call.more)
             }
-            "Switch" => {
-                let NoParameters {} = call.take()?;
-                self.switch(id)
-            }
-            "Detach" => {
-                let NoParameters {} = call.take()?;
-                self.detach(id)
-            }
-            "Sharing" => {
-                let NoParameters {} = call.take()?;
-                self.sharing(id)
-            }
+            "Switch" => call.take().and_then(|NoParameters {}| self.switch(id)),
+            "Detach" => call.take().and_then(|NoParameters {}| self.detach(id)),
+            "Sharing" => call.take().and_then(|NoParameters {}| self.sharing(id)),
             "Connect" => {
                 let Connect { path } = call.take()?;
                 self.connect(id, &path)
