@@ -108,8 +108,7 @@ impl Emission<'_> {
     }
 
     fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
-        let length = s.viewed(on);
-        s.tally(self.fused.tally(Tally::Ran), length);
+        self.tally(s, Tally::Ran, on);
         self.chain(s, on, done)
     }
 
@@ -129,11 +128,9 @@ impl Emission<'_> {
                 |s, miss| only_of(s, here.class, classes, miss),
                 |s| self.end_at(s, Tally::Unselected(fork), here, done),
             );
-            let length = s.viewed(on);
-            s.tally(fused.tally(Tally::Entered(step)), length);
+            self.tally(s, Tally::Entered(step), on);
             on = s.link_or(Answer::new(on.class, on), |s| self.doubt(s, step, here, done)).layers;
-            let (word, twin, arguments) = self.piece(step)?;
-            let piece = (word, twin, arguments);
+            let piece = self.piece(step)?;
             let answer = if self.edits(step) {
                 // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
@@ -182,15 +179,19 @@ impl Emission<'_> {
     }
 
     fn end_at<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
+        self.tally(s, tally, on);
+        s.leave(done);
+    }
+
+    /// Counts a block and its bytes.
+    fn tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
         let length = s.viewed(on);
         s.tally(self.fused.tally(tally), length);
-        s.leave(done);
     }
 
     /// Emits the path of an unreadable frame.
     fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
-        let length = s.viewed(on);
-        s.tally(self.fused.tally(Tally::Ran), length);
+        self.tally(s, Tally::Ran, on);
         self.all_unsure(s, on);
     }
 
@@ -330,8 +331,7 @@ impl Emission<'_> {
         on: Layers<'s>,
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
-        let length = s.viewed(on);
-        s.tally(self.fused.tally(Tally::Entered(step)), length);
+        self.tally(s, Tally::Entered(step), on);
         let (word, twin, arguments) = self.piece(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
@@ -342,11 +342,7 @@ impl Emission<'_> {
             let none = Layers { class: Value::Const(0), ..on };
             self.route(t, Some(step), none, end)
         })?;
-        for hand in self.fused.unsure(step) {
-            // One branch each, after which its stack is free again.
-            s.arm(|t, _| self.leave(t, hand, on));
-        }
-        s.leave(end);
+        self.doubt(s, step, on, end);
         Ok(())
     }
 
@@ -361,8 +357,7 @@ impl Emission<'_> {
 
     /// Delivers a block at an exit.
     fn leave<'s>(&self, s: &mut Scope<'s, '_>, hand: usize, on: Layers<'s>) {
-        let length = s.viewed(on);
-        s.tally(self.fused.tally(Tally::Handed(hand)), length);
+        self.tally(s, Tally::Handed(hand), on);
         self.behind_tag.borrow_mut()[hand] = tap::is_behind_tag(&on);
         self.heads.borrow_mut()[hand] = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
