@@ -30,22 +30,27 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
+    /// Returns the registry whose services this one uses, if it only adds names to it.
+    fn base(&self) -> Option<&dyn Registry> {
+        None
+    }
+
     /// Returns the compiler for filter expressions that the built-in compiler cannot compile
     /// (CONTRACT 27). Called once per request; the arguments of all its filters share it.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
-        None
+        self.base()?.compiler()
     }
 
     /// Returns the resolver of names in filter expressions; `None` if names must not be resolved
     /// here. The arguments of all filters of a request share it.
     fn resolver(&self) -> Option<Arc<dyn Names>> {
-        None
+        self.base()?.resolver()
     }
 
     /// Returns the reader of keys that filters need; `None` if keys must not be read here. The
     /// arguments of all filters of a request share it.
     fn keys(&self) -> Option<Arc<dyn Keys>> {
-        None
+        self.base()?.keys()
     }
 
     /// Returns the reason why a source with these arguments sees one direction of connections only;

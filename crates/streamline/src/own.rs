@@ -9,9 +9,9 @@ use endpoint::{Failure, Opening, Sink, SinkEntry, SourceEntry};
 use engine::build::Settings;
 use engine::registry::MachineRegistry;
 use filter::{
-    Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Compiler, Description,
-    EndpointFacts, Filter, FilterKind, Forms, Keys, LinkType, Mistake, Names, OutputForm,
-    Parameter, Reason, Report, StateFacts, Time, Type, ValueRange,
+    Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Description,
+    EndpointFacts, Filter, FilterKind, Forms, LinkType, Mistake, OutputForm, Parameter, Reason,
+    Report, StateFacts, Time, Type, ValueRange,
 };
 use pipeline::Registry;
 use std::collections::BTreeMap;
@@ -214,6 +214,10 @@ impl Registry for Own {
         own.chain(MachineRegistry::Local.names()).collect()
     }
 
+    fn base(&self) -> Option<&dyn Registry> {
+        Some(&MachineRegistry::Local)
+    }
+
     fn spaces(&self) -> Vec<&str> {
         MachineRegistry::Local.spaces()
     }
@@ -235,18 +239,6 @@ impl Registry for Own {
             Some(own) => (own.links)(arguments),
             None => MachineRegistry::Local.links(source, arguments),
         }
-    }
-
-    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
-        MachineRegistry::Local.compiler()
-    }
-
-    fn resolver(&self) -> Option<Arc<dyn Names>> {
-        MachineRegistry::Local.resolver()
-    }
-
-    fn keys(&self) -> Option<Arc<dyn Keys>> {
-        MachineRegistry::Local.keys()
     }
 
     fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
