@@ -12,8 +12,7 @@ use pipeline::plan::Plan;
 use runtime::space::arc::NodeId as Local;
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator};
-use runtime::space::operands;
-use runtime::space::operands::{OperandExpr, OperandSection};
+use runtime::space::operands::{self, OperandSection};
 use runtime::space::published::PublishedState;
 use runtime::space::section::Section;
 use runtime::space::select::Wanted;
@@ -79,11 +78,12 @@ impl Builder<'_> {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
-                let section = match self.asks(id) {
-                    true => Operator::OperandSection(Box::new(OperandSection::new(
-                        &self.expression(body, locals),
-                    ))),
-                    false => Operator::Section(Arc::new(section(body, locals))),
+                let local = |id: NodeId| locals[id.0].unwrap_or_default();
+                let section = if self.asks(id) {
+                    let planned = section(body, &|id| (local(id), self.number(id)));
+                    Operator::OperandSection(Box::new(OperandSection::new(&planned)))
+                } else {
+                    Operator::Section(Arc::new(section(body, &local)))
                 };
                 let node = Node::new("boolean", self.number(id), section, counts);
                 return Ok(Node { reasons: operands::REASONS, ..node });
@@ -136,26 +136,6 @@ impl Builder<'_> {
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
     }
 
-    /// Translates the expression of a section; `locals` has the node of each operand.
-    fn expression(&self, body: &Boolean, locals: &[Option<Local>]) -> OperandExpr {
-        let links = |links: &[Link]| -> Vec<(Wanted, OperandExpr)> {
-            links.iter().map(|l| (wanted(&l.classes), self.expression(&l.body, locals))).collect()
-        };
-        match body {
-            Boolean::Filter(id) => {
-                OperandExpr::Filter(locals[id.0].unwrap_or_default(), self.number(*id))
-            }
-            Boolean::Chain { first, rest } => {
-                let mut steps = vec![(Wanted::All, self.expression(first, locals))];
-                steps.extend(links(rest));
-                OperandExpr::Chain(steps)
-            }
-            Boolean::Any(parts) => OperandExpr::Any(links(parts)),
-            Boolean::All(parts) => OperandExpr::All(links(parts)),
-            Boolean::Not(part) => OperandExpr::Not(Box::new(self.expression(part, locals))),
-        }
-    }
-
     /// Returns the class ranges that arcs from a node name explicitly.
     pub(super) fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
@@ -193,20 +173,21 @@ impl Builder<'_> {
     }
 }
 
-fn section(body: &Boolean, locals: &[Option<Local>]) -> Section {
-    let links = |links: &[Link]| -> Vec<(Wanted, Section)> {
-        links.iter().map(|l| (wanted(&l.classes), section(&l.body, locals))).collect()
+/// Translates the expression of a section; `node` translates each operand.
+fn section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> {
+    let links = |links: &[Link]| -> Vec<(Wanted, Section<N>)> {
+        links.iter().map(|l| (wanted(&l.classes), section(&l.body, node))).collect()
     };
     match body {
-        Boolean::Filter(id) => Section::Filter(locals[id.0].unwrap_or_default()),
+        Boolean::Filter(id) => Section::Filter(node(*id)),
         Boolean::Chain { first, rest } => {
-            let mut steps = vec![(Wanted::All, section(first, locals))];
+            let mut steps = vec![(Wanted::All, section(first, node))];
             steps.extend(links(rest));
             Section::Chain(steps)
         }
         Boolean::Any(parts) => Section::Any(links(parts)),
         Boolean::All(parts) => Section::All(links(parts)),
-        Boolean::Not(part) => Section::Not(Box::new(section(part, locals))),
+        Boolean::Not(part) => Section::Not(Box::new(section(part, node))),
     }
 }
 

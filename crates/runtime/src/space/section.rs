@@ -9,11 +9,11 @@
 use super::arc::NodeId;
 use super::select::Wanted;
 
-/// Expression over nodes of the space.
+/// Expression over nodes of the space, each given as `N`.
 #[derive(Clone, Debug)]
-pub enum Section {
+pub enum Section<N = NodeId> {
     /// Single filter.
-    Filter(NodeId),
+    Filter(N),
     /// Chain of steps. Each step runs on the blocks whose class, given by the previous step, is in
     /// its set; the first step's set is unused. The last step answers.
     Chain(Vec<(Wanted, Self)>),

@@ -26,6 +26,7 @@ mod run;
 mod settle;
 
 use super::arc::NodeId;
+use super::section::Section;
 use super::select::Wanted;
 use abi::Class;
 use filter::{Fate, HeldList, LANES};
@@ -142,20 +143,8 @@ struct PartialAnswer {
     arrived: bool,
 }
 
-/// Expression from which a section is compiled.
-#[derive(Debug)]
-pub enum OperandExpr {
-    /// Filter: node, and planned index.
-    Filter(NodeId, usize),
-    /// Chain, as [`super::section::Section::Chain`].
-    Chain(Vec<(Wanted, Self)>),
-    /// Conjunction, as [`super::section::Section::All`].
-    All(Vec<(Wanted, Self)>),
-    /// Disjunction, as [`super::section::Section::Any`].
-    Any(Vec<(Wanted, Self)>),
-    /// Negation, as [`super::section::Section::Not`].
-    Not(Box<Self>),
-}
+/// Expression from which a section is compiled, over nodes with their planned indices.
+pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {
     /// Compiles an expression.
@@ -202,7 +191,7 @@ impl OperandSection {
             let parts = draft.operand.into_iter().enumerate();
             let operand = parts.map(|(place, (wanted, part))| {
                 let part = match part {
-                    OperandExpr::Filter(node, planned) => OperandPart::Filter(*node, *planned),
+                    OperandExpr::Filter((node, planned)) => OperandPart::Filter(*node, *planned),
                     inner => OperandPart::Program(self.program(inner, Some((number, at, place)))),
                 };
                 (wanted, part)

@@ -106,7 +106,7 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
             let at = a.operand(node("operand", Operator::Filter(part)));
             ExpressionPair {
                 light: Section::Filter(at),
-                heavy: OperandExpr::Filter(at, at),
+                heavy: OperandExpr::Filter((at, at)),
                 answers: Box::new(move |n, result| {
                     let yes = n.is_multiple_of(of);
                     *result = if yes { of } else { *result };
