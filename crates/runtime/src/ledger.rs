@@ -6,7 +6,7 @@
 //! derived counts.
 
 use buffer::signal::moderate::Events;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
 
@@ -72,33 +72,31 @@ impl RingEnd {
 }
 
 /// Name of a node: that of its filter, or a description of its ring end.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NodeName {
-    text: String,
-    /// Ring end that the node represents; `None` for other nodes.
-    pub ring: Option<RingEnd>,
-}
+///
+/// Names of ring ends begin with words, while a filter's name contains no blank.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeName(String);
 
 impl NodeName {
     /// Makes the name of a ring end; `other` is the peer.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
-        Self { text: format!("{prefix}{other}"), ring: Some(end) }
+        Self(format!("{prefix}{other}"))
     }
 
-    /// Parses a name received from another process. Names with a ring prefix become ring ends;
-    /// filter names contain no blank.
+    /// Returns the ring end that the node represents; `None` for other nodes.
     #[must_use]
-    pub fn read(text: &str) -> Self {
-        let end = RingEnd::ALL.iter().find(|(_, prefix)| text.starts_with(prefix));
-        Self { text: text.to_owned(), ring: end.map(|(end, _)| *end) }
+    pub fn ring_end(&self) -> Option<RingEnd> {
+        let mut ends = RingEnd::ALL.into_iter();
+        ends.find(|(_, prefix)| self.starts_with(prefix)).map(|(end, _)| end)
     }
 
     /// Returns true if the node is the end of a ring.
     #[must_use]
-    pub const fn is_ring(&self) -> bool {
-        self.ring.is_some()
+    pub fn is_ring(&self) -> bool {
+        self.ring_end().is_some()
     }
 }
 
@@ -110,25 +108,13 @@ impl From<&str> for NodeName {
 
 impl From<String> for NodeName {
     fn from(text: String) -> Self {
-        Self { text, ring: None }
+        Self(text)
     }
 }
 
 impl From<NodeName> for String {
     fn from(name: NodeName) -> Self {
-        name.text
-    }
-}
-
-impl Serialize for NodeName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for NodeName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self::read(&text))
+        name.0
     }
 }
 
@@ -136,25 +122,25 @@ impl Deref for NodeName {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.text
+        &self.0
     }
 }
 
 impl PartialEq<str> for NodeName {
     fn eq(&self, other: &str) -> bool {
-        self.text == other
+        self.0 == other
     }
 }
 
 impl PartialEq<&str> for NodeName {
     fn eq(&self, other: &&str) -> bool {
-        self.text == *other
+        self.0 == *other
     }
 }
 
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0)
     }
 }
 
@@ -373,10 +359,8 @@ impl Ledger {
             self.edges.push(edge);
             return;
         };
-        for (amount, more) in [(&mut known.put, edge.put), (&mut known.taken, edge.taken)] {
-            amount.blocks += more.blocks;
-            amount.bytes += more.bytes;
-        }
+        known.put += edge.put;
+        known.taken += edge.taken;
         known.dropped.extend(edge.dropped);
         known.missing.extend(edge.missing);
     }

@@ -157,8 +157,7 @@ fn complete_kernel_edge(exit: ExitEdge, risen: &[Risen]) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
     for (_, rose) in risen.iter().filter(|(other, _)| *other == name) {
-        edge.taken.blocks += rose.taken.blocks;
-        edge.taken.bytes += rose.taken.bytes;
+        edge.taken += rose.taken;
         edge.dropped.extend(rose.dropped.iter().copied());
     }
     edge

@@ -164,7 +164,7 @@ pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
     for counted in &ledger.edges {
         let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
         // The ledger splits an edge over a ring; behind replicas, the join counts.
-        if matches!(counted.from.ring, None | Some(RingEnd::Join)) {
+        if matches!(counted.from.ring_end(), None | Some(RingEnd::Join)) {
             edge.put += counted.put.blocks;
         }
         if counted.kind == EdgeKind::Ring {

@@ -179,7 +179,7 @@ impl DividedSource {
 
     /// Returns the plan's index of the node to which an end of a ring on this route belongs.
     fn planned(&self, name: &NodeName) -> usize {
-        if name.ring == Some(RingEnd::From) { self.share } else { self.source }
+        if name.ring_end() == Some(RingEnd::From) { self.share } else { self.source }
     }
 
     fn edges<'l>(&self, ledger: &'l Ledger) -> impl Iterator<Item = &'l Edge> + use<'l> {

@@ -115,7 +115,7 @@ fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
 fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut engine.outcome.ledger;
     let call = ledger.edges.remove(at);
-    let ends = ["ring to thread1", "ring from thread0"].map(NodeName::read);
+    let ends = ["ring to thread1", "ring from thread0"].map(NodeName::from);
     for (name, planned) in ends.iter().zip(of) {
         let (name, taken, passed) = (name.clone(), call.put, call.put);
         ledger.filters.push(NodeEntry { name, planned, taken, passed, ..NodeEntry::default() });
@@ -161,7 +161,7 @@ fn before_both(engine: WorkerReport) -> WorkerReport {
     for (old, new) in ["ring to thread1", "ring from thread0"].into_iter().zip(ends) {
         let of = |name: &mut NodeName| {
             if *name == old {
-                *name = NodeName::read(new);
+                *name = NodeName::from(new);
             }
         };
         ledger.filters.iter_mut().for_each(|row| of(&mut row.name));

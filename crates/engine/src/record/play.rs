@@ -108,9 +108,7 @@ impl Replay {
     /// Adds to the output of a source.
     fn gave(&self, planned: usize, amount: Amount) {
         let mut all = self.seen();
-        let given = &mut all.entry(planned).or_default().given;
-        given.blocks += amount.blocks;
-        given.bytes += amount.bytes;
+        all.entry(planned).or_default().given += amount;
     }
 
     /// Checks and stores the final input of a source. Returns false if it is not the sum of the

@@ -70,7 +70,7 @@ impl LocalGraph {
         let node = &mut self.nodes[at];
         let came = amount(columns);
         if self.pass.failure.is_some() {
-            add(&mut node.flow.failed, came);
+            node.flow.failed += came;
             return;
         }
         let Operator::Filter(Filter::Edit(filter)) = &mut node.operator else { return };
@@ -109,7 +109,7 @@ impl LocalGraph {
             node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
         }
         if let Err(panic) = ran {
-            add(&mut node.flow.failed, came);
+            node.flow.failed += came;
             node.counts.made.blocks -= out.made;
             out.rooms.clear();
             let entry = columns.entry(last);
@@ -198,9 +198,4 @@ fn amount(columns: &Columns) -> Amount {
     let mut amount = Amount::default();
     (0..columns.len()).for_each(|l| amount.add(columns.pointer(l).length()));
     amount
-}
-
-fn add(to: &mut Amount, more: Amount) {
-    to.blocks += more.blocks;
-    to.bytes += more.bytes;
 }

@@ -129,7 +129,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Runs an operand of a Boolean section in place; the class of each live lane is its answer.
     pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
-        add(&mut self.nodes[at].taken[0], came);
+        self.nodes[at].taken[0] += came;
         if matches!(self.run(at, batch), Ran::Ended) {
             batch.keep(0);
             return;
@@ -137,7 +137,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let answered = batch.answered();
         let yes = batch.amount(answered);
         let flow = &mut self.nodes[at].flow;
-        add(&mut flow.routed, yes);
+        flow.routed += yes;
         flow.unselected.blocks += came.blocks - yes.blocks;
         flow.unselected.bytes += came.bytes - yes.bytes;
     }
@@ -224,7 +224,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let (_, branch) = self.end_of(&w);
                 let mut batch = w.batch;
                 let came = batch.amount(batch.live());
-                add(&mut self.nodes[to].taken[branch], came);
+                self.nodes[to].taken[branch] += came;
                 branches.push((branch, batch));
             } else {
                 i += 1;
@@ -253,7 +253,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn enter(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
-            add(&mut self.nodes[to].taken[branch], amount);
+            self.nodes[to].taken[branch] += amount;
             next = match self.observed_run(to, batch, hops) {
                 Ran::Same => self.step(to, batch, hops),
                 Ran::Others(output) => return self.route_all(to, output, hops),
@@ -288,7 +288,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
         if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());
-            add(&mut self.nodes[at].flow.failed, lost);
+            self.nodes[at].flow.failed += lost;
             return Ran::Ended;
         }
         if let Operator::Section(section) = &self.nodes[at].operator {
@@ -358,10 +358,4 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
     }
-}
-
-#[inline]
-fn add(to: &mut Amount, amount: Amount) {
-    to.blocks += amount.blocks;
-    to.bytes += amount.bytes;
 }

@@ -161,7 +161,7 @@ impl PathSampler {
         let sum = |counters: &Counters| {
             let mut sum = NodeTotals::default();
             let own = counters.filters.iter().filter(|filter| filter.node == node);
-            for filter in own.filter(|filter| !NodeName::read(&filter.name).is_ring()) {
+            for filter in own.filter(|filter| !NodeName::from(filter.name.as_str()).is_ring()) {
                 let (came, made) = (filter.taken, filter.made);
                 sum.taken.blocks += if came.blocks > 0 { came.blocks } else { made.blocks };
                 sum.taken.bytes += if came.blocks > 0 { came.bytes } else { made.bytes };

@@ -5,7 +5,7 @@ use crate::space::arc::NodeId;
 use crate::space::node;
 use crate::space::walk::{Ran, Walk};
 use abi::Class;
-use filter::{Amount, Batch, Block, Fate, Filter, Output, lanes};
+use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
 /// Block under evaluation.
@@ -96,7 +96,7 @@ impl<'a> Walk<'_, 'a> {
                 debug_assert!(added.is_ok(), "as many as there are lanes");
             }
             let came = batch.amount(batch.live());
-            add(&mut self.nodes[at].taken[0], came);
+            self.nodes[at].taken[0] += came;
             let stays = matches!(self.nodes[at].operator, node::Operator::Filter(Filter::Lanes(_)));
             match self.run(at, &mut batch) {
                 Ran::Same => take(&batch, answer),
@@ -325,9 +325,4 @@ fn take<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
     let given =
         lanes(batch.live()).map(|l| OperandBlock { block: batch.block(l), cause: batch.order(l) });
     answer.given.extend(given);
-}
-
-fn add(to: &mut Amount, more: Amount) {
-    to.blocks += more.blocks;
-    to.bytes += more.bytes;
 }

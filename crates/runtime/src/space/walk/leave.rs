@@ -1,6 +1,6 @@
 //! Exits of a walk: sinks, rings to other spaces, dispatch to replicas, and failed filters.
 
-use super::{Ran, Walk, add};
+use super::{Ran, Walk};
 use crate::failure::PathFailure;
 use crate::replicas::last_seq;
 use crate::space::arc::NodeId;
@@ -18,11 +18,11 @@ impl<'a> Walk<'_, 'a> {
         let Operator::Sink(part) = &mut node.operator else { return Ran::Ended };
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
             Ok(Ok(())) => {
-                add(&mut node.flow.sunk, amount);
+                node.flow.sunk += amount;
                 part.age.iter().for_each(|age| age.took(batch, came));
             }
             Ok(Err(failure)) => {
-                add(&mut node.flow.failed, amount);
+                node.flow.failed += amount;
                 let name = node.name.clone();
                 self.pass.failure = Some(PathFailure::outside(name, failure));
             }
@@ -51,7 +51,7 @@ impl<'a> Walk<'_, 'a> {
         let taken: LaneMask = lanes(live).take(may as usize).map(|l| 1 << l).sum();
         if taken != live {
             let beyond = batch.amount(live & !taken);
-            add(&mut self.nodes[at].flow.beyond_count, beyond);
+            self.nodes[at].flow.beyond_count += beyond;
             batch.keep(taken);
         }
     }
@@ -64,7 +64,7 @@ impl<'a> Walk<'_, 'a> {
         let before = export.counted();
         export.step = self.pass.step;
         match export.put(batch, self.memory, self.pass.last) {
-            Ok(()) => add(&mut node.flow.routed, amount),
+            Ok(()) => node.flow.routed += amount,
             Err(failure) => {
                 // Blocks put before the failure are accounted for by the ring.
                 let after = export.counted();
@@ -72,10 +72,10 @@ impl<'a> Walk<'_, 'a> {
                     blocks: after.blocks + after.dropped - before.blocks - before.dropped,
                     bytes: after.bytes + after.dropped_bytes - before.bytes - before.dropped_bytes,
                 };
-                add(&mut node.flow.routed, put);
+                node.flow.routed += put;
                 let Amount { blocks, bytes } = amount;
                 let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
-                add(&mut node.flow.failed, lost);
+                node.flow.failed += lost;
                 let name = node.name.clone();
                 self.pass.failure = Some(PathFailure::ring(name, failure));
             }
@@ -123,7 +123,7 @@ impl<'a> Walk<'_, 'a> {
     ) {
         let block = batch.map(|batch| {
             let lost = batch.amount(came);
-            add(&mut self.nodes[at].flow.failed, lost);
+            self.nodes[at].flow.failed += lost;
             batch.block(batch.at())
         });
         let name = self.nodes[at].name.clone();

@@ -1,6 +1,6 @@
 //! Routing: from a node along its arcs to the next node.
 
-use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk, add};
+use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::arc::{GraphArc, NodeId};
 use crate::space::select::Wanted;
@@ -108,10 +108,10 @@ impl<'a> Walk<'_, 'a> {
         let node = &mut self.nodes[from];
         let rest = batch.live() & !wanted;
         if rest != 0 {
-            add(&mut node.flow.unselected, batch.amount_in(rest));
+            node.flow.unselected += batch.amount_in(rest);
         }
         let routed = batch.amount(wanted);
-        add(&mut node.flow.routed, routed);
+        node.flow.routed += routed;
         if self.pass.observers.are_active() {
             self.pass.observers.routed(node, batch, wanted, self.now);
         }
@@ -138,9 +138,9 @@ impl<'a> Walk<'_, 'a> {
         if !edge.back {
             self.waiting.push(waiting(batch));
         } else if hops >= HOPS_MAX {
-            add(&mut edge.dropped.too_many_hops, amount);
+            edge.dropped.too_many_hops += amount;
         } else if self.around.len() >= CYCLE_MAX {
-            add(&mut edge.dropped.cycle_full, amount);
+            edge.dropped.cycle_full += amount;
         } else {
             self.around.push((waiting(batch), hops + 1));
         }
@@ -152,7 +152,7 @@ impl<'a> Walk<'_, 'a> {
 /// injection.
 #[inline]
 pub(super) fn put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
-    add(&mut edge.put, amount);
+    edge.put += amount;
     let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
     if !loses_here(kind, edge.put) {
         return amount;
