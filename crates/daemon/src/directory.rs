@@ -10,7 +10,6 @@
 //! is opened once and used by descriptor, so later changes to its path have no effect.
 
 use member::place::name;
-use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -24,9 +23,10 @@ const LOCK: &str = "lock";
 const BACKLOG: i32 = 1024;
 
 /// An error that keeps a daemon from using a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another daemon has locked the directory.
+    #[error("a daemon has {} already{}", .directory.display(), way_out(*.process))]
     Held {
         /// The directory.
         directory: PathBuf,
@@ -34,6 +34,10 @@ pub enum DirectoryError {
         process: Option<u32>,
     },
     /// Another user could tamper with the directory.
+    #[error(
+        "{} is no safe place for a daemon: {why}; mend or remove it",
+        .directory.display()
+    )]
     Unsafe {
         /// The directory.
         directory: PathBuf,
@@ -41,46 +45,27 @@ pub enum DirectoryError {
         why: String,
     },
     /// No directory for this user can be determined.
+    #[error(
+        "there is no place for a daemon of this user: XDG_RUNTIME_DIR names no folder that is \
+         private to it, /run/user has none, and HOME is not set: set one, or name a directory by \
+         --socket"
+    )]
     Nowhere,
     /// A system call failed.
-    System(sys::Error),
+    #[error(transparent)]
+    System(#[from] sys::Error),
 }
 
-impl fmt::Display for DirectoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Held { directory, process } => {
-                write!(f, "a daemon has {} already", directory.display())?;
-                match process {
-                    Some(process) => write!(
-                        f,
-                        ": process {process}{}; end it with `kill {process}`, or take another \
-                         directory by --socket",
-                        command(*process)
-                    ),
-                    None => f.write_str("; take another directory by --socket"),
-                }
-            }
-            Self::Unsafe { directory, why } => {
-                let name = directory.display();
-                write!(f, "{name} is no safe place for a daemon: {why}; mend or remove it")
-            }
-            Self::Nowhere => f.write_str(
-                "there is no place for a daemon of this user: XDG_RUNTIME_DIR names no folder that \
-                 is private to it, /run/user has none, and HOME is not set: set one, or name a \
-                 directory by --socket",
-            ),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for DirectoryError {}
-
-impl From<sys::Error> for DirectoryError {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
+/// Formats what to do about a daemon that has the directory.
+fn way_out(process: Option<u32>) -> String {
+    let Some(process) = process else {
+        return "; take another directory by --socket".to_owned();
+    };
+    format!(
+        ": process {process}{}; end it with `kill {process}`, or take another directory by \
+         --socket",
+        command(process)
+    )
 }
 
 /// Formats the name of a process for a message: ` (streamline)`; empty if it has exited.

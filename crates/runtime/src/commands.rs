@@ -24,13 +24,16 @@ use std::time::Duration;
 use sys::task::{self, Task};
 
 /// Error of a command that was not executed. No part of the command has run or will run.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.
+    #[error("the path has not begun to run")]
     NotBegun,
     /// The space has ended or rejects commands, or the path has no such space.
+    #[error("the path has ended")]
     Ended,
     /// The space waits for room in a ring.
+    #[error("{space} waits for room in a ring: who reads it takes nothing")]
     RingFull {
         /// Name of the space.
         space: String,
@@ -39,26 +42,12 @@ pub enum CommandError {
     },
     /// The space did not reach the command in time: a sink or program blocks it, or its thread gets
     /// no CPU time.
+    #[error("{space} did not come to it in time")]
     Late {
         /// Name of the space.
         space: String,
     },
 }
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotBegun => f.write_str("the path has not begun to run"),
-            Self::Ended => f.write_str("the path has ended"),
-            Self::RingFull { space, .. } => {
-                write!(f, "{space} waits for room in a ring: who reads it takes nothing")
-            }
-            Self::Late { space } => write!(f, "{space} did not come to it in time"),
-        }
-    }
-}
-
-impl std::error::Error for CommandError {}
 
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 

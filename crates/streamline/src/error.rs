@@ -5,14 +5,14 @@ use engine::record::RecordError;
 use member::client::ClientError;
 use pipeline::plan::{Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph};
-use std::fmt;
 use sys::process_group::ProcessEnd;
 
 /// An error that keeps a request from running.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The request does not parse or check.
+    #[error("{}", pipeline::render(.text, .list, false).trim_end())]
     Mistakes {
         /// Text of the request.
         text: String,
@@ -20,8 +20,14 @@ pub enum OpenError {
         list: Vec<Diagnostic>,
     },
     /// The options contradict the request or each other.
+    #[error("{0}")]
     Unfit(String),
     /// No space can run one of the filters.
+    #[error(
+        "no space can run `{}`\n{}",
+        .refused.name,
+        pipeline::explain::unplaceable(.graph, .refused).trim_end()
+    )]
     Unplaceable {
         /// Text of the request.
         text: String,
@@ -31,6 +37,7 @@ pub enum OpenError {
         refused: Box<Unplaceable>,
     },
     /// The plan could not be built.
+    #[error("{error}")]
     Build {
         /// Text of the request.
         text: String,
@@ -40,8 +47,10 @@ pub enum OpenError {
         error: Box<BuildError>,
     },
     /// Registration with the daemon failed although the options require it.
+    #[error("{0}")]
     Unregistered(Box<ClientError>),
     /// A worker ended before it was ready. If it ended by itself, it has already reported why.
+    #[error("engine {number} {} before it was ready", how(*.ended))]
     Worker {
         /// Number of the worker, from 1.
         number: u32,
@@ -49,13 +58,17 @@ pub enum OpenError {
         ended: Option<ProcessEnd>,
     },
     /// The record file could not be created.
+    #[error("{0}")]
     Unrecorded(endpoint::Failure),
     /// The file is not a readable record.
-    Broken(RecordError),
+    #[error(transparent)]
+    Broken(#[from] RecordError),
     /// The record is valid, but this program cannot replay it.
+    #[error("{0}")]
     Unrepeatable(String),
     /// A system call failed.
-    System(sys::Error),
+    #[error(transparent)]
+    System(#[from] sys::Error),
 }
 
 impl OpenError {
@@ -65,48 +78,13 @@ impl OpenError {
     }
 }
 
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mistakes { text, list } => {
-                f.write_str(pipeline::render(text, list, false).trim_end())
-            }
-            Self::Unfit(why) | Self::Unrepeatable(why) => f.write_str(why),
-            Self::Unplaceable { graph, refused, .. } => {
-                let why = pipeline::explain::unplaceable(graph, refused);
-                write!(f, "no space can run `{}`\n{}", refused.name, why.trim_end())
-            }
-            Self::Build { error, .. } => error.fmt(f),
-            Self::Unregistered(error) => error.fmt(f),
-            Self::Worker { number, ended: Some(ended) } => {
-                write!(f, "engine {number} {ended} before it was ready")
-            }
-            Self::Worker { number, ended: None } => {
-                write!(f, "engine {number} was gone before it was ready")
-            }
-            Self::Unrecorded(failure) => failure.fmt(f),
-            Self::Broken(broken) => broken.fmt(f),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl From<sys::Error> for OpenError {
-    fn from(error: sys::Error) -> Self {
-        Self::System(error)
-    }
+/// Describes the end of a worker.
+fn how(ended: Option<ProcessEnd>) -> String {
+    ended.map_or_else(|| "was gone".to_owned(), |ended| ended.to_string())
 }
 
 impl From<ClientError> for OpenError {
     fn from(error: ClientError) -> Self {
         Self::Unregistered(Box::new(error))
-    }
-}
-
-impl From<RecordError> for OpenError {
-    fn from(broken: RecordError) -> Self {
-        Self::Broken(broken)
     }
 }

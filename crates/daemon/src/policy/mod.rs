@@ -31,7 +31,6 @@ use open::{InterfaceGrant, Numbers};
 use pipeline::Registry as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -65,21 +64,14 @@ pub enum Visibility {
 }
 
 /// A policy file that cannot be used.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the policy {} cannot be followed: {why}", .file.display())]
 pub struct PolicyError {
     /// Path of the file.
     pub file: PathBuf,
     /// Description of the mistake, with its line if known.
     pub why: String,
 }
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the policy {} cannot be followed: {}", self.file.display(), self.why)
-    }
-}
-
-impl std::error::Error for PolicyError {}
 
 /// The policy file as written, before names are resolved.
 #[derive(Deserialize, Default)]

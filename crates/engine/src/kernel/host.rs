@@ -97,21 +97,15 @@ pub trait ProgramSwitch: fmt::Debug + Send {
 }
 
 /// The reason that a request was not replaced.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The new request cannot run at this point.
+    #[error("{0}")]
     Refused(String),
     /// The process that runs both was restarted, and the prepared request is lost; a retry may
     /// succeed.
+    #[error("{0}")]
     Again(String),
-}
-
-impl fmt::Display for SwitchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) | Self::Again(why) => f.write_str(why),
-        }
-    }
 }
 
 /// Kernel refusals that a test injects.

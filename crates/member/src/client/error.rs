@@ -2,15 +2,23 @@
 
 use crate::faults::sentence;
 use crate::varlink::{Fault, MessageError};
-use std::fmt;
 use std::path::PathBuf;
 
 /// The error of a call.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens in these directories.
+    #[error(
+        "no daemon is in {}: start one by `streamline daemon --user &`, or as root by `systemctl \
+         start streamline` or `streamline daemon &`",
+        .0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
+    )]
     NoDaemon(Vec<PathBuf>),
     /// The listening process belongs neither to root nor to this user.
+    #[error(
+        "a process of user {uid} listens in {}, and not root or you: nothing was asked",
+        .directory.display()
+    )]
     UntrustedDaemon {
         /// Directory of the socket.
         directory: PathBuf,
@@ -18,58 +26,25 @@ pub enum ClientError {
         uid: u32,
     },
     /// The reply did not arrive in time.
+    #[error("no answer came in time: the other side is stopped, or overrun")]
     Timeout,
     /// The peer has closed the connection.
+    #[error("the other side has ended")]
     Disconnected,
     /// The path, given by its name, ended during the call.
+    #[error("path `{}` has just ended: `streamline ps` lists those that run", plain(.0))]
     PathEnded(String),
     /// The reply is malformed.
-    Malformed(MessageError),
-    /// The peer replied with an error.
+    #[error(transparent)]
+    Malformed(#[from] MessageError),
+    /// The peer replied with an error. A mistake in a request takes several lines, which show its
+    /// position.
+    #[error("{}", sentence(.0).trim_end().lines().map(plain).collect::<Vec<_>>().join("\n"))]
     Refused(Fault),
     /// A system call failed.
+    #[error(transparent)]
     System(sys::Error),
 }
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDaemon(places) => {
-                let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-                write!(
-                    f,
-                    "no daemon is in {}: start one by `streamline daemon --user &`, or as root by \
-                     `systemctl start streamline` or `streamline daemon &`",
-                    places.join(" or ")
-                )
-            }
-            Self::UntrustedDaemon { directory, uid } => write!(
-                f,
-                "a process of user {uid} listens in {}, and not root or you: nothing was asked",
-                directory.display()
-            ),
-            Self::Timeout => {
-                f.write_str("no answer came in time: the other side is stopped, or overrun")
-            }
-            Self::Disconnected => f.write_str("the other side has ended"),
-            Self::PathEnded(path) => write!(
-                f,
-                "path `{}` has just ended: `streamline ps` lists those that run",
-                plain(path)
-            ),
-            Self::Malformed(why) => why.fmt(f),
-            // A mistake in a request takes several lines, which show its position.
-            Self::Refused(fault) => {
-                let sentence = sentence(fault);
-                let lines: Vec<String> = sentence.trim_end().lines().map(plain).collect();
-                f.write_str(&lines.join("\n"))
-            }
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ClientError {}
 
 impl From<sys::Error> for ClientError {
     fn from(error: sys::Error) -> Self {
@@ -78,12 +53,6 @@ impl From<sys::Error> for ClientError {
             ECONNRESET | EPIPE => Self::Disconnected,
             _ => Self::System(error),
         }
-    }
-}
-
-impl From<MessageError> for ClientError {
-    fn from(why: MessageError) -> Self {
-        Self::Malformed(why)
     }
 }
 

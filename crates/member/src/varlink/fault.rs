@@ -3,10 +3,10 @@
 use super::{Parameters, Reply, object};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::fmt;
 
 /// An error reply.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[error("{name} {}", Value::Object(.parameters.clone()))]
 pub struct Fault {
     /// Interface and error, joined by a dot.
     pub name: String,
@@ -82,11 +82,3 @@ impl Fault {
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, Value::Object(self.parameters.clone()))
-    }
-}
-
-impl std::error::Error for Fault {}

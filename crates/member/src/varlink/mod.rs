@@ -20,7 +20,6 @@ pub use fault::Fault;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::fmt;
 
 #[cfg(test)]
 mod tests;
@@ -68,26 +67,15 @@ pub struct Reply {
 }
 
 /// An error on parsing a message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
+    #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
     /// The bytes are not JSON of the required form; the text says where.
+    #[error("this is no message of Varlink: {0}")]
     Invalid(String),
 }
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong => {
-                write!(f, "a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")
-            }
-            Self::Invalid(why) => write!(f, "this is no message of Varlink: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for MessageError {}
 
 impl Call {
     /// Creates a call that expects one reply.
