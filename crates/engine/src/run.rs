@@ -20,6 +20,7 @@ use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
 use runtime::space::{Remains, Space, remains};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,7 +85,7 @@ pub struct Progress {
 }
 
 /// The result of a run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The merged ledger of all paths.
     pub ledger: Ledger,
@@ -92,7 +93,8 @@ pub struct Outcome {
     pub reports: Vec<NodeReport>,
     /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
-    /// Totals of kernel programs.
+    /// Totals of kernel programs. Not sent to other processes.
+    #[serde(skip)]
     pub programs: Vec<ProgramRan>,
     /// Automatic changes that the paths made, with their reasons.
     pub adapted: Vec<String>,

@@ -7,24 +7,18 @@ use buffer::Fault;
 use endpoint::Failure;
 use endpoint::process::ProcessFailure;
 use filter::Block;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Failure of a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
     /// The space on the other side has ended.
+    #[error("the space on the other side has ended")]
     Abandoned,
     /// An entry contradicts its ring: a bug of this program.
+    #[error("{0}")]
     Fault(Fault),
-}
-
-impl fmt::Display for RingFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Abandoned => f.write_str("the space on the other side has ended"),
-            Self::Fault(fault) => write!(f, "{fault}"),
-        }
-    }
 }
 
 impl From<Fault> for RingFailure {
@@ -36,8 +30,9 @@ impl From<Fault> for RingFailure {
     }
 }
 
-/// Failure that ended a path.
-#[derive(Debug)]
+/// Failure that ended a path. In the process that receives it, its cause is [`Cause::Elsewhere`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "RemoteFailure", into = "RemoteFailure")]
 pub struct PathFailure {
     /// Name of the failed node.
     pub node: String,
@@ -46,7 +41,7 @@ pub struct PathFailure {
 }
 
 /// Cause of a path's failure.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Cause {
     /// A source or sink failed.
     Outside(Failure),
@@ -85,6 +80,28 @@ pub struct CrashCapture {
     pub wire_length: u32,
     /// Bytes of the frame, or of the view if the block is no frame.
     pub bytes: Vec<u8>,
+}
+
+/// Failure as sent to another process: without its cause, except for what follows from it.
+#[derive(Serialize, Deserialize)]
+struct RemoteFailure {
+    node: String,
+    what: String,
+    errno: Option<i32>,
+    quiet: bool,
+}
+
+impl From<PathFailure> for RemoteFailure {
+    fn from(failure: PathFailure) -> Self {
+        let (what, errno, quiet) = (failure.to_string(), failure.errno(), failure.is_quiet());
+        Self { node: failure.node, what, errno, quiet }
+    }
+}
+
+impl From<RemoteFailure> for PathFailure {
+    fn from(RemoteFailure { node, what, errno, quiet }: RemoteFailure) -> Self {
+        Self { node, cause: Cause::Elsewhere { what, errno, quiet } }
+    }
 }
 
 impl PathFailure {

@@ -4,12 +4,13 @@
 //! node. It builds the request, reports that it is ready, and runs on command. Printed blocks go to
 //! the parent as messages ([`super::output`]), and so do its counts. It dies with its parent.
 
-use super::message::{Assignment, Command, Counts, Message};
+use super::message::{self, Assignment, Command, Message};
 use crate::crash;
 use crate::error::OpenError;
 use crate::notice::{Notice, Notices};
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
+use crate::snapshot::snapshot;
 use engine::build::{BuiltPath, Extras, Settings};
 use engine::latency_breach;
 use engine::live::Live;
@@ -18,7 +19,7 @@ use engine::run::{self, Alarm, Until};
 use engine::signal;
 use pipeline::edit::Edit;
 use runtime::latency::Breach;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,9 +48,7 @@ struct Parent {
 impl Parent {
     /// Sends a message. Errors are ignored: this process dies with its parent.
     fn send(&self, message: &Message) {
-        let mut text = serde_json::to_vec(message).unwrap_or_default();
-        text.push(b'\n');
-        let _ = self.socket.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text);
+        let _ = message::send(&self.socket.lock().unwrap_or_else(PoisonError::into_inner), message);
     }
 }
 
@@ -111,7 +110,7 @@ fn run(
     for capture in crash::keep(&last, &graph, &outcome.failures, notices).iter().flatten() {
         notices.give(&Notice::Crash(capture));
     }
-    parent.send(&Message::Ended(Box::new(Counts::of(outcome)), last));
+    parent.send(&Message::Ended(Box::new(outcome), last));
     Ok(())
 }
 
@@ -137,7 +136,7 @@ impl CommandLoop {
                 Command::Go => {}
                 Command::Stop => self.stop.notify(),
                 Command::Count => {
-                    let counts = Counts::so_far(&self.lives, COUNTERS_TIMEOUT);
+                    let counts = snapshot(&self.lives, COUNTERS_TIMEOUT);
                     self.parent.send(&Message::Counted(Box::new(counts)));
                 }
                 Command::Change(text) => {

@@ -4,7 +4,7 @@
 //! accepts normally succeeds in all; if one fails nevertheless, the workers already changed return
 //! to their previous request.
 
-use super::message::{Command, Counts};
+use super::message::{self, Command};
 use crate::options::Options;
 use crate::prepared::Prepared;
 use engine::aggregate::{WorkerReport, merge_reports, shares_out};
@@ -16,7 +16,6 @@ use pipeline::edit::Edit;
 use pipeline::plan::Plan;
 use runtime::latency::Latency;
 use runtime::ledger::Ledger;
-use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +31,7 @@ const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The latest counts of a worker, and their reliability.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counted {
-    pub(super) counts: Option<Counts>,
+    pub(super) counts: Option<Outcome>,
     pub(super) killed: bool,
     pub(super) quiet: bool,
 }
@@ -40,7 +39,7 @@ pub(super) struct Counted {
 impl Counted {
     /// Returns its outcome up to the latest counts; empty if none were received.
     pub(super) fn outcome(&self) -> Outcome {
-        self.counts.as_ref().map(Counts::outcome).unwrap_or_default()
+        self.counts.clone().unwrap_or_default()
     }
 
     /// Returns its contribution to the aggregated ledger.
@@ -95,10 +94,8 @@ impl GroupControl {
 impl RunningRequests {
     /// Applies a request to one worker; returns its ledger sentence. Blocks for up to 20 s.
     fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
-        let mut text = serde_json::to_vec(&Command::Change(line.to_owned())).unwrap_or_default();
-        text.push(b'\n');
-        let gone = |_| format!("engine {} has ended", at + 1);
-        self.commands[at].write_all(&text).map_err(gone)?;
+        let sent = message::send(&self.commands[at], &Command::Change(line.to_owned()));
+        sent.map_err(|_| format!("engine {} has ended", at + 1))?;
         loop {
             let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
             let (from, answer) =

@@ -2,15 +2,10 @@
 //!
 //! Both ends are the same program, so the format has no version.
 
-use crate::snapshot::snapshot;
-use engine::live::Live;
 use engine::run::Outcome;
-use runtime::failure::{Cause, PathFailure};
-use runtime::latency::Latency;
-use runtime::ledger::Ledger;
-use runtime::report::NodeReport;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
 
 /// The assignment of a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -51,75 +46,16 @@ pub(super) enum Message {
         quiet: bool,
     },
     /// The counts so far.
-    Counted(Box<Counts>),
+    Counted(Box<Outcome>),
     /// The reply to a change: the ledger sentence and the new request, or the reason for refusing.
     Changed(Result<(String, String), String>),
     /// The run has ended: final counts, and the request that ran last.
-    Ended(Box<Counts>, String),
+    Ended(Box<Outcome>, String),
 }
 
-/// The counts of a worker.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-pub(super) struct Counts {
-    ledger: Ledger,
-    reports: Vec<NodeReport>,
-    failures: Vec<RemoteFailure>,
-    adapted: Vec<String>,
-    latency: Option<Latency>,
-    stopped: bool,
-    elapsed_ns: u64,
-}
-
-/// A failure in a worker. Its cause does not leave the process, except for what follows from it.
-#[derive(Serialize, Deserialize, Clone, Debug)]
-struct RemoteFailure {
-    node: String,
-    message: String,
-    errno: Option<i32>,
-    /// True if the reader of a standard stream has gone.
-    quiet: bool,
-}
-
-impl Counts {
-    /// Extracts the counts of an outcome.
-    pub(super) fn of(outcome: Outcome) -> Self {
-        let Outcome { ledger, reports, failures, adapted, latency, stopped, elapsed_ns, .. } =
-            outcome;
-        let failures = failures.iter().map(RemoteFailure::of).collect();
-        Self { ledger, reports, failures, adapted, latency, stopped, elapsed_ns }
-    }
-
-    /// Collects the counts of running paths. Blocks up to `limit` for each.
-    pub(super) fn so_far(lives: &[Live], limit: Duration) -> Self {
-        Self::of(snapshot(lives, limit))
-    }
-
-    /// Returns the outcome with these counts.
-    pub(super) fn outcome(&self) -> Outcome {
-        let Self { ledger, reports, failures, adapted, latency, stopped, elapsed_ns } =
-            self.clone();
-        let failures = failures.into_iter().map(RemoteFailure::failure).collect();
-        Outcome {
-            ledger,
-            reports,
-            failures,
-            adapted,
-            latency,
-            stopped,
-            elapsed_ns,
-            ..Outcome::default()
-        }
-    }
-}
-
-impl RemoteFailure {
-    fn of(failure: &PathFailure) -> Self {
-        let (node, message) = (failure.node.clone(), failure.to_string());
-        Self { node, message, errno: failure.errno(), quiet: failure.is_quiet() }
-    }
-
-    fn failure(self) -> PathFailure {
-        let Self { node, message: what, errno, quiet } = self;
-        PathFailure { node, cause: Cause::Elsewhere { what, errno, quiet } }
-    }
+/// Writes a message.
+pub(super) fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(message).unwrap_or_default();
+    text.push(b'\n');
+    to.write_all(&text)
 }

@@ -2,7 +2,7 @@
 
 use super::child::SUBCOMMAND;
 use super::control::{Answer, Counted, GroupControl};
-use super::message::{Assignment, Command, Counts, Message};
+use super::message::{self, Assignment, Command, Message};
 use super::output::Output;
 use super::requests::processors;
 use super::run::WorkerRun;
@@ -15,7 +15,7 @@ use engine::run::{Outcome, Progress, ProgressWatch, Until};
 use pipeline::Graph;
 use pipeline::plan::Plan;
 use runtime::failure::{Cause, PathFailure};
-use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -40,7 +40,7 @@ struct Worker {
     processor: usize,
     process: HelperProcess,
     commands: UnixStream,
-    counts: Option<Counts>,
+    counts: Option<Outcome>,
     /// Its last request, once it has sent its final counts.
     line: Option<String>,
     /// True if its sources had received nothing when all workers were built.
@@ -127,11 +127,9 @@ impl Supervisor {
         command.arg(SUBCOMMAND).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(prints));
         let process = HelperProcess::spawn_command(command)?;
-        let mut text = serde_json::to_vec(assignment).unwrap_or_default();
-        text.push(b'\n');
         let reader = own_end.try_clone().map_err(|error| OpenError::of_worker("dup", &error))?;
         // If the worker has already ended, `wait_ready` notices.
-        let _ = (&own_end).write_all(&text);
+        let _ = message::send(&own_end, assignment);
         let (at, to) = (self.workers.len(), self.sender.clone());
         let arrived = Arc::clone(&self.arrived);
         let receive = move || {
@@ -203,8 +201,8 @@ impl Supervisor {
     }
 
     /// Sends a command to all workers.
-    fn send(&mut self, command: &Command) {
-        self.workers.iter_mut().for_each(|worker| worker.send(command));
+    fn send(&self, command: &Command) {
+        self.workers.iter().for_each(|worker| worker.send(command));
     }
 
     /// Blocks until all have exited; stops them when `stop` becomes readable or `time` has elapsed.
@@ -349,10 +347,8 @@ impl Worker {
     }
 
     /// Sends a command; has no effect once the worker has ended.
-    fn send(&mut self, command: &Command) {
-        let mut text = serde_json::to_vec(command).unwrap_or_default();
-        text.push(b'\n');
-        let _ = self.commands.write_all(&text);
+    fn send(&self, command: &Command) {
+        let _ = message::send(&self.commands, command);
     }
 
     /// Describes the end of a worker that died without its final counts.
