@@ -25,6 +25,7 @@ mod kernel;
 mod kernel_redirect;
 mod live_changes;
 mod long_requests;
+mod neighbors;
 mod nginx;
 mod numbers;
 mod observer;

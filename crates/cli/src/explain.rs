@@ -6,9 +6,11 @@
 
 use crate::arguments::{ExplainArguments, RunArguments};
 use crate::failure::refuse;
+use crate::neighbors::NeighborFindings;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
 use crate::{line, terminal};
+use engine::doctor::neighbors::Neighbors;
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use streamline::privilege::Denial;
@@ -53,12 +55,40 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         let printed = terminal::print(&match () {
             () if given.json => json_line(&json(plan, machine)),
             () if given.dot => explain::dot(plan),
-            () => explain::text(plan, machine),
+            () => explain::text(plan, machine) + &neighbors_text(plan),
         });
         print_denial(&text, plan, machine);
         Ok(printed)
     });
     explained.unwrap_or_else(|status| status)
+}
+
+/// Lists who else is at the interfaces that the sources of the request observe.
+fn neighbors(plan: &Plan) -> NeighborFindings {
+    let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
+    for (_, node) in plan.graph.ids() {
+        let Some(used) = node.filter() else { continue };
+        let live = ["rx", "tx"].contains(&used.description.name);
+        let own = live && used.arguments.flag("own");
+        let place = (used.arguments.text("netns"), used.arguments.text("interface"));
+        if live && !own && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    let mut found = NeighborFindings::new(&Neighbors::default());
+    for (netns, interface) in places {
+        found.extend(NeighborFindings::new(&Neighbors::find(netns, interface)));
+    }
+    found
+}
+
+/// Formats who else is at the interfaces; empty if nobody is.
+fn neighbors_text(plan: &Plan) -> String {
+    let found = neighbors(plan);
+    match found.is_empty() {
+        true => String::new(),
+        false => format!("\n who else is there\n{}", found.text(explain::COLUMNS)),
+    }
 }
 
 /// Prints the privilege that the request lacks on this machine, and its remedies: without it the
@@ -124,6 +154,8 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
         // Filters whose report is output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &early_filters(plan, names)),
+        // Foreign programs and packet sockets at the interfaces.
+        ("others", &neighbors(plan)),
     ])
 }
 

@@ -21,6 +21,7 @@ mod filters;
 mod habits;
 mod line;
 mod man;
+mod neighbors;
 mod progress;
 mod record;
 mod report_target;

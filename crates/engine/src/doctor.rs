@@ -4,6 +4,8 @@
 //! Features are probed by using them and discarding the result; a version, a capability or a file
 //! states what should work, not what does.
 
+pub mod neighbors;
+
 pub use sys::confine::Landlock;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
@@ -43,6 +45,8 @@ pub struct Facts {
     pub limits: Vec<Limit>,
     /// The interfaces of this network namespace, by index.
     pub interfaces: Result<Vec<Interface>, Refusal>,
+    /// Programs and packet sockets at these interfaces.
+    pub neighbors: neighbors::Neighbors,
     /// Helper programs and libraries, each with its location; `None` if absent.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
@@ -125,6 +129,7 @@ impl Facts {
             landlock: sys::confine::landlock(),
             limits: limits(),
             interfaces: refused(sys::net::interfaces()),
+            neighbors: neighbors::Neighbors::find(None, None),
             helpers: helpers(),
         }
     }

@@ -17,6 +17,7 @@ pub mod eventfd;
 pub mod file;
 pub mod futex;
 pub mod helper;
+pub mod holders;
 #[cfg(feature = "testing")]
 pub mod hostile_syscalls;
 pub mod libpcap;

@@ -15,11 +15,22 @@ mod page;
 mod unit;
 
 use crate::arguments::{DoctorArguments, DoctorSubject};
+use crate::neighbors::NeighborFindings;
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::Facts;
 use findings::{Checkup, Verdict};
+use serde::Serialize;
 use streamline::report::json_line;
+
+/// Everything that `doctor` reports without a subject.
+#[derive(Serialize, Debug)]
+struct Page {
+    #[serde(flatten)]
+    checkup: Checkup,
+    /// Programs and packet sockets at the interfaces.
+    others: NeighborFindings,
+}
 
 /// Probes the machine and prints the findings.
 pub(crate) fn doctor(given: &DoctorArguments) -> Status {
@@ -27,10 +38,12 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
     match &given.about {
         None if given.calibrate => calibrate::run(given),
         None => {
-            let checkup = Checkup::new(&Facts::look());
+            let facts = Facts::look();
+            let others = NeighborFindings::new(&facts.neighbors);
+            let page = Page { checkup: Checkup::new(&facts), others };
             terminal::print(&match given.json {
-                true => json_line(&checkup),
-                false => page::text(&checkup, terminal::colours_out()),
+                true => json_line(&page),
+                false => page::text(&page, terminal::colours_out()),
             })
         }
         Some(DoctorSubject::Rx) => of(findings::capturing),

@@ -1,6 +1,8 @@
 //! The findings as text for people: aligned, at most 80 columns, colored on a terminal.
 
+use super::Page;
 use super::findings::{Check, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
+use crate::neighbors::NeighborFindings;
 use crate::progress::short;
 use streamline::privilege::{self, COLUMNS};
 
@@ -11,7 +13,7 @@ use std::fmt::Write as _;
 const INTERFACES_MAX: usize = 16;
 
 /// Formats all findings.
-pub(super) fn text(checkup: &Checkup, colours: bool) -> String {
+pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
     let memory = checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short(n)));
     let Checkup { program, release, processors, .. } = checkup;
     let mut out = String::new();
@@ -23,6 +25,7 @@ pub(super) fn text(checkup: &Checkup, colours: bool) -> String {
         out.push_str(&self::section(section, colours));
     }
     out.push_str(&interfaces(&checkup.interfaces, colours));
+    out.push_str(&neighbors(others, colours));
     let _ = writeln!(out, "\n{}", bold("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for door in &checkup.doors {
@@ -96,6 +99,18 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     }
     if all.len() > INTERFACES_MAX {
         let _ = writeln!(out, "   and {} more: --json has all", all.len() - INTERFACES_MAX);
+    }
+    out
+}
+
+/// Formats the programs and packet sockets at the interfaces.
+fn neighbors(others: &NeighborFindings, colours: bool) -> String {
+    let mut out = format!("\n{}\n", bold("who else is at the interfaces", colours));
+    if others.is_empty() {
+        out.push_str("   nobody\n");
+    }
+    for line in others.text(COLUMNS - 2).lines() {
+        let _ = writeln!(out, "  {line}");
     }
     out
 }

@@ -6,8 +6,8 @@
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use super::ids::{ObjectKind, ids};
-use super::program_info::kernel_info;
-use super::{AttachType, Attributes, Side, call, command, name_of, open};
+use super::program_info::program_info;
+use super::{AttachType, Attributes, Side, call, command};
 use crate::error::{Error, Result};
 
 /// More than the kernel allows in one chain (64).
@@ -101,9 +101,7 @@ pub fn programs() -> Result<Vec<(u32, String)>> {
 
 /// Returns the name of a program, by id.
 fn program_name(id: u32) -> Result<String> {
-    let target = format!("program {id}");
-    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
-    Ok(name_of(kernel_info(fd.as_raw_fd(), &target)?.name))
+    program_info(id).map(|info| info.name)
 }
 
 #[derive(Default)]

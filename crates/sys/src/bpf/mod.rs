@@ -31,7 +31,7 @@ pub use map::{Map, MapInfo, MapKind, Specification};
 pub use program::{
     AttachType, FunctionInfo, License, LineInfo, Load, LogLevel, Program, ProgramKind, SourceInfo,
 };
-pub use program_info::{ProgramInfo, RunStatistics};
+pub use program_info::{ProgramInfo, RunStatistics, program_info};
 pub use ring::{FramePointer, Region, Rings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use test_run::TestRun;

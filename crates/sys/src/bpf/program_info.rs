@@ -14,6 +14,8 @@ pub struct ProgramInfo {
     pub kind: u32,
     /// Name, truncated to 15 characters.
     pub name: String,
+    /// User id of the process that loaded it.
+    pub loaded_by: u32,
     /// Size in bytes after the verifier's rewrites.
     pub translated_bytes: u32,
     /// Size of the machine code in bytes; 0 without JIT.
@@ -31,6 +33,22 @@ pub struct ProgramInfo {
 }
 
 impl ProgramInfo {
+    fn of(info: KernelProgramInfo) -> Self {
+        Self {
+            id: info.id,
+            kind: info.kind,
+            name: name_of(info.name),
+            loaded_by: info.created_by,
+            translated_bytes: info.translated_bytes,
+            native_bytes: info.native_bytes,
+            visited: info.visited,
+            maps: info.maps,
+            runs: info.run_count,
+            run_time_ns: info.run_time_ns,
+            recursion_misses: info.recursion_misses,
+        }
+    }
+
     /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting itself
     /// costs about 70 ns per run, most of it outside the measured interval.
     #[must_use]
@@ -42,20 +60,15 @@ impl ProgramInfo {
 impl Program {
     /// Queries the kernel about this program.
     pub fn info(&self) -> Result<ProgramInfo> {
-        let info = kernel_info(self.fd.as_raw_fd(), &self.name)?;
-        Ok(ProgramInfo {
-            id: info.id,
-            kind: info.kind,
-            name: name_of(info.name),
-            translated_bytes: info.translated_bytes,
-            native_bytes: info.native_bytes,
-            visited: info.visited,
-            maps: info.maps,
-            runs: info.run_count,
-            run_time_ns: info.run_time_ns,
-            recursion_misses: info.recursion_misses,
-        })
+        kernel_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::of)
     }
+}
+
+/// Queries the kernel about any program on the machine, by id. Needs CAP_SYS_ADMIN.
+pub fn program_info(id: u32) -> Result<ProgramInfo> {
+    let target = format!("program {id}");
+    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
+    kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::of)
 }
 
 /// Queries the kernel about the program behind a descriptor.

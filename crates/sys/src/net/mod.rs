@@ -9,12 +9,14 @@ mod features;
 mod filters;
 mod links;
 mod namespace;
+mod packet_sockets;
 
 pub use backlog::Backlog;
 pub use features::accepts_xdp_frames;
 pub use filters::TcFilter;
 pub use links::RouteSocket;
 pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
+pub use packet_sockets::{PacketSocketInfo, packet_sockets};
 
 use crate::bpf::XdpMode;
 use crate::error::Result;

@@ -1,0 +1,216 @@
+//! Foreign programs and packet sockets at interfaces, for `doctor` and `explain`: who owns each,
+//! and the consequence for a request there.
+//!
+//! The types define the `--json` format of both commands.
+
+use engine::doctor::neighbors::{Holder, Neighbor, NeighborKind, Neighbors, Side, XdpMode};
+use pipeline::explain::table::Table;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// The neighbors at some interfaces.
+#[derive(Serialize, Debug)]
+pub(crate) struct NeighborFindings {
+    pub(crate) neighbors: Vec<NeighborFinding>,
+    /// Number of processes whose descriptors are unreadable, any of which may be an owner.
+    pub(crate) hidden: usize,
+    /// Kinds that could not be listed, with the reason.
+    pub(crate) unlisted: Vec<String>,
+}
+
+/// A program or packet socket.
+#[derive(Serialize, Debug)]
+pub(crate) struct NeighborFinding {
+    /// `null` for all interfaces.
+    pub(crate) interface: Option<String>,
+    /// `xdp`, `packet socket`, `tcx` or `tc`.
+    kind: &'static str,
+    /// `received` or `sent`.
+    side: Option<&'static str>,
+    /// Mode, link, priority or protocol.
+    how: String,
+    program: Option<u32>,
+    name: Option<String>,
+    /// The user who loaded the program or opened the socket.
+    uid: Option<u32>,
+    holders: Vec<HolderFinding>,
+    /// Consequence for requests at the interface.
+    so: &'static str,
+}
+
+/// A process that holds a program or socket open.
+#[derive(Serialize, Debug)]
+struct HolderFinding {
+    process: u32,
+    uid: u32,
+    command: String,
+}
+
+impl NeighborFindings {
+    pub(crate) fn new(found: &Neighbors) -> Self {
+        let unlisted = found.unlisted.iter().map(|(what, refusal)| {
+            format!("{what} cannot be listed: {} ({})", refusal.why, refusal.call)
+        });
+        Self {
+            neighbors: found.list.iter().map(NeighborFinding::new).collect(),
+            hidden: found.hidden,
+            unlisted: unlisted.collect(),
+        }
+    }
+
+    /// Adds those of another interface; what is at all interfaces is listed once.
+    pub(crate) fn extend(&mut self, other: Self) {
+        let known = self.neighbors.iter().any(|one| one.interface.is_none());
+        let others = other.neighbors.into_iter();
+        self.neighbors.extend(others.filter(|one| one.interface.is_some() || !known));
+        self.hidden = self.hidden.max(other.hidden);
+        for why in other.unlisted {
+            if !self.unlisted.contains(&why) {
+                self.unlisted.push(why);
+            }
+        }
+    }
+
+    /// Returns true if there is nothing to report.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.neighbors.is_empty() && self.unlisted.is_empty()
+    }
+
+    /// Formats a table of at most `columns` columns, what each kind means, and what is missing.
+    pub(crate) fn text(&self, columns: usize) -> String {
+        let mut table = Table::new(&["interface", "what", "program", "of"]);
+        for one in &self.neighbors {
+            table.row([
+                one.interface.clone().unwrap_or_else(|| "all".to_owned()),
+                one.what(),
+                one.named(),
+                one.owners(self.hidden),
+            ]);
+        }
+        let mut out = if table.is_empty() { String::new() } else { table.text(columns) };
+        let mut kinds: Vec<(&str, &str)> = Vec::new();
+        for one in &self.neighbors {
+            if !kinds.contains(&(one.kind, one.so)) {
+                kinds.push((one.kind, one.so));
+            }
+        }
+        let legend = kinds.iter().map(|(kind, so)| format!("{}: {so}", title(kind)));
+        for text in legend.chain(self.unlisted.iter().cloned()) {
+            let lines = pipeline::explain::table::wrap(&text, columns.saturating_sub(3));
+            for (number, line) in lines.iter().enumerate() {
+                let _ = writeln!(out, "{}{line}", if number == 0 { " " } else { "   " });
+            }
+        }
+        out
+    }
+}
+
+impl NeighborFinding {
+    fn new(one: &Neighbor) -> Self {
+        let (kind, side, how, so) = about(&one.kind);
+        let holder = |one: &Holder| HolderFinding {
+            process: one.process,
+            uid: one.uid,
+            command: one.command.clone(),
+        };
+        Self {
+            interface: one.interface.clone(),
+            kind,
+            side,
+            how,
+            program: one.program.as_ref().map(|program| program.id),
+            name: one.program.as_ref().map(|program| program.name.clone()),
+            uid: one.uid,
+            holders: one.holders.iter().map(holder).collect(),
+            so,
+        }
+    }
+
+    /// Returns kind, direction and mode: `TCX received, link 7`.
+    fn what(&self) -> String {
+        let side = self.side.map_or_else(String::new, |side| format!(" {side}"));
+        let how = if self.how.is_empty() { String::new() } else { format!(", {}", self.how) };
+        format!("{}{side}{how}", title(self.kind))
+    }
+
+    /// Returns name and id of the program: `filter (61)`.
+    fn named(&self) -> String {
+        match (self.name.as_deref(), self.program) {
+            (None | Some(""), None) => "–".to_owned(),
+            (None | Some(""), Some(id)) => format!("({id})"),
+            (Some(name), None) => name.to_owned(),
+            (Some(name), Some(id)) => format!("{name} ({id})"),
+        }
+    }
+
+    /// Returns the owners: `tcpdump[4711] of user 0`.
+    fn owners(&self, hidden: usize) -> String {
+        let holder =
+            |one: &HolderFinding| format!("{}[{}] of user {}", one.command, one.process, one.uid);
+        if !self.holders.is_empty() {
+            return Vec::from_iter(self.holders.iter().map(holder)).join(", ");
+        }
+        let of = self.uid.map_or_else(String::new, |uid| format!("user {uid}, "));
+        match hidden {
+            0 if self.kind == "tc" => {
+                format!("{of}no process: traffic control keeps it until it is removed")
+            }
+            0 if self.program.is_some() => {
+                format!("{of}no process: it was attached by netlink, or is pinned")
+            }
+            0 => format!("{of}no process that is in sight"),
+            1 => format!("{of}perhaps 1 process that may not be looked into"),
+            hidden => format!("{of}perhaps one of {hidden} processes that may not be looked into"),
+        }
+    }
+}
+
+fn title(kind: &str) -> &str {
+    match kind {
+        "xdp" => "XDP",
+        "tcx" => "TCX",
+        "tc" => "TC",
+        other => other,
+    }
+}
+
+/// Returns kind, side, mode and consequence.
+fn about(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
+    let side = |side: &Side| match side {
+        Side::Ingress => Some("received"),
+        Side::Egress => Some("sent"),
+    };
+    match kind {
+        NeighborKind::Xdp(mode) => {
+            let mode = match mode {
+                Some(XdpMode::Native) => "in the driver",
+                Some(XdpMode::Generic) => "generic",
+                Some(XdpMode::Device) => "in the device",
+                None => "several modes",
+            };
+            let so = "meets received frames first: what it drops or redirects, no line here sees; \
+                      it has the only place of XDP, so that `take` of a whole interface is refused";
+            ("xdp", Some("received"), mode.to_owned(), so)
+        }
+        NeighborKind::PacketSocket { protocol, cooked } => {
+            let protocol = match protocol {
+                3 => "all protocols".to_owned(),
+                0 => "asleep".to_owned(),
+                other => format!("protocol 0x{other:04x}"),
+            };
+            let cooked = if *cooked { ", without link headers" } else { "" };
+            let so = "gets copies, before any program of TC runs; it disturbs nothing";
+            ("packet socket", None, format!("{protocol}{cooked}"), so)
+        }
+        NeighborKind::Tcx(way, link) => {
+            let how = link.map_or_else(|| "no link".to_owned(), |link| format!("link {link}"));
+            let so = "stays in the chain: lines that watch stand before it and pass every frame on \
+                      to it";
+            ("tcx", side(way), how, so)
+        }
+        NeighborKind::Tc(way, classifier, preference) => {
+            let so = "stays: filters of traffic control run behind all programs of TCX";
+            ("tc", side(way), format!("{classifier}, priority {preference}"), so)
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Programs and packet sockets at the interfaces, with their owners. [FEATURES V17]
+//!
+//! In: a network namespace, and one interface or all. Out: [`Neighbors`], in the order in which a
+//! received frame meets them: XDP, packet sockets, TCX, traffic control filters. Those of this
+//! process are left out. Streamline stands beside them and never removes one; `explain` says what
+//! each means for a request.
+
+pub use sys::bpf::{Side, XdpMode};
+pub use sys::holders::Holder;
+
+use super::Refusal;
+use sys::bpf::{program_info, tcx_chain};
+use sys::holders::Holders;
+use sys::net::{Interface, Namespace, PacketSocketInfo, RouteSocket, packet_sockets, run_in};
+
+/// The programs and sockets at some interfaces.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbors {
+    /// Grouped by interface, in the order in which a received frame meets them.
+    pub list: Vec<Neighbor>,
+    /// Number of processes whose descriptors could not be read, any of which may be an owner.
+    pub hidden: usize,
+    /// Kinds that could not be listed, with the reason.
+    pub unlisted: Vec<(&'static str, Refusal)>,
+}
+
+/// A program or socket at an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// Name of the interface; `None` for a packet socket at all interfaces.
+    pub interface: Option<String>,
+    /// Kind, with what is known of that kind alone.
+    pub kind: NeighborKind,
+    /// The program; `None` for a socket, or a filter without a program.
+    pub program: Option<NeighborProgram>,
+    /// User id of who loaded the program or opened the socket; `None` without CAP_SYS_ADMIN.
+    pub uid: Option<u32>,
+    /// The processes that hold it open, as far as readable. A program without one was attached by
+    /// netlink or pinned, and outlives who attached it.
+    pub holders: Vec<Holder>,
+}
+
+/// A program at an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighborProgram {
+    /// Program id.
+    pub id: u32,
+    /// Name; empty if it has none or it is unreadable.
+    pub name: String,
+}
+
+/// The kind of a neighbor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NeighborKind {
+    /// An XDP program; the mode is unknown if several are attached.
+    Xdp(Option<XdpMode>),
+    /// A packet socket; the protocol is an ETH_P_* number.
+    PacketSocket {
+        /// Protocol that it receives; 3 is all, 0 none.
+        protocol: u16,
+        /// True if it receives packets without their link-layer header.
+        cooked: bool,
+    },
+    /// A program in the TCX chain, with its link if it has one.
+    Tcx(Side, Option<u32>),
+    /// A filter of traffic control (clsact): classifier and priority.
+    Tc(Side, String, u16),
+}
+
+/// A listing in progress: neighbors, each with the inode of its socket if it is one.
+#[derive(Default)]
+struct Listing {
+    found: Vec<(Neighbor, Option<u64>)>,
+    unlisted: Vec<(&'static str, Refusal)>,
+}
+
+impl Neighbors {
+    /// Lists what is at an interface, or at all interfaces, of a network namespace (`None`: this
+    /// thread's), without what this process alone holds. Reads the descriptors of all processes if
+    /// anything is there.
+    #[must_use]
+    pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
+        let listed = match netns {
+            None => Ok(Listing::here(interface)),
+            Some(netns) => {
+                Namespace::open(netns).and_then(|space| run_in(&space, || Listing::here(interface)))
+            }
+        };
+        match listed {
+            Ok(listing) => listing.with_holders(),
+            Err(error) => {
+                let unlisted = vec![("what is in the name space", Refusal::of(error))];
+                Self { unlisted, ..Self::default() }
+            }
+        }
+    }
+}
+
+impl Listing {
+    fn here(interface: Option<&str>) -> Self {
+        let mut listing = Self::default();
+        let links = RouteSocket::open().and_then(|links| Ok((links.all()?, links)));
+        let (all, links) = match links {
+            Ok(known) => known,
+            Err(error) => {
+                listing.cannot("interfaces", error);
+                return listing;
+            }
+        };
+        let named = |one: &&Interface| {
+            interface.is_none_or(|name| {
+                one.name == name || one.alternative.iter().any(|other| other == name)
+            })
+        };
+        let sockets = packet_sockets().unwrap_or_else(|error| {
+            listing.cannot("packet sockets", error);
+            Vec::new()
+        });
+        for one in all.iter().filter(named) {
+            listing.found.extend(xdp(one).map(|program| (program, None)));
+            let here = sockets.iter().filter(|socket| socket.interface == one.index);
+            listing.found.extend(here.map(|info| socket(info, Some(&one.name))));
+            listing.tcx(one);
+            listing.filters(&links, one);
+        }
+        let everywhere = sockets.iter().filter(|socket| socket.interface == 0);
+        listing.found.extend(everywhere.map(|info| socket(info, None)));
+        listing
+    }
+
+    fn tcx(&mut self, one: &Interface) {
+        for side in [Side::Ingress, Side::Egress] {
+            match tcx_chain(one.index, side) {
+                Ok(chain) => self.found.extend(chain.members.into_iter().map(|member| {
+                    let kind = NeighborKind::Tcx(side, member.link);
+                    (program(one, kind, member.program, member.name), None)
+                })),
+                Err(error) => self.cannot("TCX programs", error),
+            }
+        }
+    }
+
+    fn filters(&mut self, links: &RouteSocket, one: &Interface) {
+        let filters = links.filters(one.index).unwrap_or_else(|error| {
+            self.cannot("filters of traffic control", error);
+            Vec::new()
+        });
+        self.found.extend(filters.into_iter().map(|filter| {
+            let kind = NeighborKind::Tc(filter.side, filter.kind, filter.preference);
+            let name = filter.name.unwrap_or_default();
+            let found = match filter.program {
+                Some(id) => program(one, kind, id, name),
+                None => neighbor(Some(&one.name), kind),
+            };
+            (found, None)
+        }));
+    }
+
+    /// Notes once that a kind cannot be listed.
+    fn cannot(&mut self, what: &'static str, error: sys::Error) {
+        if self.unlisted.iter().all(|(known, _)| *known != what) {
+            self.unlisted.push((what, Refusal::of(error)));
+        }
+    }
+
+    /// Looks up the holders of everything found, and drops what this process alone holds.
+    fn with_holders(self) -> Neighbors {
+        let Self { found, unlisted } = self;
+        let id = |one: &Neighbor| one.program.as_ref().map(|program| program.id);
+        let programs = found.iter().filter_map(|(one, _)| id(one)).collect();
+        let sockets = found.iter().filter_map(|(_, inode)| *inode).collect();
+        let holders = Holders::find(&sockets, &programs);
+        let own = |holder: &Holder| holder.process == std::process::id();
+        let list = found.into_iter().filter_map(|(one, inode)| {
+            let of_program = id(&one).map(|id| holders.of_program(id));
+            let of_socket = inode.map(|inode| holders.of_socket(inode));
+            let held = of_program.or(of_socket).unwrap_or_default().to_vec();
+            let ours = !held.is_empty() && held.iter().all(own);
+            (!ours).then_some(Neighbor { holders: held, ..one })
+        });
+        Neighbors { list: list.collect(), hidden: holders.hidden, unlisted }
+    }
+}
+
+/// SOCK_RAW
+const RAW: u32 = 3;
+
+fn neighbor(interface: Option<&str>, kind: NeighborKind) -> Neighbor {
+    let interface = interface.map(str::to_owned);
+    Neighbor { interface, kind, program: None, uid: None, holders: Vec::new() }
+}
+
+fn xdp(one: &Interface) -> Option<Neighbor> {
+    let attached = one.xdp?;
+    Some(program(one, NeighborKind::Xdp(attached.mode), attached.program, String::new()))
+}
+
+fn socket(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbor, Option<u64>) {
+    let cooked = info.kind != RAW;
+    let kind = NeighborKind::PacketSocket { protocol: info.protocol, cooked };
+    (Neighbor { uid: Some(info.uid), ..neighbor(interface, kind) }, Some(info.inode))
+}
+
+/// Describes a program at an interface; `name` is what the attachment calls it, if anything.
+fn program(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
+    let info = program_info(id).ok();
+    let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());
+    let program = Some(NeighborProgram { id, name: own.unwrap_or(name) });
+    let uid = info.map(|info| info.loaded_by);
+    Neighbor { program, uid, ..neighbor(Some(&one.name), kind) }
+}

@@ -1,0 +1,142 @@
+//! Processes that hold sockets and BPF objects open, by `/proc/PID/fd`.
+//!
+//! In: the sockets and programs in question. Out: their holders. Descriptors of other users'
+//! processes are readable only with CAP_SYS_PTRACE; [`Holders::hidden`] counts the processes that
+//! were not.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A process that holds an object open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Process id.
+    pub process: u32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Name of the program, at most 15 bytes (proc_pid_comm(5)); empty if unreadable.
+    pub command: String,
+}
+
+/// The holders of some sockets and programs.
+#[derive(Clone, Debug, Default)]
+pub struct Holders {
+    sockets: HashMap<u64, Vec<Holder>>,
+    programs: HashMap<u32, Vec<Holder>>,
+    /// Number of processes whose descriptors could not be read.
+    pub hidden: usize,
+}
+
+impl Holders {
+    /// Finds the holders of sockets (by inode) and BPF programs (by id): processes with the program
+    /// itself or a link to it. Reads the descriptors of every process on the machine.
+    #[must_use]
+    pub fn find(sockets: &HashSet<u64>, programs: &HashSet<u32>) -> Self {
+        let mut found = Self::default();
+        if sockets.is_empty() && programs.is_empty() {
+            return found;
+        }
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(process) = number else { continue };
+            found.look_into(process, &entry.path(), (sockets, programs));
+        }
+        let lists = found.sockets.values_mut().chain(found.programs.values_mut());
+        for list in lists {
+            list.sort();
+            list.dedup();
+        }
+        found
+    }
+
+    /// Returns the holders of a socket.
+    #[must_use]
+    pub fn of_socket(&self, inode: u64) -> &[Holder] {
+        self.sockets.get(&inode).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the holders of a program.
+    #[must_use]
+    pub fn of_program(&self, id: u32) -> &[Holder] {
+        self.programs.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    fn look_into(
+        &mut self,
+        process: u32,
+        folder: &Path,
+        (sockets, programs): (&HashSet<u64>, &HashSet<u32>),
+    ) {
+        // A process that has exited meanwhile is none.
+        let Ok(facts) = fs::metadata(folder) else { return };
+        let descriptors = match fs::read_dir(folder.join("fd")) {
+            Ok(descriptors) => descriptors,
+            Err(error) => {
+                let denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+                self.hidden += usize::from(denied);
+                return;
+            }
+        };
+        let holder = || Holder {
+            process,
+            uid: facts.uid(),
+            command: fs::read_to_string(folder.join("comm")).unwrap_or_default().trim().to_owned(),
+        };
+        for descriptor in descriptors.flatten() {
+            let Ok(target) = fs::read_link(descriptor.path()) else { continue };
+            let Some(target) = target.to_str() else { continue };
+            if let Some(inode) = socket(target).filter(|inode| sockets.contains(inode)) {
+                self.sockets.entry(inode).or_default().push(holder());
+            } else if target.starts_with("anon_inode:bpf") {
+                let facts = folder.join("fdinfo").join(descriptor.file_name());
+                let facts = fs::read_to_string(facts).unwrap_or_default();
+                if let Some(id) = program(&facts).filter(|id| programs.contains(id)) {
+                    self.programs.entry(id).or_default().push(holder());
+                }
+            }
+        }
+    }
+}
+
+/// Parses the target of a descriptor's link: `socket:[12345]`.
+fn socket(target: &str) -> Option<u64> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Finds the program id among the facts of a descriptor of a program or link (proc_pid_fdinfo(5)).
+fn program(facts: &str) -> Option<u32> {
+    let id = |line: &str| line.strip_prefix("prog_id:")?.trim().parse().ok();
+    facts.lines().find_map(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_parsed() {
+        assert_eq!(socket("socket:[4711]"), Some(4711));
+        for other in ["socket:[", "socket:[x]", "/dev/null", "anon_inode:[eventfd]", ""] {
+            assert_eq!(socket(other), None, "{other}");
+        }
+        let link = "pos:\t0\nlink_type:\ttcx\nlink_id:\t7\nprog_tag:\tab\nprog_id:\t61\n";
+        assert_eq!((program(link), program("pos:\t0\n")), (Some(61), None));
+    }
+
+    #[test]
+    fn own_socket_is_found_with_its_process() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+        let inode = super::socket(link.to_str().unwrap()).unwrap();
+        let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
+        let own = found.of_socket(inode);
+        assert_eq!(own.len(), 1, "{own:?}");
+        assert_eq!(own[0].process, std::process::id());
+        assert_eq!(own[0].uid, crate::process::identity().0);
+        assert!(!own[0].command.is_empty());
+        assert!(found.of_socket(inode + 1).is_empty() && found.of_program(1).is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! Packet sockets of a network namespace, from `/proc/net/packet`. For reports only.
+
+use crate::error::{Named as _, Result};
+use std::fs;
+
+/// A packet socket (packet(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacketSocketInfo {
+    /// Inode, by which its holders are found.
+    pub inode: u64,
+    /// Index of its interface; 0 for all.
+    pub interface: u32,
+    /// Type of socket: 3 with the link-layer header, 2 without.
+    pub kind: u32,
+    /// Protocol (ETH_P_*); 3 is all. A socket of protocol 0 receives nothing.
+    pub protocol: u16,
+    /// User id of its creator.
+    pub uid: u32,
+}
+
+/// Lists the packet sockets of this thread's network namespace.
+pub fn packet_sockets() -> Result<Vec<PacketSocketInfo>> {
+    const FILE: &str = "/proc/thread-self/net/packet";
+    let text = fs::read_to_string(FILE);
+    let text = text
+        .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+        .named("read", FILE)?;
+    Ok(text.lines().skip(1).filter_map(socket).collect())
+}
+
+/// Parses a line: address, references, type, protocol (hexadecimal), interface, running, memory,
+/// user, inode.
+fn socket(line: &str) -> Option<PacketSocketInfo> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_, _, kind, protocol, interface, _, _, uid, inode, ..] = words[..] else { return None };
+    Some(PacketSocketInfo {
+        inode: inode.parse().ok()?,
+        interface: interface.parse().ok()?,
+        kind: kind.parse().ok()?,
+        protocol: u16::from_str_radix(protocol, 16).ok()?,
+        uid: uid.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_the_kernel_is_parsed_and_others_are_skipped() {
+        let line = "ffff8881055c8800 3      3    0003   2     1 0      1000   25733";
+        let found = socket(line).unwrap();
+        let expected =
+            PacketSocketInfo { inode: 25733, interface: 2, kind: 3, protocol: 3, uid: 1000 };
+        assert_eq!(found, expected);
+        for other in ["", "sk RefCnt", "a 3 3 zz 2 1 0 0 5", "a 3 3 0003 2 1 0 0"] {
+            assert_eq!(socket(other), None, "{other}");
+        }
+    }
+}

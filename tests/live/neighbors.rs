@@ -1,0 +1,130 @@
+//! Foreign programs and packet sockets at an interface, as `doctor` and `explain` list them.
+
+use crate::observer::program;
+use serde_json::Value;
+use std::process::Command;
+use sys::bpf::{Anchor, Link, Program, ProgramKind, Side, XdpMode};
+use sys::net::RouteSocket;
+use sys::packet::{PacketRing, PacketSocket, RingShape};
+use testkit::need;
+use testkit::net::{Cable, Pair, SERVER_DEVICE};
+
+/// Programs and a socket of this process, and a filter of traffic control, at the server's device.
+struct Foreign {
+    pair: Pair,
+    _links: Vec<Link>,
+    _socket: PacketRing,
+}
+
+impl Foreign {
+    fn new() -> Option<Self> {
+        need::bpf()?;
+        need::command("tc")?;
+        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let program = |kind, name, verdict| {
+            let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, verdict), ebpf::insn::Insn::exit()];
+            Program::load(kind, name, &ebpf::insn::encode(&code)).expect("two instructions")
+        };
+        // TCX_NEXT and XDP_PASS.
+        let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
+        let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
+        let (links, socket) = pair.server.enter(|| {
+            let index = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("it").index;
+            let tcx = |side| Link::tcx(&chained, index, side, Anchor::Head, None).expect("tcx");
+            let links = vec![
+                tcx(Side::Ingress),
+                tcx(Side::Egress),
+                Link::xdp(&express, index, XdpMode::Generic).expect("xdp"),
+            ];
+            let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
+            let socket = PacketSocket::open().and_then(|socket| socket.ring(shape));
+            let socket = socket.expect("a packet socket");
+            socket.bind(index).expect("the device");
+            (links, socket)
+        });
+        pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
+        let filter = format!(
+            "filter add dev {SERVER_DEVICE} ingress pref 7 bpf bytecode 1,6\u{a0}0\u{a0}0\u{a0}0"
+        );
+        let words = filter.split(' ').map(|word| word.replace('\u{a0}', " "));
+        let added = pair.server.command("tc").args(words).status().expect("tc");
+        assert!(added.success());
+        Some(Self { pair, _links: links, _socket: socket })
+    }
+
+    /// Returns what a command prints in the namespace.
+    fn prints(&self, arguments: &[&str]) -> String {
+        let mut command: Command = self.pair.server.command(program());
+        let ran = command.args(arguments).env("NO_COLOR", "1").output().expect("the program");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("text")
+    }
+}
+
+/// Asserts that a listing contains every foreign program and socket with its owner.
+fn assert_complete(found: &Value) {
+    let all = found["neighbors"].as_array().expect("a list");
+    let one = |kind: &str, side: Option<&str>| {
+        let is = |one: &&Value| one["kind"] == kind && one["side"].as_str() == side;
+        let here = |one: &&Value| one["interface"] == SERVER_DEVICE;
+        let mut found = all.iter().filter(here).filter(is);
+        let only = found.next().unwrap_or_else(|| panic!("no {kind} {side:?} in {all:?}"));
+        assert_eq!(found.next(), None, "{kind}");
+        only
+    };
+    let ours = u64::from(std::process::id());
+    let uid = u64::from(sys::process::identity().0);
+    for (kind, side, name) in [
+        ("xdp", Some("received"), Some("foreign_xdp")),
+        ("tcx", Some("received"), Some("foreign_tcx")),
+        ("tcx", Some("sent"), Some("foreign_tcx")),
+        ("packet socket", None, None),
+    ] {
+        let found = one(kind, side);
+        assert_eq!(found["name"].as_str(), name, "{found}");
+        assert_eq!(found["uid"], uid, "{found}");
+        let holders = found["holders"].as_array().expect("a list");
+        assert!(holders.iter().any(|holder| holder["process"] == ours), "{found}");
+        assert!(holders.iter().all(|holder| holder["uid"] == uid), "{found}");
+        assert!(holders.iter().all(|holder| holder["command"] != ""), "{found}");
+    }
+    let filter = one("tc", Some("received"));
+    assert_eq!(filter["how"], "bpf, priority 7", "{filter}");
+    assert_eq!(filter["holders"], serde_json::json!([]), "{filter}");
+    let order = ["xdp", "packet socket", "tcx", "tcx", "tc"];
+    let listed = all.iter().filter(|one| one["interface"] == SERVER_DEVICE);
+    assert_eq!(Vec::from_iter(listed.map(|one| one["kind"].as_str().expect("a kind"))), order);
+}
+
+#[test]
+fn v17_doctor_and_explain_list_foreign_programs_and_sockets() {
+    let Some(foreign) = Foreign::new() else { return };
+    let line = format!("rx {SERVER_DEVICE} | count");
+    let doctor: Value = serde_json::from_str(&foreign.prints(&["doctor", "--json"])).expect("json");
+    let explain = foreign.prints(&["explain", "--json", &line]);
+    let explain: Value = serde_json::from_str(&explain).expect("json");
+    assert_complete(&doctor["others"]);
+    assert_complete(&explain["others"]);
+    for text in [foreign.prints(&["doctor"]), foreign.prints(&["explain", &line])] {
+        // Cells of the table may be broken between lines.
+        let holder = format!("[{}]", std::process::id());
+        let (_, table) = text.split_once("who else is").expect("the listing");
+        let words = ["foreign_xdp", "foreign_tcx", "packet", "socket", "TC", "bpf,", &holder];
+        let glued: String = table.split_whitespace().collect();
+        for part in words {
+            assert!(glued.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn v17_explain_lists_only_the_interface_of_the_request() {
+    let Some(foreign) = Foreign::new() else { return };
+    let explain = foreign.prints(&["explain", "--json", "rx lo | count"]);
+    let explain: Value = serde_json::from_str(&explain).expect("json");
+    let all = explain["others"]["neighbors"].as_array().expect("a list");
+    assert!(all.iter().all(|one| one["interface"] != SERVER_DEVICE), "{all:?}");
+    let explain = foreign.prints(&["explain", "--json", "replay /dev/null | count"]);
+    let explain: Value = serde_json::from_str(&explain).expect("json");
+    assert_eq!(explain["others"]["neighbors"], serde_json::json!([]));
+}
