@@ -296,7 +296,8 @@ fn landlock(landlock: Landlock) -> Check {
             let explanation =
                 "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
             let advice = "put landlock into lsm= on the kernel's command line; it takes Linux \
-                          5.13, built with it, and no seccomp filter of a container that refuses it";
+                          5.13, built with it, and no seccomp filter of a container that refuses \
+                          it";
             Check::bad(NAME, explanation, advice)
         }
     }
