@@ -195,9 +195,9 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         held.push(socket);
         held.extend(descriptors);
     }
-    let nodes = part.split(' ').skip(6).collect::<Vec<_>>().join(" ");
-    let ring = part.split(' ').take(6).collect::<Vec<_>>().join(" ");
-    let largest = format!("4294967295 4294967295 4294967295 4294967295 0 0 {nodes}");
+    let [ring, nodes]: [Value; 2] = serde_json::from_str(&part).expect("its text is JSON");
+    let largest = json!([[u32::MAX, u32::MAX, u32::MAX, u32::MAX, 0, 0], nodes]).to_string();
+    let (unknown, none) = (json!([ring, [0, 999]]).to_string(), json!([ring, []]).to_string());
     for (attach, by) in [
         (asks(&line, &part, &ours, own), "quota"),
         (asks(&line, &largest, &ours, own), "quota"),
@@ -205,8 +205,8 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         (asks(&line, &part, "4:1", own), "place"),
         (asks(&line, &part, &ours, "0"), "version"),
         (asks("rx server0 | nonsense", &part, &ours, own), "line"),
-        (asks(&line, &format!("{ring} 0 999"), &ours, own), "kernel"),
-        (asks(&line, &ring, &ours, own), "kernel"),
+        (asks(&line, &unknown, &ours, own), "kernel"),
+        (asks(&line, &none, &ours, own), "kernel"),
         (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
     ] {
         let (refused, _) = exchange(&fixture.socket(), &attach);
