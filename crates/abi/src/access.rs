@@ -1,21 +1,21 @@
 //! Access lists: which users may read a shared object, decided as for a file with Unix permissions
 //! and an access control list. [IOL §2.3], [SL §8], CONTRACT 21
 //!
-//! The owner of an object fixes the list when it makes the object; the kernel names the peer
-//! (`SO_PEERCRED`). The decision is made once, when the object is handed over: a peer that has
-//! mapped it reads all of it (T17). Revoking a right takes a new object (T11), so a list never
-//! changes.
+//! The owner fixes the list when it creates the object; the kernel identifies the peer
+//! (`SO_PEERCRED`). Access is checked once, when the object is handed over: a peer that has mapped
+//! the object can read all its bytes (T17). A right can be revoked only by creating a new object
+//! (T11), so a list never changes.
 
 use alloc::vec::Vec;
 
-/// The identity of a process, as the kernel reports it: never as the peer itself claims.
+/// The identity of a process as reported by the kernel, never as claimed by the process itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Credentials {
-    /// The effective user.
+    /// The effective user ID.
     pub uid: u32,
-    /// The effective group.
+    /// The effective group ID.
     pub gid: u32,
-    /// The supplementary groups.
+    /// The supplementary group IDs.
     pub groups: Vec<u32>,
 }
 
@@ -26,7 +26,7 @@ impl Credentials {
         Self { uid, gid, groups: Vec::new() }
     }
 
-    /// Returns true if the effective or a supplementary group is `group`.
+    /// Returns true if `group` is the effective group or a supplementary group.
     #[must_use]
     pub fn is_in(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
@@ -42,7 +42,7 @@ impl From<(u32, u32)> for Credentials {
 /// A set of users and groups to which an access list grants a right.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grantees {
-    /// Users.
+    /// User IDs.
     pub users: Vec<u32>,
     /// Group IDs; the right extends to every member.
     pub groups: Vec<u32>,
@@ -54,22 +54,21 @@ impl Grantees {
 
     /// Returns true if the set contains the peer's user or one of its groups.
     #[must_use]
-    pub fn include(&self, peer: &Credentials) -> bool {
+    pub fn contains(&self, peer: &Credentials) -> bool {
         self.users.contains(&peer.uid) || self.groups.iter().any(|&group| peer.is_in(group))
     }
 }
 
 /// An owner, a group and permission bits, with additional readers.
 ///
-/// The first rule that fits decides (acl(5)): root may read; the owner may read if the owner's bit
-/// is set, even if other bits permit more; an additional reader may read; a member of the group may
-/// read if the group's bit is set; any other user may read if the last bit is set. Pools and
-/// streams are never written by peers: bytes are immutable, and there is one writer.
+/// The first matching rule decides, as in acl(5): root may read; the owner may read if the owner's
+/// bit is set, whatever the other bits permit; an additional reader may read; a member of the group
+/// may read if the group's bit is set; any other user may read if the bit for others is set.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AccessList {
-    /// The user that owns the object.
+    /// ID of the user that owns the object.
     pub owner: u32,
-    /// The group to which the middle permission bits apply.
+    /// ID of the group to which the middle permission bits apply.
     pub group: u32,
     /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 to write.
     pub mode: u32,
@@ -84,14 +83,15 @@ impl AccessList {
         Self { owner, group, mode, readers: Grantees::NONE }
     }
 
-    /// Creates a list that permits only this user, and root, to read; the group takes effect once
-    /// bits for it are set.
+    /// Creates a list that permits only this user and root to read. The group gets no access unless
+    /// its bits are set in `mode`.
     #[must_use]
     pub const fn private((uid, gid): (u32, u32)) -> Self {
         Self::new(uid, gid, OWNER)
     }
 
-    /// Returns true if this peer may write. `readers` never grants the right to write.
+    /// Returns true if this peer may write, by the rules for reading with the bits for writing.
+    /// Additional readers count as other users.
     #[must_use]
     pub fn may_write(&self, peer: &Credentials) -> bool {
         Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
@@ -104,7 +104,7 @@ impl AccessList {
         match peer {
             _ if peer.uid == ROOT => true,
             _ if peer.uid == self.owner => has(OWNER),
-            _ if self.readers.include(peer) => true,
+            _ if self.readers.contains(peer) => true,
             _ if peer.is_in(self.group) => has(GROUP),
             _ => has(OTHER),
         }
@@ -128,8 +128,8 @@ mod tests {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }
 
-    /// T17: every set of permission bits, for the owner, for members by effective or supplementary
-    /// group, and for all other users.
+    /// T17: all permission bits, for the owner, for members by effective or supplementary group,
+    /// and for other users.
     #[test]
     fn q4_permission_bits_decide_as_for_a_file() {
         for mode in 0..0o1000 {

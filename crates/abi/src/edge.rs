@@ -57,7 +57,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// The error of parsing text that does not describe an edge.
+/// The error returned for text that does not describe an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseEdgeError;
 
@@ -92,7 +92,7 @@ impl FromStr for Edge {
 }
 
 /// Parses the variable's value. Invalid entries are skipped; at most [`EDGES_MAX`] are returned.
-pub fn edges(variable: &str) -> impl Iterator<Item = Edge> {
+pub fn parse_edges(variable: &str) -> impl Iterator<Item = Edge> {
     variable.split(',').filter_map(|entry| entry.parse().ok()).take(EDGES_MAX)
 }
 
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn edge_survives_formatting_and_parsing() {
         let text = "r:7104:900:7106,w:7108:901:7111";
-        let mut again = Text([0; 64], 0);
-        for (i, edge) in edges(text).enumerate() {
+        let mut again = FixedBuffer([0; 64], 0);
+        for (i, edge) in parse_edges(text).enumerate() {
             write!(again, "{}{edge}", if i > 0 { "," } else { "" }).unwrap();
         }
         assert_eq!(&again.0[..again.1], text.as_bytes());
@@ -116,12 +116,12 @@ mod tests {
         for text in ["", "r", "x:1:2:3", "r:1:2", "r:1:2:3:4", "r:-1:2:3", "w:1:99999999999:3"] {
             assert_eq!(text.parse::<Edge>(), Err(ParseEdgeError), "{text}");
         }
-        assert_eq!(edges("nonsense,w:1:2:3,,").count(), 1);
+        assert_eq!(parse_edges("nonsense,w:1:2:3,,").count(), 1);
     }
 
-    struct Text([u8; 64], usize);
+    struct FixedBuffer([u8; 64], usize);
 
-    impl fmt::Write for Text {
+    impl fmt::Write for FixedBuffer {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             let to = self.0.get_mut(self.1..self.1 + text.len()).ok_or(fmt::Error)?;
             to.copy_from_slice(text.as_bytes());

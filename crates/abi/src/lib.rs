@@ -1,4 +1,4 @@
-//! Data layouts shared by all spaces: rich pointers, metadata columns, ring headers; and the rules
+//! Data layouts shared by all spaces (rich pointers, metadata columns, ring headers), and the rules
 //! by which spaces grant each other access ([`access`]).
 //!
 //! Everything here is plain data with a fixed layout (little endian machines, [SL §5.3.1], [Th

@@ -1,9 +1,9 @@
 //! Columns that accompany a rich pointer: metadata and marks.
 //!
 //! Within a space both are columns of a batch. An ibuf carries them if a filter downstream needs
-//! them, so an entry has 16 bytes (pointer), 32 (with metadata) or 64 (with marks): powers of two
-//! that never straddle a cache line (CONTRACT 4, 7). Marks extend the contract's columns because a
-//! `pcap` sink in another space needs the frame around the view.
+//! them, so an entry has 16 bytes (pointer), 32 (with metadata) or 64 (with metadata and marks):
+//! powers of two, so no entry straddles a cache line (CONTRACT 4, 7). Marks extend the contract's
+//! columns because a `pcap` sink in another space needs the frame around the view; see
 //! docs/book/decisions/0001-rich-pointer.md.
 
 use crate::RichPointer;
@@ -15,9 +15,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct BlockMetadata {
-    /// Time in nanoseconds: since the Unix epoch for captured blocks, else of the path's clock.
+    /// Time in nanoseconds: since the Unix epoch for captured blocks, else by the path's clock.
     pub time: u64,
-    /// Session ID assigned by the last session filter; 0: none (CONTRACT 8).
+    /// Session ID assigned by the last session filter; 0 if none has assigned one (CONTRACT 8).
     pub session: u32,
     /// Index of the source or interface, assigned by the path.
     pub origin: u16,
@@ -46,12 +46,13 @@ impl Flags {
     /// The sender left the checksum to its network device, so it is missing rather than wrong
     /// (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// Last block of its session; within a message: the message is truncated here.
+    /// Last block of its session. On a fragment without [`Flags::LAST`], the message is truncated
+    /// after it.
     pub const END: Self = Self(1 << 4);
     /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
     /// rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
-    /// Both flags that end a session.
+    /// [`Flags::END`] and [`Flags::BROKEN`].
     pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Returns true if all flags of `other` are set.
@@ -66,13 +67,13 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
-    /// Returns these flags without those of `other`.
+    /// Returns the flags that are set here but not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the direction given by [`Flags::BACKWARD`].
+    /// Returns the direction that [`Flags::BACKWARD`] encodes.
     #[must_use]
     pub const fn direction(self) -> Direction {
         if self.has(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
@@ -88,7 +89,7 @@ pub enum Direction {
     Backward,
 }
 
-/// Position of a block's view in its frame, and of the protocol layers (CONTRACT 4).
+/// Offsets of a block's view and of the protocol layers in the block's frame (CONTRACT 4).
 ///
 /// Offsets count from the start of the frame; [`Marks::UNKNOWN`] stands for a layer that was not
 /// found.
@@ -113,14 +114,14 @@ pub struct Marks {
     /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
     /// Sequence number among the blocks dispatched to a filter's replicas ([`Marks::with_seq`]);
-    /// used only between their spaces.
+    /// used only in rings to and from the replicas.
     seq: u32,
-    /// On the way to a replica: 1 for the last block of a batch. On the way back: the step of the
-    /// replica's shutdown ([`Marks::with_end_step`]).
+    /// In a ring to a replica, 1 for the last block of a batch; in a ring from a replica, the step
+    /// of its shutdown ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of it
-    /// ([`Marks::with_ticket`]); 0: none. Never leaves the section. Pads marks to two 16-byte
-    /// words, which are copied in two moves.
+    /// ([`Marks::with_ticket`]); 0 outside of sections. Also pads the marks to two 16-byte words,
+    /// which are copied in two moves.
     ticket: u32,
 }
 
@@ -129,8 +130,8 @@ const _: () = assert!(size_of::<Marks>() == 32);
 impl Marks {
     /// Link type of a block that is not a frame (a message, a record, bytes).
     pub const NO_LINK: u16 = u16::MAX;
-    /// Link type of a description: its frame is a record (`wire::record`) about the message that it
-    /// begins, and its view is empty.
+    /// Link type of a description, whose frame is a record (`wire::record`) about the message that
+    /// it begins, and whose view is empty.
     pub const DESCRIBED: u16 = u16::MAX - 1;
     /// Offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
@@ -164,30 +165,30 @@ impl Marks {
         }
     }
 
-    /// Returns the marks with a sequence number among dispatched blocks; `last` marks the end of
-    /// the batch dispatched to one replica (CONTRACT 16).
+    /// Returns the marks with the block's sequence number among dispatched blocks; `last` is true
+    /// for the last block of the batch dispatched to one replica (CONTRACT 16).
     #[inline]
     #[must_use]
     pub const fn with_seq(self, seq: u32, last: bool) -> Self {
         Self { seq, last: last as u32, ..self }
     }
 
-    /// Returns the marks with shutdown step and sequence number of a block that leaves a replica.
-    /// Step 0 precedes the shutdown; its numbers are those of [`Marks::with_seq`].
+    /// Returns the marks with the sequence number and shutdown step of a block that leaves a
+    /// replica. Before the shutdown, the step is 0 and the number that of [`Marks::with_seq`].
     #[inline]
     #[must_use]
     pub const fn with_end_step(self, seq: u32, step: u32) -> Self {
         Self { seq, last: step, ..self }
     }
 
-    /// Returns shutdown step and sequence number of a block from a replica.
+    /// Returns the shutdown step and the sequence number of a block from a replica, in this order.
     #[inline]
     #[must_use]
     pub const fn end_step(&self) -> (u32, u32) {
         (self.last, self.seq)
     }
 
-    /// Returns the sequence number, and true if the block is the last of a batch dispatched to one
+    /// Returns the sequence number, and true for the last block of a batch dispatched to one
     /// replica.
     #[inline]
     #[must_use]
@@ -195,8 +196,8 @@ impl Marks {
         (self.seq, self.last != 0)
     }
 
-    /// Returns the marks with the block's number in a section. A filter that creates new marks for
-    /// a block it passes on copies the ticket.
+    /// Returns the marks with the block's number in a section. A filter that replaces the marks of
+    /// a block must copy the ticket.
     #[inline]
     #[must_use]
     pub const fn with_ticket(self, ticket: u32) -> Self {
@@ -223,8 +224,7 @@ impl Marks {
     }
 }
 
-/// All columns of one block, as passed from a source or space to another space: 64 bytes, one cache
-/// line.
+/// All columns of one block, as passed between spaces: 64 bytes, one cache line.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -247,7 +247,7 @@ impl Entry {
         Self { pointer, context, marks }
     }
 
-    /// Returns a pointer to the whole captured frame.
+    /// Returns a pointer to all captured bytes of the frame.
     #[must_use]
     pub const fn frame(&self) -> RichPointer {
         self.pointer.around(self.marks.view, self.marks.captured)

@@ -5,23 +5,23 @@
 //! word 1   class:32 | dbuf:24 | flags:8   a filter's answer, the dbuf, flags
 //! ```
 //!
-//! `position` is the low part of the block's 64-bit byte position in the dbuf's stream. It implies
-//! the lap, and one formula serves fixed slots and variable records (a slot's position is its
-//! number times its size). The ring's window completes it to 64 bits ([`Extent::complete`]) and is
-//! far smaller than the 16 TB that 44 bits distinguish. The sources list dbuf, block, offset,
-//! length and class; for the merging of block and offset into one position see
-//! docs/book/decisions/0001-rich-pointer.md.
+//! `position` is the low 44 bits of the view's 64-bit byte position in the dbuf's stream. A
+//! position implies the lap, and works for fixed slots as for variable records (a slot's position
+//! is its number times its size). [`Extent::complete`] restores all 64 bits: a ring's window is far
+//! smaller than the 16 TB that 44 bits distinguish. The sources list dbuf, block, offset, length
+//! and class; docs/book/decisions/0001-rich-pointer.md explains why block and offset are merged
+//! into one position.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The id of a dbuf. Ids are never reused while the broker that assigned them lives, so an id needs
-/// no generation. Id 0 belongs to no dbuf: a rich pointer with this id is a *hole* (a length
-/// without bytes).
+/// The id of a dbuf. The broker that assigns ids never reuses one, so an id needs no generation
+/// number. Id 0 belongs to no dbuf: a rich pointer with this id is a *hole* (a length without
+/// bytes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DbufId(u32);
 
 impl DbufId {
-    /// The id 0 of holes, which belongs to no dbuf.
+    /// The id 0, which marks holes.
     pub const HOLE: Self = Self(0);
     /// Largest id (24 bits).
     pub const MAX: Self = Self((1 << 24) - 1);
@@ -68,7 +68,7 @@ impl Class {
     /// The block is held by the filter; never leaves the space.
     pub const HELD: Self = Self(u32::MAX);
 
-    /// Returns the class for a natural number: [`Class::ZERO`] for 0, which would otherwise read as
+    /// Returns the class for a natural number. For 0 it is [`Class::ZERO`], because class 0 means
     /// no answer.
     #[must_use]
     pub const fn natural(value: u32) -> Self {
@@ -117,8 +117,8 @@ impl Extent {
         (self.0 & Self::LENGTH_MASK) as u32
     }
 
-    /// Returns the 64-bit position with these low bits that is nearest to `near`, which is any
-    /// position inside the ring's window of less than 2⁴³ bytes.
+    /// Returns the 64-bit position that has these low bits and is nearest to `near`. If both lie in
+    /// a ring's window of less than 2⁴³ bytes, it is the position that the pointer was made from.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);
@@ -130,14 +130,14 @@ impl Extent {
         }
     }
 
-    /// Returns the extent moved `from` bytes inward, with `length` bytes.
+    /// Returns the extent of the `length` bytes that begin `from` bytes after the start.
     #[must_use]
     pub const fn within(self, from: u32, length: u32) -> Self {
         Self::new(self.position().wrapping_add(from as u64), length)
     }
 }
 
-/// A rich pointer: dbuf, extent and class of a view. An allegation until `buffer` or
+/// A rich pointer: dbuf, extent and class of a view. It is an allegation until `buffer` or
 /// `iolite::resolve` has checked it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -146,9 +146,9 @@ impl Extent {
 pub struct RichPointer {
     /// Position and length of the view.
     pub place: Extent,
-    /// Answer of the last filter.
+    /// Answer of the last filter that classified the block.
     pub class: Class,
-    home: u32,
+    dbuf_and_flags: u32,
 }
 
 const _: () = assert!(size_of::<RichPointer>() == 16);
@@ -157,7 +157,7 @@ impl RichPointer {
     /// Creates a pointer without flags.
     #[must_use]
     pub const fn new(dbuf: DbufId, place: Extent, class: Class) -> Self {
-        Self { place, class, home: dbuf.0 << 8 }
+        Self { place, class, dbuf_and_flags: dbuf.0 << 8 }
     }
 
     /// Creates a hole: `length` bytes of the stream that were never received.
@@ -169,13 +169,13 @@ impl RichPointer {
     /// Returns the id of the dbuf.
     #[must_use]
     pub const fn dbuf(self) -> DbufId {
-        DbufId(self.home >> 8)
+        DbufId(self.dbuf_and_flags >> 8)
     }
 
-    /// Returns the pointer's own flags (8 bits, reserved, 0 today).
+    /// Returns the 8 flag bits, which are reserved and always 0.
     #[must_use]
     pub const fn flags(self) -> u8 {
-        (self.home & 0xff) as u8
+        (self.dbuf_and_flags & 0xff) as u8
     }
 
     /// Returns true if the pointer is a hole: it has a length but no bytes.
@@ -196,13 +196,13 @@ impl RichPointer {
         Self { class, ..self }
     }
 
-    /// Returns the pointer with the view moved `from` bytes inward.
+    /// Returns a pointer to the `length` bytes that begin `from` bytes after the start of the view.
     #[must_use]
     pub const fn within(self, from: u32, length: u32) -> Self {
         Self { place: self.place.within(from, length), ..self }
     }
 
-    /// Returns a pointer to the `length` bytes that begin `before` bytes before the view.
+    /// Returns a pointer to the `length` bytes that begin `before` bytes ahead of the view.
     #[inline]
     #[must_use]
     pub const fn around(self, before: u32, length: u32) -> Self {
@@ -213,7 +213,7 @@ impl RichPointer {
     /// Returns the two words as stored in shared memory.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
-        [self.place.0, self.class.0 as u64 | (self.home as u64) << 32]
+        [self.place.0, self.class.0 as u64 | (self.dbuf_and_flags as u64) << 32]
     }
 
     /// Decodes a pointer from two untrusted words; any value is accepted.
@@ -223,7 +223,7 @@ impl RichPointer {
         Self {
             place: Extent(words[0]),
             class: Class(words[1] as u32),
-            home: (words[1] >> 32) as u32,
+            dbuf_and_flags: (words[1] >> 32) as u32,
         }
     }
 }

@@ -3,13 +3,13 @@
 //! ```text
 //! writer's memory   one page of control words, then the data        written by the writer alone
 //! reader's memory   one page of control words per reader            written by that reader alone
-//! geometry          one sealed page                                 agreed before the first access
+//! geometry          one sealed page                                 fixed before the first access
 //! ```
 //!
 //! Positions are 64-bit and monotone: bytes in a dbuf, entries in an ibuf. The item at position p
 //! is stored at p mod capacity, so a position also implies the lap. Control words are two cache
-//! lines apart, because CPUs prefetch lines in pairs (BASELINES, padding). Numbers in this file
-//! count 8-byte words from the start of the page unless they say bytes.
+//! lines apart, because CPUs prefetch lines in pairs (BASELINES, padding). Unless stated otherwise,
+//! offsets in this file count 8-byte words from the start of the page.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,10 +17,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const PAGE: usize = 4096;
 /// Size of a page of control words, in words.
 pub const PAGE_WORDS: usize = PAGE / 8;
-/// Distance of control words, in words.
+/// Distance between control words, in words.
 pub const LINE_WORDS: usize = 16;
-/// Distance in words between the two copies of a ledger. Each copy begins with the position to
-/// which it belongs; the copy whose position is published is valid.
+/// Distance in words between the two copies of a ledger. Each copy begins with the position at
+/// which it was taken; the copy that begins with the published position is valid.
 pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
 /// Control words of the writer's page.
@@ -51,7 +51,7 @@ pub mod reader {
 
     /// Position up to which the reader has released all bytes.
     pub const CURSOR: usize = 0;
-    /// State of the reader: [`super::OPEN`], or [`super::CLOSED`] once it has left.
+    /// State of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
     pub const STATE: usize = LINE_WORDS;
     /// First word of the reader's ledger, stored twice ([`super::COPY_WORDS`]): blocks taken, bytes
     /// taken, blocks lost, blocks skipped.
@@ -64,10 +64,11 @@ pub mod reader {
 
 /// The two words in which a party announces that it sleeps.
 pub mod wait {
-    /// Counter, incremented on going to sleep and on waking: odd while asleep.
+    /// Counter that is incremented when the party goes to sleep and when it wakes: odd while it
+    /// sleeps.
     pub const SLEEP_COUNT: usize = 0;
-    /// The other party's position from which on the sleeper must be woken.
-    pub const UNTIL: usize = 1;
+    /// Position that the other party must reach before it wakes the sleeper.
+    pub const WAKE_POSITION: usize = 1;
 }
 
 /// The party is present.
@@ -77,8 +78,8 @@ pub const CLOSED: u64 = 1;
 /// The writer continues in another segment; the last record is a switch.
 pub const SWITCHED: u64 = 2;
 
-/// Parameters that all parties of a ring agree on before the first access. Stored in a memfd of its
-/// own, sealed against every change.
+/// Parameters of a ring, fixed before the first access. They are stored in a memfd of their own,
+/// which is sealed against every change.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -90,10 +91,11 @@ pub struct Geometry {
     pub capacity: u64,
     /// Id of the dbuf or ibuf.
     pub id: u32,
-    /// Distance of entries in bytes: 16, 32 or 64 in an ibuf; the slot size in a ring of slots; 0
-    /// in a dbuf of variable blocks.
+    /// Distance between entries in bytes: 16, 32 or 64 in an ibuf; the slot size in a ring of
+    /// slots; 0 in a dbuf of variable blocks.
     pub stride: u32,
-    /// Behavior when the ring is full: 0 block, 1 drop new, 2 overwrite oldest.
+    /// Behavior when the ring is full: 0 blocks the writer, 1 drops the newest block, 2 overwrites
+    /// the oldest blocks.
     pub policy: u32,
     /// Number of reader pages.
     pub readers: u32,
@@ -111,24 +113,26 @@ const _: () = assert!(size_of::<Geometry>() == 56);
 impl Geometry {
     /// Magic number of a ring of blocks or rich pointers, with the version of its format.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring3");
-    /// Magic number of a ring of slots. There the writer's page is followed by a table with the
-    /// block length of each slot (one word each, padded to a page), then by the slots.
+    /// Magic number of a ring of slots, with the version of its format. In such a ring the writer's
+    /// page is followed by a table of the slots' block lengths (one word each, padded to a page),
+    /// then by the slots.
     pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot2");
 }
 
-/// The header in front of each block in a dbuf: 16 bytes, aligned to 16.
+/// The header of a record in a dbuf of variable blocks: 16 bytes, aligned to 16 bytes.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct RecordHeader {
-    /// Length of the block in bytes; of a pad, bytes to the end of the ring without this header.
+    /// Length of the block in bytes; in a pad, the number of bytes from the end of this header to
+    /// the end of the ring.
     pub length: u32,
     /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or
     /// [`RecordHeader::CUT`].
     pub kind: u32,
-    /// Number of blocks put before this one, from which a lapped reader derives its loss. In a
-    /// switch: the next segment's number; in a cut: the capacity from here on.
+    /// Number of blocks put before this one, from which a lapped reader computes its loss. In a
+    /// switch, the next segment's number; in a cut, the new capacity in bytes.
     pub sequence: u64,
 }
 
@@ -141,26 +145,28 @@ impl RecordHeader {
     pub const BLOCK: u32 = 0xb10c;
     /// Padding up to the end of the ring; the next record is at its start.
     pub const PAD: u32 = 0xfad5;
-    /// The ring continues in another segment, at the position behind this record.
+    /// The ring continues in another segment, at the position after this record.
     pub const SWITCH: u32 = 0x5e9d;
     /// The ring continues in the same memory with another capacity.
     pub const CUT: u32 = 0xc07d;
 
-    /// Returns the bytes that a block of `length` occupies in the ring.
+    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, with its
+    /// header and padding.
     #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {
-        Self::spans(length as usize)
+        Self::span_of_len(length as usize)
     }
 
     /// Returns [`RecordHeader::span`] for the length of a slice.
     #[inline]
     #[must_use]
-    pub const fn spans(length: usize) -> u64 {
+    pub const fn span_of_len(length: usize) -> u64 {
         (length as u64 + 2 * Self::SIZE as u64 - 1) & !(Self::SIZE as u64 - 1)
     }
 
-    /// Returns the header of a block as two words, which are invalid if `length` exceeds 32 bits.
+    /// Returns the header of a block as two words. A `length` of more than 32 bits yields an
+    /// invalid header.
     #[inline]
     #[must_use]
     pub const fn block_words(length: usize, sequence: u64) -> [u64; 2] {
@@ -195,7 +201,7 @@ mod tests {
         for length in [0, 1, 15, 16, 17, 1500] {
             let record = RecordHeader { length, kind: RecordHeader::BLOCK, sequence: 9 };
             assert_eq!(RecordHeader::block_words(length as usize, 9), record.words());
-            assert_eq!(RecordHeader::spans(length as usize), RecordHeader::span(length));
+            assert_eq!(RecordHeader::span_of_len(length as usize), RecordHeader::span(length));
         }
         assert_ne!(
             RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind,

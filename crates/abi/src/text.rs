@@ -1,9 +1,9 @@
 //! Text of untrusted peers, made safe for a terminal, a log or a JSON object.
 //!
 //! A terminal obeys control characters (C0, DEL and C1), and bidirectional or invisible characters
-//! change how a line reads. They come from frames, file names, other users' requests and the user's
-//! own line. Every crate uses [`is_hidden`] as its only list of them: [`Visible`] and
-//! [`VisibleLines`] write text for people, [`Escaped`] the inside of a JSON string.
+//! change how a line reads. They occur in frames, file names, other users' requests and the user's
+//! own request. [`is_hidden`] is the only list of such characters in all crates; [`Visible`] and
+//! [`VisibleLines`] write text for people, [`Escaped`] writes JSON.
 
 use core::fmt::{self, Display, Formatter, Write as _};
 
@@ -11,7 +11,7 @@ use core::fmt::{self, Display, Formatter, Write as _};
 pub const PLACEHOLDER: char = '·';
 
 /// Returns true if a terminal interprets the character or does not display it: control characters,
-/// marks of direction, zero-width characters, separators of lines and paragraphs, and tags.
+/// direction marks, zero-width characters, line and paragraph separators, and tags.
 #[must_use]
 pub const fn is_hidden(c: char) -> bool {
     matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}'
@@ -27,7 +27,7 @@ pub const fn visible(c: char) -> char {
     if is_hidden(c) { PLACEHOLDER } else { c }
 }
 
-/// Text on one line: every hidden character replaced, one for one.
+/// Text on one line: each hidden character is displayed as one [`PLACEHOLDER`].
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a>(pub &'a str);
 
@@ -37,7 +37,7 @@ impl Display for Visible<'_> {
     }
 }
 
-/// Text on several lines: line breaks and tabs stay, the rest is as in [`Visible`].
+/// Text on several lines, displayed like [`Visible`] except that line feeds and tabs are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct VisibleLines<'a>(pub &'a str);
 
@@ -48,9 +48,9 @@ impl Display for VisibleLines<'_> {
     }
 }
 
-/// The inside of a JSON string, or of a whole JSON text: hidden characters as `\u202e`, in UTF-16
-/// as RFC 8259 §7 asks. A JSON text holds none of them outside of its strings but line breaks and
-/// tabs, which stay: they cannot stand in a string.
+/// The contents of a JSON string, or a complete JSON text, in which hidden characters are displayed
+/// as `\u202e` escapes of their UTF-16 units (RFC 8259 §7). Line breaks and tabs are kept: a JSON
+/// text has them only between tokens, never inside a string.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -63,7 +63,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Writes `text` with the characters chosen by `is_replaced` passed to `replace`.
+/// Writes `text`, but calls `replace` for each character for which `is_replaced` returns true.
 fn write(
     f: &mut Formatter<'_>,
     text: &str,

@@ -12,7 +12,7 @@
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
-use abi::ring::wait::{SLEEP_COUNT, UNTIL};
+use abi::ring::wait::{SLEEP_COUNT, WAKE_POSITION};
 
 /// State of the party that sleeps.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Sleeper {
     /// caller then checks its condition again, sleeps, and calls [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
-        page.word(at + UNTIL).store(until, Ordering::Relaxed);
+        page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);
         page.word(at + SLEEP_COUNT).store(self.count, Ordering::Release);
         // SYNC POINT: falling asleep; pairs with the fence in `is_due`.
         fence(Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl Notifier {
         if count.is_multiple_of(2) || count == self.notified {
             return false;
         }
-        let until = page.word(at + UNTIL).load(Ordering::Relaxed);
+        let until = page.word(at + WAKE_POSITION).load(Ordering::Relaxed);
         let due = urgency == Urgency::Last || position >= until;
         if due {
             self.notified = count;

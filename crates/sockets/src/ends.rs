@@ -61,7 +61,7 @@ pub(crate) fn start() {
     let Ok(variable) = std::env::var(abi::edge::EDGES_VARIABLE) else { return };
     let fits = |edge: &Edge| preload::inode(edge.socket) == Some(edge.inode);
     let shared_edges: Vec<SharedEdge> =
-        abi::edge::edges(&variable).filter(fits).map(SharedEdge::new).collect();
+        abi::edge::parse_edges(&variable).filter(fits).map(SharedEdge::new).collect();
     let any = !shared_edges.is_empty();
     if SHARED_EDGES.set(shared_edges).is_ok() {
         ACTIVE.store(any, Ordering::Release);

@@ -196,7 +196,7 @@ impl RecordWalk {
             return 0;
         }
         let start = self.side.next;
-        let longest = (self.data.capacity() / 2).min(RecordHeader::spans(BLOCK_MAX));
+        let longest = (self.data.capacity() / 2).min(RecordHeader::span_of_len(BLOCK_MAX));
         let lap = start + self.data.left(start);
         lap.min(self.side.last_commit()).min(start + longest).min(self.stop)
     }

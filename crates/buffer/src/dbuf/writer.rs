@@ -92,7 +92,7 @@ impl BlockWriter {
     /// Returns true if a block of this length would begin a new lap.
     pub(crate) fn wraps(&self, length: usize) -> bool {
         let left = self.layout.data.left(self.side.head);
-        left == self.layout.data.capacity() || RecordHeader::spans(length) > left
+        left == self.layout.data.capacity() || RecordHeader::span_of_len(length) > left
     }
 
     /// Returns the start position of a segment switched to now.
@@ -211,7 +211,7 @@ impl BlockLayout for RecordLayout {
         let free_until = if pad > 0 || writer.side.policy == Policy::Overwrite {
             0
         } else {
-            let longest = (data.capacity() / 2).min(RecordHeader::spans(abi::BLOCK_MAX));
+            let longest = (data.capacity() / 2).min(RecordHeader::span_of_len(abi::BLOCK_MAX));
             (head + data.left(head)).min(head + room).min(head + longest)
         };
         writer.layout.free_until = free_until;
@@ -221,7 +221,7 @@ impl BlockLayout for RecordLayout {
     #[inline(always)]
     fn put(writer: &mut BlockWriter, block: &[u8]) -> bool {
         let head = writer.side.head;
-        let end = head + RecordHeader::spans(block.len());
+        let end = head + RecordHeader::span_of_len(block.len());
         if end > writer.limit {
             return false;
         }

@@ -193,7 +193,8 @@ fn woken_at(policy: Policy, spins: u32) -> u64 {
             std::thread::yield_now();
         }
         let page = output.side().page(0).unwrap();
-        let until = page.word(reader::WAIT + wait::UNTIL).load(crate::atomic::Ordering::Relaxed);
+        let until =
+            page.word(reader::WAIT + wait::WAKE_POSITION).load(crate::atomic::Ordering::Relaxed);
         drop(output);
         until
     })

@@ -67,7 +67,7 @@ impl InterfaceGrant {
 
     /// Returns true if the entry applies to this peer.
     pub(super) fn is_to(&self, who: &Credentials) -> bool {
-        self.grantees.include(who)
+        self.grantees.contains(who)
     }
 
     pub(super) fn interfaces(&self) -> &[String] {

@@ -1,0 +1,167 @@
+//! The capture file formats, and damaged capture files.
+
+use crate::traffic::traffic;
+use wire::LinkType;
+
+/// A capture file format with its byte order, time unit and snapshot length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FileFormat {
+    /// True for pcapng, false for the classic pcap format.
+    is_pcapng: bool,
+    is_big_endian: bool,
+    /// True for timestamps in ns, false for µs.
+    has_nanoseconds: bool,
+    /// The snapshot length: the maximum number of captured bytes per frame.
+    snapshot_length: usize,
+}
+
+const CLASSIC: FileFormat = FileFormat {
+    is_pcapng: false,
+    is_big_endian: false,
+    has_nanoseconds: false,
+    snapshot_length: 262_144,
+};
+const PCAPNG: FileFormat = FileFormat { is_pcapng: true, ..CLASSIC };
+
+/// The formats in which generated captures are written, in rotation.
+pub(super) const FILE_FORMATS: [FileFormat; 8] = [
+    CLASSIC,
+    FileFormat { is_big_endian: true, ..CLASSIC },
+    FileFormat { has_nanoseconds: true, ..CLASSIC },
+    FileFormat { has_nanoseconds: true, is_big_endian: true, ..CLASSIC },
+    FileFormat { snapshot_length: 96, ..CLASSIC },
+    PCAPNG,
+    FileFormat { is_big_endian: true, ..PCAPNG },
+    FileFormat { has_nanoseconds: true, ..PCAPNG },
+];
+
+type Frames<'f> = &'f [(u64, Vec<u8>)];
+
+impl FileFormat {
+    pub(super) const fn extension(self) -> &'static str {
+        match self.is_pcapng {
+            true => "pcapng",
+            false if self.is_big_endian => "cap",
+            false => "pcap",
+        }
+    }
+
+    /// Returns a capture file with these frames. A pcapng file has one interface per link type; a
+    /// classic file contains only the first link type and its frames.
+    pub(super) fn write(self, interfaces: &[(LinkType, Frames<'_>)]) -> Vec<u8> {
+        match self.is_pcapng {
+            true => self.pcapng(interfaces),
+            false => self.pcap(interfaces[0]),
+        }
+    }
+
+    fn u32_bytes(self, word: u32) -> [u8; 4] {
+        if self.is_big_endian { word.to_be_bytes() } else { word.to_le_bytes() }
+    }
+
+    fn u16_bytes(self, word: u16) -> [u8; 2] {
+        if self.is_big_endian { word.to_be_bytes() } else { word.to_le_bytes() }
+    }
+
+    const fn tick_ns(self) -> u64 {
+        if self.has_nanoseconds { 1 } else { 1_000 }
+    }
+
+    fn pcap(self, (link, frames): (LinkType, Frames<'_>)) -> Vec<u8> {
+        let magic = if self.has_nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
+        let mut file = self.u32_bytes(magic).to_vec();
+        file.extend([self.u16_bytes(2), self.u16_bytes(4)].concat());
+        let words = [0, 0, self.snapshot_length as u32, u32::from(link.0)];
+        file.extend(words.map(|word| self.u32_bytes(word)).concat());
+        for (time_ns, frame) in frames {
+            let captured = &frame[..frame.len().min(self.snapshot_length)];
+            let rest = time_ns % 1_000_000_000 / self.tick_ns();
+            let words = [
+                (time_ns / 1_000_000_000) as u32,
+                rest as u32,
+                captured.len() as u32,
+                frame.len() as u32,
+            ];
+            file.extend(words.map(|word| self.u32_bytes(word)).concat());
+            file.extend(captured);
+        }
+        file
+    }
+
+    fn pcapng(self, interfaces: &[(LinkType, Frames<'_>)]) -> Vec<u8> {
+        let unknown = [self.u32_bytes(u32::MAX), self.u32_bytes(u32::MAX)].concat();
+        let section =
+            [&self.u32_bytes(0x1a2b_3c4d)[..], &self.u16_bytes(1), &self.u16_bytes(0), &unknown]
+                .concat();
+        let mut file = self.block(0x0a0d_0d0a, &section);
+        for (link, _) in interfaces {
+            let mut about = [
+                &self.u16_bytes(link.0)[..],
+                &self.u16_bytes(0),
+                &self.u32_bytes(self.snapshot_length as u32),
+            ]
+            .concat();
+            if self.has_nanoseconds {
+                // if_tsresol, then the end of the options.
+                about.extend(
+                    [&self.u16_bytes(9)[..], &self.u16_bytes(1), &[9, 0, 0, 0], &[0; 4]].concat(),
+                );
+            }
+            file.extend(self.block(1, &about));
+        }
+        let mut all: Vec<_> = (0..)
+            .zip(interfaces)
+            .flat_map(|(at, (_, frames))| {
+                frames.iter().map(move |(time_ns, frame)| (*time_ns, at, frame))
+            })
+            .collect();
+        all.sort_by_key(|(time_ns, ..)| *time_ns);
+        for (time_ns, interface, frame) in all {
+            let ticks = time_ns / self.tick_ns();
+            let captured = &frame[..frame.len().min(self.snapshot_length)];
+            let words = [
+                interface,
+                (ticks >> 32) as u32,
+                ticks as u32,
+                captured.len() as u32,
+                frame.len() as u32,
+            ];
+            let mut packet = words.map(|word| self.u32_bytes(word)).concat();
+            packet.extend(captured);
+            packet.resize(packet.len().next_multiple_of(4), 0);
+            file.extend(self.block(6, &packet));
+        }
+        file
+    }
+
+    fn block(self, kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = self.u32_bytes(body.len() as u32 + 12);
+        [&self.u32_bytes(kind)[..], &length, body, &length].concat()
+    }
+}
+
+/// Returns truncated, damaged and empty capture files, with their names.
+pub(super) fn faults() -> Vec<(String, Vec<u8>)> {
+    let frames = traffic(7, 3).frames;
+    let [classic, next] =
+        [CLASSIC, PCAPNG].map(|format| format.write(&[(LinkType::ETHERNET, &frames)]));
+    let changed = |file: &[u8], at: usize, bytes: &[u8]| {
+        let mut file = file.to_vec();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    // Behind the file's header and the first record.
+    let second = 24 + 16 + frames[0].1.len();
+    let faults = [
+        ("cut-in-record.pcap", classic[..classic.len() - 7].to_vec()),
+        ("cut-in-head.pcap", classic[..second + 9].to_vec()),
+        ("cut-in-header.pcap", classic[..20].to_vec()),
+        ("long-record.pcap", changed(&classic, second + 8, &[0xff; 4])),
+        ("no-magic.pcap", changed(&classic, 0, b"\x89PNG")),
+        ("no-frames.pcap", classic[..24].to_vec()),
+        ("cut-in-block.pcapng", next[..next.len() - 9].to_vec()),
+        ("unlike-lengths.pcapng", changed(&next, next.len() - 4, &[0, 1, 0, 0])),
+        ("no-frames.pcapng", next[..28].to_vec()),
+    ];
+    faults.into_iter().map(|(name, bytes)| (format!("faults/{name}"), bytes)).collect()
+}

@@ -1,0 +1,189 @@
+//! Captures of the protocols that filters parse: HTTP/1, DNS, TLS, and the first bytes of SSH, RTSP
+//! and telnet.
+
+use super::talk::{Talk, concat_captures};
+use crate::packet::Frame;
+use crate::random::Random;
+use crate::traffic::{CLIENT, Capture, SERVER, content, reply};
+use std::net::Ipv4Addr;
+
+const HOST: &str = "www.example.org";
+
+pub(super) fn http() -> Vec<(&'static str, Capture)> {
+    let page = content::html(2_500);
+    let get = |path: &str| content::get(HOST, path);
+    let ok = || content::ok("text/html", &page);
+    let talk = |seed: u64| Talk::new(seed, 80);
+    let answer = |fields: &str, body: &[u8]| content::response("200 OK", fields, body);
+    let pipelined =
+        [get("/one"), get("/two"), content::head(HOST, "/three"), get("/four")].concat();
+    let answers = [ok(), content::not_found(), content::no_body("200 OK", 900), ok()].concat();
+    let coded = "Content-Type: text/html\r\nContent-Encoding: gzip\r\n";
+    let packed = gzip(&page);
+    let packed = answer(&format!("{coded}Content-Length: {}\r\n", packed.len()), &packed);
+    let trailer = [
+        b"Transfer-Encoding: chunked\r\n\r\n5;name=value\r\nfirst\r\n".as_slice(),
+        b"7\r\n and 2.\r\n0\r\nDigest: none\r\n\r\n",
+    ]
+    .concat();
+    let trailer = [b"HTTP/1.1 200 OK\r\n".as_slice(), &trailer].concat();
+    let upgrade =
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n\
+                    not HTTP any more";
+    let proceed = content::response("100 Continue", "", b"");
+    vec![
+        ("plain", talk(31).client(get("/")).server(ok()).close()),
+        ("pipelined", talk(32).client(pipelined).server(answers).close()),
+        ("chunked", talk(33).client(get("/")).server(content::chunked(&page, 700)).close()),
+        ("chunked-small", talk(34).client(get("/")).server(content::chunked(&page, 3)).close()),
+        ("trailer", talk(35).client(get("/")).server(trailer).close()),
+        ("packed", talk(36).client(get("/")).server(packed).close()),
+        ("until-close", talk(37).client(get("/")).server(answer("", &page)).close()),
+        (
+            "not-modified",
+            talk(38).client(get("/")).server(content::no_body("304 Not Modified", 2_500)).close(),
+        ),
+        ("upgraded", talk(39).client(get("/chat")).server(upgrade).client("and so on").close()),
+        (
+            "form",
+            talk(40)
+                .client(content::post(HOST, "/search", "q=streams"))
+                .server([proceed, ok()].concat())
+                .close(),
+        ),
+        (
+            "gap-in-body",
+            talk(41)
+                .client(get("/"))
+                .server_in_order(&content::ok("text/plain", &content::html(6_000)), &[0, 1, 3, 4])
+                .close(),
+        ),
+        ("byte-by-byte", byte_by_byte()),
+        ("other-port", Talk::new(43, 8_123).client(get("/")).server(ok()).close()),
+        ("no-http", talk(44).client("HELO there\r\n").server("250 nobody\r\n").close()),
+        (
+            "wrong",
+            talk(45)
+                .client("GET / HTTP/1.1\r\nHost : a\r\nContent-Length: x\r\n\r\n")
+                .server("HTTP/1.1 2OO OK\r\n\r\n")
+                .close(),
+        ),
+        ("six", Talk::over_ipv6(46, 80).client(get("/six")).server(ok()).close()),
+    ]
+}
+
+/// Returns a connection with every byte of the request and of the response in its own segment.
+fn byte_by_byte() -> Capture {
+    let mut talk = Talk::new(42, 80);
+    for byte in content::get(HOST, "/slow") {
+        talk = talk.client([byte]);
+    }
+    for byte in content::ok("text/plain", b"slowly") {
+        talk = talk.server([byte]);
+    }
+    talk.close()
+}
+
+/// Returns a gzip file (RFC 1952) with one uncompressed block (RFC 1951 §3.2.4).
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+    let length = data.len() as u16;
+    packed.push(1);
+    packed.extend([length.to_le_bytes(), (!length).to_le_bytes()].concat());
+    packed.extend(data);
+    let mut sum = u32::MAX;
+    for byte in data {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            sum = (sum >> 1) ^ (0xedb8_8320 & (sum & 1).wrapping_neg());
+        }
+    }
+    packed.extend((!sum).to_le_bytes());
+    packed.extend((data.len() as u32).to_le_bytes());
+    packed
+}
+
+pub(super) fn dns() -> Vec<(&'static str, Capture)> {
+    let address = Ipv4Addr::new(192, 0, 2, 80);
+    let ask = |id: u16, name: &str, kind: u16| {
+        Frame::ethernet().ipv4(CLIENT, SERVER).udp(5_353, 53, &content::question(id, name, kind))
+    };
+    let reply_with = |message: &[u8]| reply().ipv4(SERVER, CLIENT).udp(53, 5_353, message);
+    let datagrams = Capture::of([
+        ask(1, HOST, 1),
+        reply_with(&content::answer(1, HOST, address)),
+        ask(2, "no.example.org", 28),
+        reply_with(&content::no_such_name(2, "no.example.org", 28)),
+        ask(3, "mail.example.org", 15),
+        ask(4, "xn--bcher-kva.example", 65_399),
+        reply_with(&content::answer(3, HOST, address)[..20]),
+    ]);
+    let counted = |message: Vec<u8>| [&(message.len() as u16).to_be_bytes()[..], &message].concat();
+    let both = [5, 6].map(|id| counted(content::question(id, HOST, 1))).concat();
+    let answers = [6, 5].map(|id| counted(content::answer(id, HOST, address))).concat();
+    let stream = Talk::new(51, 53).client(both).server(answers).close();
+    vec![("datagrams", datagrams), ("stream", stream)]
+}
+
+pub(super) fn tls() -> Vec<(&'static str, Capture)> {
+    let mut random = Random::new(61);
+    let hello = content::client_hello(&mut random, "secret.example.org");
+    let flight = content::server_flight(&mut random);
+    let data = content::application_data(&mut random, 900);
+    let (begin, end) = hello.split_at(100);
+    let whole = Talk::new(61, 443).client(&hello).server(&flight).client(&data).close();
+    let pieces = Talk::new(62, 443).client(begin).client(end).server(&flight).close();
+    let records = Talk::new(63, 8_443).client(two_records(&hello)).server(&flight).close();
+    let other = content::client_hello(&mut random, "other.example.org");
+    let unanswered = Talk::new(64, 443).client(other).close();
+    let alert = Talk::new(65, 443).client(&hello).server([21, 3, 3, 0, 2, 2, 40]).close();
+    let none = Talk::new(66, 443).client([22, 3, 1, 0xff, 0xff, 1, 0, 0]).close();
+    vec![
+        ("whole", whole),
+        ("pieces", pieces),
+        ("two-records", records),
+        ("unanswered", unanswered),
+        ("refused", alert),
+        ("malformed", none),
+    ]
+}
+
+/// Splits the handshake message of one TLS record into two records (RFC 8446 §5.1).
+fn two_records(record: &[u8]) -> Vec<u8> {
+    let (one, other) = record[5..].split_at(60);
+    let record = |part: &[u8]| [&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat();
+    [record(one), record(other)].concat()
+}
+
+/// Returns captures of protocols that are recognised by their first bytes.
+pub(super) fn text() -> Vec<(&'static str, Capture)> {
+    let ssh = |seed| {
+        let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
+        Talk::new(seed, 22)
+            .server(server)
+            .client("SSH-2.0-streamline\r\n")
+            .server([0, 0, 1, 4])
+            .close()
+    };
+    let rtsp = |seed| {
+        let ask = "OPTIONS rtsp://media.example.org/ RTSP/1.0\r\nCSeq: 1\r\n\r\n";
+        Talk::new(seed, 554).client(ask).server("RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n").close()
+    };
+    let telnet = |seed| {
+        let server = b"\xff\xfb\x03\xff\xfb\x01\r\nlogin: ";
+        Talk::new(seed, 23).server(server).client(b"\xff\xfd\x03\xff\xfd\x01alice\r\n").close()
+    };
+    let mail = Talk::new(74, 25).server("220 mail.example.org\r\n").client("EHLO me\r\n").close();
+    let all = (75..85).map(|seed| match seed % 3 {
+        0 => ssh(seed),
+        1 => rtsp(seed),
+        _ => telnet(seed),
+    });
+    vec![
+        ("ssh", ssh(71)),
+        ("rtsp", rtsp(72)),
+        ("telnet", telnet(73)),
+        ("mail", mail),
+        ("mixed", concat_captures(all)),
+    ]
+}

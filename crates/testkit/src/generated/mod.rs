@@ -1,0 +1,156 @@
+//! Generated captures, which cover every kind of traffic, file format and fault of the external
+//! cases, so that tests do not depend on captures made by others.
+//!
+//! The first test program that needs the files writes them below the target directory, which all
+//! programs share. Their contents depend only on fixed seeds. [`generated_captures`] returns all
+//! generated captures, [`capture_path`] returns one by its name.
+
+mod files;
+mod messages;
+mod packets;
+mod streams;
+mod talk;
+
+use crate::need;
+use crate::traffic::{self, Capture};
+use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use wire::LinkType;
+
+/// A set of capture files for a test.
+#[derive(Clone, Debug)]
+pub struct Captures {
+    /// The directory that contains the files.
+    pub root: PathBuf,
+    /// The files, in a fixed order.
+    pub paths: Vec<PathBuf>,
+    /// True for external captures, false for generated ones.
+    pub outside: bool,
+}
+
+impl Captures {
+    /// Returns the captures whose names start with one of these prefixes.
+    #[must_use]
+    pub fn of(mut self, begins: &[&str]) -> Self {
+        let all = std::mem::take(&mut self.paths).into_iter();
+        let named = |path: &PathBuf| begins.iter().any(|begin| self.name(path).starts_with(begin));
+        let paths = all.filter(named).collect();
+        Self { paths, ..self }
+    }
+
+    /// Returns the path of a capture relative to [`Captures::root`], as text.
+    #[must_use]
+    pub fn name(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+}
+
+/// Returns all generated captures, sorted by path. Writes the files if they do not exist.
+///
+/// # Panics
+/// If the files cannot be written.
+#[must_use]
+pub fn generated_captures() -> Captures {
+    let root = folder();
+    let mut paths: Vec<PathBuf> = all().into_iter().map(|(name, _)| root.join(name)).collect();
+    paths.sort();
+    Captures { root: root.to_owned(), paths, outside: false }
+}
+
+/// Returns the path of one generated capture, such as `streams/gap.pcap`.
+///
+/// # Panics
+/// If no generated capture has this name.
+#[must_use]
+pub fn capture_path(name: &str) -> PathBuf {
+    let path = folder().join(name);
+    assert!(path.is_file(), "no capture of this name is made: {}", path.display());
+    path
+}
+
+/// The number of captures of mixed traffic, and the number of scenes in each.
+const MIXED: (u64, usize) = (48, 6);
+
+/// Returns the names and contents of all generated captures.
+fn all() -> Vec<(String, Vec<u8>)> {
+    let mut all = vec![("web.pcap".to_owned(), traffic::web().to_pcap())];
+    for seed in 1..=MIXED.0 {
+        let capture = traffic::traffic(seed, MIXED.1);
+        let format = files::FILE_FORMATS[seed as usize % files::FILE_FORMATS.len()];
+        let name = format!("mixed/{seed:02}.{}", format.extension());
+        all.push((name, format.write(&[(LinkType::ETHERNET, &capture.frames)])));
+    }
+    let mut add = |folder: &str, captures: Vec<(&str, Capture)>| {
+        for (name, capture) in captures {
+            all.push((format!("{folder}/{name}.pcap"), capture.to_pcap()));
+        }
+    };
+    add("streams", streams::all());
+    add("fragments", packets::fragments());
+    add("frames", packets::frames());
+    add("http", messages::http());
+    add("dns", messages::dns());
+    add("tls", messages::tls());
+    add("text", messages::text());
+    all.extend(packets::links());
+    all.extend(files::faults());
+    all
+}
+
+/// Returns the directory of the generated captures; creates it with all files if it does not exist.
+/// Its name is a hash of the contents, so that test programs of different revisions do not
+/// overwrite each other's files.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let all = all();
+        let mut hasher = DefaultHasher::new();
+        for (name, bytes) in &all {
+            hasher.write(name.as_bytes());
+            hasher.write(bytes);
+        }
+        let target = need::target().join("captures");
+        let folder = target.join(format!("{:016x}", hasher.finish()));
+        if folder.is_dir() {
+            return folder;
+        }
+        let draft = target.join(format!("draft-{}", std::process::id()));
+        for (name, bytes) in &all {
+            let path = draft.join(name);
+            let parent = path.parent().expect("a name in the folder");
+            fs::create_dir_all(parent).expect("a folder in the target directory");
+            fs::write(path, bytes).expect("a capture");
+        }
+        // Another program may have written the same folder first.
+        if fs::rename(&draft, &folder).is_err() {
+            assert!(folder.is_dir(), "{} cannot be made", folder.display());
+            fs::remove_dir_all(draft).expect("a draft of our own");
+        }
+        folder
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn captures_are_reproducible_and_names_are_unique() {
+        let (one, other) = (all(), all());
+        assert!(one == other);
+        let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), one.len());
+        assert!(one.len() > 100, "{}", one.len());
+    }
+
+    #[test]
+    fn captures_are_found_under_their_names() {
+        let generated = generated_captures();
+        assert!(generated.paths.is_sorted() && generated.paths.iter().all(|path| path.is_file()));
+        assert_eq!(generated.name(&capture_path("web.pcap")), "web.pcap");
+        assert!(generated.paths.contains(&capture_path("streams/gap.pcap")));
+    }
+}

@@ -1,0 +1,144 @@
+//! TCP connections with loss, reordering, overlap or unusual ends. Each capture is named after its
+//! peculiarity.
+//!
+//! Payloads mark the correct reassembly: `GOOD` was sent and accepted by the peer, `EVIL` was not.
+
+use super::talk::{ACK, RST, SYN, Talk};
+use crate::packet::Frame;
+use crate::traffic::connection::Side;
+use crate::traffic::{CLIENT, Capture, SERVER, content, reply, segment};
+
+pub(super) fn all() -> Vec<(&'static str, Capture)> {
+    let page = content::html(6_000);
+    let ask = || Talk::new(11, 80).client(content::get("www.example.org", "/page"));
+    let answer = content::ok("text/html", &page);
+    vec![
+        ("gap", ask().server_in_order(&answer, &[0, 1, 3, 4]).close()),
+        ("gap-unacknowledged", unacknowledged()),
+        ("first-missing", ask().server_in_order(&answer, &[1, 2, 3, 4]).close()),
+        ("reversed", ask().server_in_order(&answer, &[4, 3, 2, 1, 0]).close()),
+        ("twice", ask().server_in_order(&answer, &[0, 0, 1, 2, 1, 3, 4, 4]).close()),
+        ("overlap", overlap()),
+        ("overlap-longer", overlap_longer()),
+        ("leading-gap", Talk::new(15, 4000).pieces(&[(4, b"GOODDATA")]).close()),
+        (
+            "midway",
+            Talk::without_handshake(16, 80)
+                .client("GET / HTTP/1.1\r\n\r\n")
+                .server(&answer)
+                .close(),
+        ),
+        ("data-in-syn", data_in_syn()),
+        ("data-in-reset", data_in_reset()),
+        ("reset", ask().server(&answer).reset()),
+        ("no-end", ask().server(&answer).open()),
+        ("one-side", one_side()),
+        ("around-zero", around_zero()),
+        ("same-ports-again", same_ports_again()),
+        ("many-small", many_small()),
+        ("six", Talk::over_ipv6(18, 80).server_in_order(&answer, &[0, 2, 1, 3, 4]).close()),
+    ]
+}
+
+/// Returns a connection with a segment that neither the capture nor the peer received: the client
+/// acknowledges no data of the server.
+fn unacknowledged() -> Capture {
+    let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
+    let segments = talk.connection.segments(Side::Server, &content::html(4_000));
+    talk.capture.add(200, segments[0].clone());
+    talk.capture.add(200, segments[2].clone());
+    talk.open()
+}
+
+/// Returns a connection with two different segments for the same range, both before the bytes that
+/// precede them.
+fn overlap() -> Capture {
+    Talk::new(13, 4000).pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")]).close()
+}
+
+/// Returns a connection whose second segment starts before the first one and ends after it.
+fn overlap_longer() -> Capture {
+    let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
+    Talk::new(14, 4000).pieces(pieces).close()
+}
+
+fn data_in_syn() -> Capture {
+    let client = |sequence, acknowledgement, flags, data: &[u8]| {
+        let segment = segment((40_100, 80), sequence, acknowledgement, flags);
+        Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data)
+    };
+    let server = |sequence, acknowledgement, flags, data: &[u8]| {
+        let segment = segment((80, 40_100), sequence, acknowledgement, flags);
+        reply().ipv4(SERVER, CLIENT).tcp(&segment, data)
+    };
+    Capture::of([
+        client(1_000, 0, SYN, b"GET /fast HTTP/1.0\r\n\r\n"),
+        server(9_000, 1_023, SYN | ACK, b""),
+        client(1_023, 9_001, ACK, b""),
+        server(9_001, 1_023, ACK, b"HTTP/1.0 204 No Content\r\n\r\n"),
+        client(1_023, 9_028, ACK, b""),
+    ])
+}
+
+/// Returns a connection that ends with a reset carrying a diagnostic text, which is not part of the
+/// stream (RFC 9293 §3.5.3).
+fn data_in_reset() -> Capture {
+    let mut talk = Talk::new(19, 4000).client("GOOD DATA");
+    let frame = talk.connection.piece(Side::Server, RST | ACK, 0, b"EVIL REASON");
+    talk.capture.add(200, frame);
+    talk.open()
+}
+
+fn one_side() -> Capture {
+    let whole = Talk::new(20, 80).client("GET / HTTP/1.0\r\n\r\n").server(content::html(3_000));
+    let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET;
+    let frames = whole.close().frames.into_iter().map(|(_, frame)| frame);
+    Capture::of(frames.filter(from_server))
+}
+
+/// Returns a stream whose sequence numbers wrap around zero.
+fn around_zero() -> Capture {
+    let mut frames = Vec::new();
+    let mut put = |sequence: u32, flags, data: &[u8]| {
+        let segment = segment((40_200, 4000), sequence, 1, flags);
+        frames.push(Frame::ethernet().ipv4(CLIENT, SERVER).tcp(&segment, data));
+    };
+    put(u32::MAX - 8, SYN, b"");
+    put(4, ACK, b"behind");
+    put(u32::MAX - 7, ACK, b"before zero ");
+    put(10, ACK, b" it");
+    Capture::of(frames)
+}
+
+/// Returns two successive connections between the same ports.
+fn same_ports_again() -> Capture {
+    let first = Talk::new(17, 80).client(b"first or second");
+    let (connection, mut capture) = (first.connection.clone(), first.close());
+    let connection = connection.again(&mut capture);
+    Talk { capture, connection }.client(b"first or second").close()
+}
+
+/// Returns 80 concurrent connections, each with a different text in two swapped segments.
+fn many_small() -> Capture {
+    let mut talks: Vec<_> = (100..180).map(|seed| Talk::new(seed, 4000)).collect();
+    for (number, talk) in talks.iter_mut().enumerate() {
+        let word = format!("connection {number} says this in two pieces");
+        let (one, other) = word.as_bytes().split_at(20);
+        let frames = [(20, other), (0, one)]
+            .map(|(at, data)| talk.connection.piece(Side::Client, ACK, at, data));
+        for frame in frames {
+            talk.capture.add(100, frame);
+        }
+        talk.connection.advance(Side::Client, word.len() as u32);
+        talk.connection.acknowledge(&mut talk.capture, Side::Server);
+    }
+    let mut captures: Vec<_> = talks.into_iter().map(|talk| talk.close().frames).collect();
+    let longest = captures.iter().map(Vec::len).max().unwrap_or(0);
+    let mut frames = Vec::new();
+    for _ in 0..longest {
+        for capture in captures.iter_mut().filter(|capture| !capture.is_empty()) {
+            frames.push(capture.remove(0).1);
+        }
+    }
+    Capture::of(frames)
+}

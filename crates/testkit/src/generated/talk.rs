@@ -1,0 +1,100 @@
+//! A TCP connection and its capture, with segments in order or out of order.
+
+use crate::random::Random;
+use crate::traffic::connection::{Connection, Side};
+use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6};
+
+pub(super) const SYN: u8 = 0x02;
+pub(super) const RST: u8 = 0x04;
+pub(super) const ACK: u8 = 0x10;
+
+/// A connection that is being captured. Each method appends frames to the capture.
+pub(super) struct Talk {
+    pub(super) capture: Capture,
+    pub(super) connection: Connection,
+}
+
+impl Talk {
+    /// Captures the handshake of a connection to `port`; the seed determines the client's port and
+    /// the sequence numbers.
+    pub(super) fn new(seed: u64, port: u16) -> Self {
+        Self::between(seed, (CLIENT, SERVER), port)
+    }
+
+    /// Captures the handshake of a connection like [`Talk::new`], but over IPv6.
+    pub(super) fn over_ipv6(seed: u64, port: u16) -> Self {
+        Self::between(seed, (CLIENT6, SERVER6), port)
+    }
+
+    fn between(seed: u64, ends: (&str, &str), port: u16) -> Self {
+        let mut capture = Capture::new();
+        let connection = Connection::open(&mut capture, &mut Random::new(seed), ends, port);
+        Self { capture, connection }
+    }
+
+    /// Returns a connection that was open before the capture began, so its handshake is missing.
+    pub(super) fn without_handshake(seed: u64, port: u16) -> Self {
+        let mut talk = Self::new(seed, port);
+        talk.capture.frames.clear();
+        talk
+    }
+
+    /// Sends data from the client, which the server acknowledges.
+    pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.connection.send(&mut self.capture, Side::Client, data.as_ref());
+        self
+    }
+
+    /// Sends data from the server, which the client acknowledges.
+    pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
+        self.connection.send(&mut self.capture, Side::Server, data.as_ref());
+        self
+    }
+
+    /// Sends data from the server, and captures its segments in the order of the given indices. A
+    /// segment missing in `order` was sent but not captured; a repeated one was captured twice.
+    pub(super) fn server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
+        let segments = self.connection.segments(Side::Server, data);
+        for at in order {
+            self.capture.add(200, segments[*at].clone());
+        }
+        self.connection.acknowledge(&mut self.capture, Side::Client);
+        self
+    }
+
+    /// Sends segments of the client, each at its offset from the current sequence number. The
+    /// server acknowledges all of them, and the next data follows the highest byte.
+    pub(super) fn pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
+        for (at, data) in pieces {
+            let frame = self.connection.piece(Side::Client, ACK, *at, data);
+            self.capture.add(200, frame);
+        }
+        let end = pieces.iter().map(|(at, data)| at + data.len() as u32).max().unwrap_or(0);
+        self.connection.advance(Side::Client, end);
+        self.connection.acknowledge(&mut self.capture, Side::Server);
+        self
+    }
+
+    /// Closes both directions (FIN) and returns the capture.
+    pub(super) fn close(mut self) -> Capture {
+        self.connection.close(&mut self.capture);
+        self.capture
+    }
+
+    /// Resets the connection from the client and returns the capture.
+    pub(super) fn reset(mut self) -> Capture {
+        self.connection.reset(&mut self.capture);
+        self.capture
+    }
+
+    /// Returns the capture while the connection is still open.
+    pub(super) fn open(self) -> Capture {
+        self.capture
+    }
+}
+
+/// Concatenates captures; the frames get new times, 1 µs apart.
+pub(super) fn concat_captures(captures: impl IntoIterator<Item = Capture>) -> Capture {
+    let frames = captures.into_iter().flat_map(|capture| capture.frames);
+    Capture::of(frames.map(|(_, frame)| frame))
+}

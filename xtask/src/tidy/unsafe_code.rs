@@ -1,0 +1,133 @@
+//! The rules for unsafe code: the attribute in every crate root, the files in which it is allowed,
+//! and the ratchet of its count in each file; and the rule for crates without I/O.
+
+use super::findings::{Finding, Findings, Occurrence};
+use super::rules::{self, UnsafePolicy, WorkspaceCrate};
+use super::source::{count_word, has_word, without_tests};
+use super::tree::{File, Tree};
+use std::fmt::Write as _;
+
+const WORD: &str = "unsafe";
+
+pub(super) fn check(tree: &Tree, found: &mut Findings) {
+    for (folder, manifest) in tree.manifests() {
+        if let Some(krate) = rules::named(&folder) {
+            let base = manifest.path.trim_end_matches("Cargo.toml");
+            check_roots(tree, krate, base, found);
+            check_files(tree, krate, base, found);
+            if rules::NO_IO_CRATES.contains(&krate.name) {
+                check_no_io(tree, base, found);
+            }
+        }
+    }
+    count(tree, found);
+}
+
+/// Checks that the crate does no I/O and reads no clock.
+fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
+    let source = format!("{base}src/");
+    for file in tree.rust().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
+        for (number, line) in without_tests(&file.code) {
+            let module = rules::IO_MODULES.iter().find(|module| names_module(line, module));
+            let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
+            if let Some(word) = module.or(word) {
+                let what = format!("`{word}` in a crate that does no I/O and knows no clock");
+                found.push(Finding::line("silence", file, number, what));
+            }
+        }
+    }
+}
+
+/// Returns true if the line names the module of std, as `std::fs` or in `use std::{fmt, fs}`.
+fn names_module(line: &str, module: &str) -> bool {
+    let Some((_, rest)) = line.split_once("std::") else { return false };
+    match rest.strip_prefix('{') {
+        Some(list) => has_word(list, module),
+        None => {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            &rest[..end.unwrap_or(rest.len())] == module
+        }
+    }
+}
+
+/// Checks that the crate's roots have the `unsafe_code` attribute that its row requires.
+fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
+    let line = match krate.unsafe_code {
+        UnsafePolicy::Forbid => "#![forbid(unsafe_code)]",
+        UnsafePolicy::Files(_) => "#![deny(unsafe_code)]",
+        UnsafePolicy::Anywhere => return,
+    };
+    for file in tree.rust() {
+        let Some(place) = file.path.strip_prefix(base).and_then(|p| p.strip_prefix("src/")) else {
+            continue;
+        };
+        let is_root = matches!(place, "lib.rs" | "main.rs")
+            || place.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
+        if is_root && !file.code.lines().any(|l| l.trim() == line) {
+            found.push(Finding::file("fences", file, format!("the root does not say `{line}`")));
+        }
+    }
+}
+
+/// Checks that no file outside the allowed ones contains `unsafe`. (Tests beside `src` are separate
+/// crates, to which the attribute in the root does not apply.)
+fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
+    let allowed = |file: &File| match krate.unsafe_code {
+        UnsafePolicy::Anywhere => true,
+        UnsafePolicy::Forbid => false,
+        UnsafePolicy::Files(files) => {
+            let place = file.path.strip_prefix(base).and_then(|p| p.strip_prefix("src/"));
+            files.iter().any(|entry| match entry.ends_with('/') {
+                true => place.is_some_and(|p| p.starts_with(entry)),
+                false => place == Some(entry),
+            })
+        }
+    };
+    let mine = |file: &&File| file.path.starts_with(base) && !allowed(file);
+    for file in tree.rust().filter(mine) {
+        for (number, line) in file.code.lines().enumerate() {
+            if has_word(line, WORD) {
+                let what = format!("unsafe code outside the fence of `{}`", krate.name);
+                found.push(Finding::line("fences", file, number + 1, what));
+            }
+        }
+    }
+}
+
+/// Counts the unsafe code of each file.
+fn count(tree: &Tree, found: &mut Findings) {
+    for file in tree.rust() {
+        let number = count_word(&file.code, WORD);
+        if number > 0 {
+            let what = format!("{number} times `{WORD}`");
+            let (key, path) = (file.path.clone(), file.path.clone());
+            found.occurrences.push(Occurrence {
+                rule: "unsafe",
+                key,
+                path,
+                line: None,
+                weight: number,
+                what,
+            });
+        }
+    }
+}
+
+/// Returns a table of the amount of unsafe code per file.
+pub(super) fn table(tree: &Tree) -> String {
+    let mut text = String::from("blocks  other  of them tests  file\n");
+    let mut sum = 0;
+    for file in tree.rust() {
+        let all = count_word(&file.code, WORD);
+        if all == 0 {
+            continue;
+        }
+        let flat = file.code.split_whitespace().collect::<Vec<_>>().join(" ");
+        let blocks = flat.matches("unsafe {").count();
+        let tests = if file.is_test() { "all" } else { "" };
+        sum += all;
+        let _ = writeln!(text, "{blocks:6}  {:5}  {tests:>13}  {}", all - blocks, file.path);
+    }
+    let _ = writeln!(text, "{sum} in all; other: functions, impls, traits, extern blocks");
+    text
+}
