@@ -34,7 +34,8 @@ pub(crate) fn run(command: &mut Command) -> bool {
 }
 
 /// Runs a command and waits for it; prints each line of its standard output, and passes the line to
-/// `line`. Kills a program from `target` that the command started if no line arrives for too long.
+/// `line`. Returns true if the command succeeded. If no line arrives for too long, kills the
+/// programs from `target` that the command started.
 pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {
     print_command(command);
     let mut child = match command.stdout(Stdio::piped()).spawn() {
@@ -60,7 +61,7 @@ pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnM
 }
 
 /// Returns true if cargo has the subcommand.
-pub(crate) fn has(root: &Path, subcommand: &str) -> bool {
+pub(crate) fn has_subcommand(root: &Path, subcommand: &str) -> bool {
     let mut command = cargo(root);
     command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

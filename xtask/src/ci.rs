@@ -12,13 +12,13 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         return Outcome::Usage(format!("`ci` knows --strict, not `{unknown}`"));
     }
     let strict = !arguments.is_empty();
-    let mut left_out = Vec::new();
+    let mut skipped = Vec::new();
     let mut failed = Vec::new();
     let mut step = |name: &'static str, run: &mut dyn FnMut() -> bool| {
         println!("\n== {name}");
         let start = Instant::now();
         let well = run();
-        println!("== {name}: {} in {} s", word(well), start.elapsed().as_secs());
+        println!("== {name}: {} in {} s", status_word(well), start.elapsed().as_secs());
         if !well {
             failed.push(name);
         }
@@ -28,11 +28,11 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         let mut command = cargo::cargo(root);
         cargo::run(command.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
     });
-    step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Well));
-    step("test", &mut || matches!(test::test(root, arguments), Outcome::Well));
-    step("deny", &mut || deny(root, strict, &mut left_out));
+    step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
+    step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
+    step("deny", &mut || deny(root, strict, &mut skipped));
     println!("\n{}", skips::summary(&cargo::target(root)));
-    for line in left_out {
+    for line in skipped {
         println!("left out: {line}");
     }
     match failed.is_empty() {
@@ -43,21 +43,21 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Checks licences, bans, sources and advisories of the dependencies. Downloads the list of
-/// advisories; checks the rest if the download fails.
-fn deny(root: &Path, strict: bool, left_out: &mut Vec<&str>) -> bool {
-    if !cargo::has(root, "deny") {
-        left_out.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
+/// advisories; if the download fails, adds that check to `skipped`.
+fn deny(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> bool {
+    if !cargo::has_subcommand(root, "deny") {
+        skipped.push("deny: `cargo deny` is not here; `cargo install --locked cargo-deny`");
         return !strict;
     }
     let deny = |arguments: &[&str]| cargo::run(cargo::cargo(root).arg("deny").args(arguments));
     let well = deny(&["--workspace", "check", "licenses", "bans", "sources"]);
     if !deny(&["--workspace", "fetch", "db"]) {
-        left_out.push("deny: the list of advisories could not be fetched");
+        skipped.push("deny: the list of advisories could not be fetched");
         return well && !strict;
     }
     deny(&["--workspace", "check", "advisories"]) && well
 }
 
-fn word(well: bool) -> &'static str {
+fn status_word(well: bool) -> &'static str {
     if well { "ok" } else { "FAILED" }
 }

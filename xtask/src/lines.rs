@@ -4,7 +4,7 @@
 //! Doc comments are comments; a line within a multi-line string is code. Excluded are
 //! `crates/testkit`; files in directories named `tests` and files named `tests.rs`; modules, items,
 //! statements and fields whose `#[cfg(…)]` is false in the default build (`test`, `loom`, `miri`,
-//! `feature = …`); and the files of such modules. Fails above the baseline.
+//! `feature = …`); and the files of such modules. The verb fails if the total exceeds the baseline.
 
 use crate::outcome::Outcome;
 use crate::tidy::ratchet;
@@ -34,7 +34,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     let sum = |of: fn(&(usize, usize)) -> usize| counts.values().map(of).sum::<usize>();
     let lines = sum(|count| count.1);
     println!("{:7}  {lines:7}  in all", sum(|count| count.0));
-    let Some(baseline) = ratchet::baseline(&tree) else { return Outcome::Well };
+    let Some(baseline) = ratchet::baseline(&tree) else { return Outcome::Success };
     println!("         {baseline:7}  the most that xtask/ratchets allows");
     (lines <= baseline).into()
 }

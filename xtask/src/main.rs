@@ -1,4 +1,4 @@
-//! The verbs of the workspace: `cargo xtask VERB`. Every script of the project is one of them.
+//! The verbs of the workspace: `cargo xtask VERB`. The project has no other scripts.
 //!
 //! In: the working tree, and cargo. Out: text, and an exit status: 0 for success, 1 for a failure,
 //! 2 for a usage error. Uses only the standard library, so that it builds in seconds on a machine
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         None => Outcome::Usage(format!("no verb is called `{name}`")),
     };
     match outcome {
-        Outcome::Well => ExitCode::SUCCESS,
+        Outcome::Success => ExitCode::SUCCESS,
         Outcome::Failed => ExitCode::FAILURE,
         Outcome::Usage(why) => {
             eprintln!("error: {why}; `cargo xtask help` lists all");
@@ -146,7 +146,7 @@ fn help(_: &Path, _: &[String]) -> Outcome {
     for verb in VERBS {
         println!("  {}\n      {}", format!("{} {}", verb.name, verb.usage).trim(), verb.summary);
     }
-    Outcome::Well
+    Outcome::Success
 }
 
 /// Returns the root of the workspace: the directory above this crate.

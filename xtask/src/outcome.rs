@@ -3,7 +3,7 @@
 /// The outcome of a verb, which determines the exit status.
 pub(crate) enum Outcome {
     /// The verb succeeded: status 0.
-    Well,
+    Success,
     /// The verb failed and has printed the reason: status 1.
     Failed,
     /// The arguments were wrong, for this reason: status 2.
@@ -12,6 +12,6 @@ pub(crate) enum Outcome {
 
 impl From<bool> for Outcome {
     fn from(well: bool) -> Self {
-        if well { Self::Well } else { Self::Failed }
+        if well { Self::Success } else { Self::Failed }
     }
 }

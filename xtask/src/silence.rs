@@ -1,8 +1,8 @@
-//! A watchdog for hanging tests: kills a test program that prints nothing for too long, and reports
-//! the threads that were running, so that a run of all tests ends and names the hanging test.
+//! A watchdog for hanging tests: if a test program prints nothing for too long, reports its threads
+//! and kills it, so that a run of all tests ends and names the hanging test.
 //!
-//! In: the output lines of cargo. The compiler may be silent for long: only programs in the target
-//! directory are watched.
+//! In: the output lines of cargo. The compiler may be silent for a long time, so only programs in
+//! the target directory are watched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// Time that a test program may be silent. The longest test takes a quarter of it on two
+/// Maximum time without output from a test program. The longest test takes a quarter of it on two
 /// processors.
 const SILENCE_MAX: Duration = Duration::from_secs(480);
 
@@ -87,10 +87,10 @@ fn describe(pid: u32) -> String {
     text
 }
 
-/// Kills a process and then its descendants; parents first, so that they start no new children.
+/// Kills a process and its descendants, parents first, so that they start no new children.
 fn kill_tree(pid: u32) {
     let started = children(pid);
-    // Who has ended by itself meanwhile is not missed.
+    // The process may have ended by itself in the meantime.
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
     started.into_iter().for_each(kill_tree);
 }

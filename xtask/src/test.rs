@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Sums over the `test result:` lines of several test programs.
+/// The sums of the `test result:` lines of several test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counts {
     programs: u64,
@@ -71,42 +71,43 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     match arguments.corpus {
         Some(folder) => match fs::canonicalize(folder) {
             Ok(folder) => {
-                let print_result = corpus(root, &folder, &arguments);
-                println!("{}", print_result.text());
-                print_result.well().into()
+                let run = run_corpus(root, &folder, &arguments);
+                println!("{}", run.summary());
+                run.is_success().into()
             }
             Err(error) => Outcome::Usage(format!("the corpus {folder}: {error}")),
         },
-        None if arguments.rest.is_empty() => all(root, &arguments).into(),
+        None if arguments.rest.is_empty() => run_all(root, &arguments).into(),
         None => {
-            let mut command = command(root);
+            let mut command = test_command(root);
             let named = |a: &&str| a.starts_with("-p") || a.starts_with("--package");
             if !arguments.rest.iter().any(named) {
                 command.arg("--workspace");
             }
             command.args(&arguments.rest);
-            print_result(&counted(root, vec![command], arguments.strict)).into()
+            print_result(&run_and_count(root, vec![command], arguments.strict)).into()
         }
     }
 }
 
-/// Runs all tests, and those on external captures if their directory exists.
-fn all(root: &Path, arguments: &TestArguments<'_>) -> bool {
-    let mut workspace = command(root);
+/// Runs all tests and checks the requests in documents; runs the tests on external captures if
+/// their directory exists. Returns true if all succeed.
+fn run_all(root: &Path, arguments: &TestArguments<'_>) -> bool {
+    let mut workspace = test_command(root);
     workspace.args(["--workspace", "--", "--skip", CORPUS_PREFIX]).env_remove(CORPUS_VARIABLE);
-    let mut loses = command(root);
+    let mut loses = test_command(root);
     loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
     let examples = examples::check(root);
-    let workspace = counted(root, vec![workspace, loses], arguments.strict);
-    let corpus = corpus_here(root).map(|folder| corpus(root, &folder, arguments));
+    let workspace = run_and_count(root, vec![workspace, loses], arguments.strict);
+    let corpus = default_corpus_directory(root).map(|folder| run_corpus(root, &folder, arguments));
     match &corpus {
-        Some(corpus) => println!("corpus: {}", corpus.text()),
+        Some(corpus) => println!("corpus: {}", corpus.summary()),
         None => println!(
             "corpus: ../{CORPUS_DEFAULT} is not here; the tests that take captures of others were \
              left out (`cargo xtask test --corpus DIR`)"
         ),
     }
-    let well = print_result(&workspace) && corpus.is_none_or(|corpus| corpus.well());
+    let well = print_result(&workspace) && corpus.is_none_or(|corpus| corpus.is_success());
     if !examples {
         println!("examples or book show requests that do not work: see above");
     }
@@ -119,7 +120,7 @@ const CORPUS_PREFIX: &str = "corpus_";
 const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
 /// Default directory of external captures, relative to the parent of the repository.
 const CORPUS_DEFAULT: &str = "shared/cases";
-/// The packages that have such tests.
+/// The packages that have tests on external captures.
 const CORPUS_PACKAGES: &[&str] = &[
     "streamline-testkit",
     "streamline-wire",
@@ -129,22 +130,22 @@ const CORPUS_PACKAGES: &[&str] = &[
     "streamline-tests",
 ];
 
-fn corpus_here(root: &Path) -> Option<PathBuf> {
+fn default_corpus_directory(root: &Path) -> Option<PathBuf> {
     let beside = root.parent()?.join(CORPUS_DEFAULT);
     beside.is_dir().then_some(beside)
 }
 
 /// Runs the tests on external captures from the given directory.
-fn corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Run {
+fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Run {
     println!("\n== corpus {}", folder.display());
-    let mut command = command(root);
+    let mut command = test_command(root);
     command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
     command.args(["--lib", "--tests"]).args(&arguments.rest).args(["--", CORPUS_PREFIX]);
     command.env(CORPUS_VARIABLE, folder);
-    counted(root, vec![command], arguments.strict)
+    run_and_count(root, vec![command], arguments.strict)
 }
 
-fn command(root: &Path) -> Command {
+fn test_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast"]);
     if std::env::var_os("CI").is_some() {
@@ -153,16 +154,16 @@ fn command(root: &Path) -> Command {
     command
 }
 
-/// Prints the results of a run; returns true if it succeeded.
+/// Prints the results of a run; returns true if all calls succeeded and at least one test passed.
 fn print_result(run: &Run) -> bool {
-    println!("{}", run.text());
+    println!("{}", run.summary());
     if run.succeeded && run.counts.passed == 0 {
-        println!("no test ran: nothing has been examples");
+        println!("no test ran: nothing was tested");
     }
-    run.well()
+    run.is_success()
 }
 
-/// The verb `model`: runs the loom models, those of public interfaces (`tests/model_*.rs`) and
+/// The verb `model`: runs the loom models of public interfaces (`tests/model_*.rs`) and
 /// internal ones (`models.rs`). They are built separately, because `--cfg loom` changes every
 /// crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
@@ -175,7 +176,7 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
             .args(filter)
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
-        print_result(&counted(root, vec![command], false))
+        print_result(&run_and_count(root, vec![command], false))
     };
     if arguments.is_empty() {
         let outside = run(&["--test", "model_*"], &[]);
@@ -186,7 +187,8 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
-/// The tests that feed random and malformed bytes to all parsers: packages, and arguments of cargo.
+/// The tests that feed random and malformed bytes to all parsers, as packages with arguments of
+/// cargo.
 const FUZZ_TESTS: &[(&str, &[&str])] = &[
     ("streamline-wire", &["captures", "dissect"]),
     ("streamline-ebpf", &["classic_fuzz"]),
@@ -195,7 +197,7 @@ const FUZZ_TESTS: &[(&str, &[&str])] = &[
     ("streamline-tests", &["hostile"]),
 ];
 
-/// The verb `fuzz smoke`: runs those tests with optimization.
+/// The verb `fuzz smoke`: runs [`FUZZ_TESTS`] with optimization.
 pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
     if arguments != ["smoke"] {
         return Outcome::Usage("`fuzz` knows `smoke`".to_owned());
@@ -206,7 +208,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
         command.args(["--package", package]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
     }
-    print_result(&counted(root, vec![command], false)).into()
+    print_result(&run_and_count(root, vec![command], false)).into()
 }
 
 /// The packages whose tests need root.
@@ -217,10 +219,11 @@ pub(crate) fn netns(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast", "--lib", "--tests"]);
     command.args(PRIVILEGED.iter().flat_map(|package| ["--package", package])).args(arguments);
-    print_result(&counted(root, vec![command], true)).into()
+    print_result(&run_and_count(root, vec![command], true)).into()
 }
 
-/// The verb `mutants`: tries all mutations of all twins, or of one filter's, with optimization.
+/// The verb `mutants`: tests all mutations of all twins, or of one filter's twin, with
+/// optimization.
 pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     let mut command = cargo::cargo(root);
     match arguments {
@@ -230,7 +233,7 @@ pub(crate) fn mutants(root: &Path, arguments: &[String]) -> Outcome {
     }
     command.args(["test", "--release", "--package", "streamline-tests", "--test", "kernel", "--"]);
     command.args(["--ignored", "--exact", "mutants::all_mutant_twins_are_caught", "--nocapture"]);
-    print_result(&counted(root, vec![command], true)).into()
+    print_result(&run_and_count(root, vec![command], true)).into()
 }
 
 /// The verb `bench`: builds the benchmarks, and runs them.
@@ -251,12 +254,12 @@ struct Run {
 }
 
 impl Run {
-    const fn well(&self) -> bool {
+    const fn is_success(&self) -> bool {
         self.succeeded && self.counts.passed > 0
     }
 
     /// Formats the counts and the summary of skipped tests.
-    fn text(&self) -> String {
+    fn summary(&self) -> String {
         let Counts { programs, passed, failed, ignored } = self.counts;
         let skipped = &self.skipped;
         format!(
@@ -266,7 +269,7 @@ impl Run {
     }
 }
 
-fn counted(root: &Path, commands: Vec<Command>, strict: bool) -> Run {
+fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> Run {
     let target = cargo::target(root);
     skips::clear(&target);
     let mut counts = Counts::default();

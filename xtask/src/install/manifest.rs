@@ -1,21 +1,21 @@
 //! The manifest of an installation: the installed files, and the directories that the installation
 //! created.
 
-use super::Folders;
+use super::InstallPaths;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Installed paths as seen after the installation, without `DESTDIR`.
+/// The installed files and the created directories, as paths without `DESTDIR`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Installed {
+pub(super) struct InstallManifest {
     pub(super) files: BTreeSet<PathBuf>,
     /// Directories that the installation created.
     pub(super) folders: BTreeSet<PathBuf>,
 }
 
-impl Installed {
+impl InstallManifest {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path).map_err(|error| in_context(error, "read", path))?;
         let mut manifest = Self::default();
@@ -32,7 +32,7 @@ impl Installed {
         let files = self.files.iter().map(|file| format!("{}\n", file.display()));
         let folders = self.folders.iter().map(|folder| format!("{}/\n", folder.display()));
         let text: String = files.chain(folders).collect();
-        super::parts::write_atomically(path, text.as_bytes(), 0o644)
+        super::file_list::write_atomically(path, text.as_bytes(), 0o644)
     }
 
     /// Returns the union of both manifests.
@@ -43,32 +43,32 @@ impl Installed {
         }
     }
 
-    /// Creates a directory and its parents, and records those that did not exist.
-    pub(super) fn create_folder(&mut self, place: &Folders, folder: &Path) -> io::Result<()> {
-        let staged = place.staged(folder);
+    /// Creates a directory and its missing parents, and adds them to the manifest.
+    pub(super) fn create_folder(&mut self, paths: &InstallPaths, folder: &Path) -> io::Result<()> {
+        let staged = paths.staged_path(folder);
         if staged.is_dir() {
             return Ok(());
         }
         if let Some(parent) = folder.parent() {
-            self.create_folder(place, parent)?;
+            self.create_folder(paths, parent)?;
         }
         fs::create_dir(&staged).map_err(|error| in_context(error, "make", &staged))?;
         self.folders.insert(folder.to_owned());
         Ok(())
     }
 
-    /// Removes all files, the manifest, and the created directories that are empty. Returns the
-    /// number of files removed.
-    pub(super) fn remove_all(&self, place: &Folders) -> io::Result<usize> {
+    /// Removes all files, the manifest, and the created directories that are then empty. Returns
+    /// the number of files that existed.
+    pub(super) fn remove_all(&self, paths: &InstallPaths) -> io::Result<usize> {
         let mut removed = 0;
         for file in &self.files {
-            removed += usize::from(remove(&place.staged(file))?);
+            removed += usize::from(remove(&paths.staged_path(file))?);
         }
-        remove(&place.manifest())?;
-        // Deeper ones first: a folder sorts before what lies in it.
+        remove(&paths.manifest_path())?;
+        // In reverse order, so that subdirectories come before their parents.
         for folder in self.folders.iter().rev() {
-            // One in which something else lies stays.
-            let _ = fs::remove_dir(place.staged(folder));
+            // A directory with other files stays.
+            let _ = fs::remove_dir(paths.staged_path(folder));
         }
         Ok(removed)
     }
@@ -83,7 +83,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns the error with a description of the failed action and its path.
+/// Returns the error with the failed action and its path in the message.
 pub(super) fn in_context(error: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
 }

@@ -1,5 +1,4 @@
-//! `install` and `uninstall`: the program with what the book uses, built for release, below a
-//! folder.
+//! `install` and `uninstall`: the product, built for release, below a prefix.
 //!
 //! ```text
 //! PREFIX/bin            streamline; streamline-bench with --bench
@@ -7,21 +6,22 @@
 //! PREFIX/lib/streamline libstreamline_sockets.so, which `streamline sh` loads before programs
 //! PREFIX/include        streamline.h
 //! PREFIX/share          man pages, completions of bash, zsh and fish
-//! PREFIX/share/streamline   the examples, and the manifest: what was put where
+//! PREFIX/share/streamline   the examples, and the manifest of the installed files
 //! ```
 //!
-//! Below `/usr` and `/usr/local` also the units of the machine's daemon. PREFIX is `/usr/local` for
-//! root and `~/.local` for others. `DESTDIR` stands in front of all paths that are written, and of
-//! none that is written into a file. A file is written beside its place and then renamed: a program
-//! that runs goes on with the old one. What an earlier installation had and this one has not, goes.
+//! PREFIX is `/usr/local` for root and `~/.local` for other users. With the prefix `/usr` or
+//! `/usr/local` the systemd units of the daemon are installed too. `DESTDIR` is prepended to the
+//! paths of written files, but not to paths in their contents. Each file is written under a
+//! temporary name and then renamed, so that running programs keep the old file. Files of an earlier
+//! installation that are no longer installed are removed.
 
+mod file_list;
 mod manifest;
-mod parts;
 
 use crate::cargo;
 use crate::outcome::Outcome;
-use manifest::Installed;
-use parts::InstalledFile;
+use file_list::InstallFile;
+use manifest::InstallManifest;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -31,15 +31,15 @@ const SHARE: &str = "share/streamline";
 
 /// The directories of an installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Folders {
-    /// The directory in which the files are found after the installation.
+struct InstallPaths {
+    /// The directory below which the files are used after the installation.
     prefix: PathBuf,
     /// `DESTDIR`: a directory prepended to all paths while files are written.
     staging: Option<PathBuf>,
 }
 
-impl Folders {
-    /// Reads the prefix from the arguments; returns the remaining arguments too.
+impl InstallPaths {
+    /// Reads the prefix from the arguments; returns the paths and the remaining arguments.
     fn parse(arguments: &[String]) -> Result<(Self, Vec<&str>), String> {
         let (mut prefix, mut rest) = (None, Vec::new());
         let mut words = arguments.iter().map(String::as_str);
@@ -60,16 +60,16 @@ impl Folders {
         Ok((Self { prefix, staging: staging.map(PathBuf::from) }, rest))
     }
 
-    /// Returns the path under which a file of the prefix is written.
-    fn staged(&self, path: &Path) -> PathBuf {
+    /// Returns the path with the staging directory prepended.
+    fn staged_path(&self, path: &Path) -> PathBuf {
         match &self.staging {
             Some(staging) => staging.join(path.strip_prefix("/").unwrap_or(path)),
             None => path.to_owned(),
         }
     }
 
-    fn manifest(&self) -> PathBuf {
-        self.staged(&self.prefix.join(SHARE).join("manifest"))
+    fn manifest_path(&self) -> PathBuf {
+        self.staged_path(&self.prefix.join(SHARE).join("manifest"))
     }
 
     /// Returns true if the prefix is on the default search paths of all users.
@@ -89,7 +89,7 @@ fn default_prefix() -> Result<PathBuf, String> {
 
 /// The verb `install`: builds the product, and installs its files.
 pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
-    let (place, rest) = match Folders::parse(arguments) {
+    let (paths, rest) = match InstallPaths::parse(arguments) {
         Ok(parsed) => parsed,
         Err(why) => return Outcome::Usage(why),
     };
@@ -109,48 +109,48 @@ pub(crate) fn install(root: &Path, arguments: &[String]) -> Outcome {
     if !cargo::run(&mut build) {
         return Outcome::Failed;
     }
-    let parts = match parts::all(root, &place, bench) {
-        Ok(parts) => parts,
-        Err(error) => return failed("what is to be installed cannot be made", &error),
+    let files = match file_list::all(root, &paths, bench) {
+        Ok(files) => files,
+        Err(error) => return report_failure("what is to be installed cannot be made", &error),
     };
-    match write_all(&place, &parts) {
+    match write_all(&paths, &files) {
         Ok(()) => {
-            print_summary(&place, &parts);
-            Outcome::Well
+            print_summary(&paths, &files);
+            Outcome::Success
         }
-        Err(error) => failed("not installed", &error),
+        Err(error) => report_failure("not installed", &error),
     }
 }
 
 /// The verb `uninstall`: removes the files that the manifest names, and the directories created for
 /// them.
 pub(crate) fn uninstall(_: &Path, arguments: &[String]) -> Outcome {
-    let (place, rest) = match Folders::parse(arguments) {
+    let (paths, rest) = match InstallPaths::parse(arguments) {
         Ok(parsed) => parsed,
         Err(why) => return Outcome::Usage(why),
     };
     if let Some(unknown) = rest.first() {
         return Outcome::Usage(format!("`uninstall` knows --prefix DIR, not `{unknown}`"));
     }
-    let path = place.manifest();
-    match Installed::read(&path).and_then(|manifest| manifest.remove_all(&place)) {
+    let path = paths.manifest_path();
+    match InstallManifest::read(&path).and_then(|manifest| manifest.remove_all(&paths)) {
         Ok(files) => {
-            println!("removed {files} files below {}", place.prefix.display());
-            Outcome::Well
+            println!("removed {files} files below {}", paths.prefix.display());
+            Outcome::Success
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             println!(
                 "nothing is installed below {}: no {}",
-                place.prefix.display(),
+                paths.prefix.display(),
                 path.display()
             );
             Outcome::Failed
         }
-        Err(error) => failed("not all is removed", &error),
+        Err(error) => report_failure("not all is removed", &error),
     }
 }
 
-fn failed(what: &str, error: &io::Error) -> Outcome {
+fn report_failure(what: &str, error: &io::Error) -> Outcome {
     eprintln!("error: {what}: {error}");
     if error.kind() == io::ErrorKind::PermissionDenied {
         eprintln!("another place: `cargo xtask install --prefix ~/.local`, or as root");
@@ -158,63 +158,63 @@ fn failed(what: &str, error: &io::Error) -> Outcome {
     Outcome::Failed
 }
 
-/// Writes all files and the manifest. The manifest is written first, so that a failed installation
-/// can be removed.
-fn write_all(place: &Folders, parts: &[InstalledFile]) -> io::Result<()> {
-    let path = place.manifest();
-    let before = match Installed::read(&path) {
+/// Writes all files and the manifest, and removes files that only the earlier manifest names. The
+/// union of both manifests is written first, so that a failed installation can be removed.
+fn write_all(paths: &InstallPaths, files: &[InstallFile]) -> io::Result<()> {
+    let path = paths.manifest_path();
+    let before = match InstallManifest::read(&path) {
         Ok(manifest) => manifest,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Installed::default(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => InstallManifest::default(),
         Err(error) => return Err(error),
     };
     let mut manifest = before.clone();
     manifest.files.clear();
-    manifest.files.extend(parts.iter().map(|part| place.prefix.join(&part.to)));
+    manifest.files.extend(files.iter().map(|file| paths.prefix.join(&file.to)));
     let folders = manifest.files.iter().filter_map(|file| file.parent()).map(Path::to_owned);
     let mut folders: Vec<PathBuf> = folders.collect();
-    folders.push(place.prefix.join(SHARE));
+    folders.push(paths.prefix.join(SHARE));
     for folder in folders {
-        manifest.create_folder(place, &folder)?;
+        manifest.create_folder(paths, &folder)?;
     }
     let stale: Vec<PathBuf> = before.files.difference(&manifest.files).cloned().collect();
     manifest.union(&before).write(&path)?;
-    for part in parts {
-        part.write(&place.staged(&place.prefix.join(&part.to)))?;
+    for file in files {
+        file.write(&paths.staged_path(&paths.prefix.join(&file.to)))?;
     }
     for file in stale {
-        manifest::remove(&place.staged(&file))?;
+        manifest::remove(&paths.staged_path(&file))?;
     }
     manifest.write(&path)
 }
 
 /// Prints the directories, and how to add them to the search paths.
-fn print_summary(place: &Folders, parts: &[InstalledFile]) {
-    let prefix = place.prefix.display();
-    println!("\ninstalled below {}:", place.staged(&place.prefix).display());
+fn print_summary(paths: &InstallPaths, files: &[InstallFile]) {
+    let prefix = paths.prefix.display();
+    println!("\ninstalled below {}:", paths.staged_path(&paths.prefix).display());
     let mut printed: Vec<(&str, PathBuf)> = Vec::new();
-    for part in parts {
-        let folder = part.to.parent().unwrap_or(&part.to).to_owned();
-        if !printed.contains(&(part.what, folder.clone())) {
-            printed.push((part.what, folder));
+    for file in files {
+        let folder = file.to.parent().unwrap_or(&file.to).to_owned();
+        if !printed.contains(&(file.what, folder.clone())) {
+            printed.push((file.what, folder));
         }
     }
     for (what, folder) in &printed {
         let files =
-            parts.iter().filter(|part| part.to.parent() == Some(folder) && part.what == *what);
-        let names: Vec<_> = files.filter_map(|part| part.to.file_name()?.to_str()).collect();
+            files.iter().filter(|file| file.to.parent() == Some(folder) && file.what == *what);
+        let names: Vec<_> = files.filter_map(|file| file.to.file_name()?.to_str()).collect();
         let names =
             if names.len() > 3 { format!("{} files", names.len()) } else { names.join(" ") };
         println!("  {:44} {what}", format!("{}/{names}", folder.display()));
     }
-    let destination = place.staging.is_none();
-    let bin = place.prefix.join("bin");
+    let destination = paths.staging.is_none();
+    let bin = paths.prefix.join("bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     if destination && !std::env::split_paths(&path).any(|folder| folder == bin) {
         println!("\n`streamline` is not found yet; for this and later shells:");
         println!("  export PATH=\"{prefix}/bin:$PATH\"");
         println!("  export MANPATH=\"{prefix}/share/man:\"");
     }
-    if destination && !place.is_system_wide() {
+    if destination && !paths.is_system_wide() {
         println!("\nC programs: export PKG_CONFIG_PATH=\"{prefix}/lib/pkgconfig\"");
         println!("zsh, before compinit: fpath+=(\"{prefix}/share/zsh/site-functions\")");
     } else if destination {

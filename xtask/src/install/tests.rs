@@ -14,8 +14,8 @@ impl Scratch {
         Self(folder)
     }
 
-    fn place(&self) -> Folders {
-        Folders { prefix: PathBuf::from("/opt/own"), staging: Some(self.0.clone()) }
+    fn paths(&self) -> InstallPaths {
+        InstallPaths { prefix: PathBuf::from("/opt/own"), staging: Some(self.0.clone()) }
     }
 }
 
@@ -25,33 +25,41 @@ impl Drop for Scratch {
     }
 }
 
-fn parts(names: &[&str]) -> Vec<InstalledFile> {
-    names.iter().map(|name| InstalledFile::new(*name, "a part", name.as_bytes().to_vec())).collect()
+fn installed_files(names: &[&str]) -> Vec<InstallFile> {
+    names.iter().map(|name| InstallFile::new(*name, "a file", name.as_bytes().to_vec())).collect()
 }
 
 #[test]
 fn removal_deletes_all_installed_files_and_no_others() {
     let scratch = Scratch::new("removed");
-    let place = scratch.place();
-    let staged = |name: &str| scratch.0.join("opt/own").join(name);
-    fs::create_dir_all(staged("share")).unwrap();
-    write_all(&place, &parts(&["bin/streamline", "share/man/man1/streamline.1"])).unwrap();
-    let mode = fs::metadata(staged("bin/streamline")).unwrap().mode() & 0o777;
+    let paths = scratch.paths();
+    let staged_path = |name: &str| scratch.0.join("opt/own").join(name);
+    fs::create_dir_all(staged_path("share")).unwrap();
+    write_all(&paths, &installed_files(&["bin/streamline", "share/man/man1/streamline.1"]))
+        .unwrap();
+    let mode = fs::metadata(staged_path("bin/streamline")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o755);
     assert_eq!(
-        fs::read(staged("share/man/man1/streamline.1")).unwrap(),
+        fs::read(staged_path("share/man/man1/streamline.1")).unwrap(),
         b"share/man/man1/streamline.1"
     );
     // Another revision has other files.
-    write_all(&place, &parts(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
-    assert!(!staged("share/man/man1/streamline.1").exists(), "the new one does not have it");
-    let text = fs::read_to_string(place.manifest()).unwrap();
+    write_all(&paths, &installed_files(&["bin/streamline", "lib/libstreamline.so"])).unwrap();
+    assert!(!staged_path("share/man/man1/streamline.1").exists(), "the new one does not have it");
+    let text = fs::read_to_string(paths.manifest_path()).unwrap();
     assert!(text.contains("/opt/own/bin/streamline\n"), "{text}");
     assert!(!text.contains(&scratch.0.display().to_string()), "DESTDIR is in no file: {text}");
-    fs::write(staged("bin/other"), "of somebody else").unwrap();
-    assert_eq!(Installed::read(&place.manifest()).unwrap().remove_all(&place).unwrap(), 2);
-    assert!(staged("bin/other").exists() && staged("share").is_dir(), "not ours");
-    assert!(!staged("lib").exists() && !staged("share/man").exists() && !place.manifest().exists());
+    fs::write(staged_path("bin/other"), "of somebody else").unwrap();
+    assert_eq!(
+        InstallManifest::read(&paths.manifest_path()).unwrap().remove_all(&paths).unwrap(),
+        2
+    );
+    assert!(staged_path("bin/other").exists() && staged_path("share").is_dir(), "not ours");
+    assert!(
+        !staged_path("lib").exists()
+            && !staged_path("share/man").exists()
+            && !paths.manifest_path().exists()
+    );
 }
 
 #[test]
@@ -59,18 +67,18 @@ fn prefix_is_parsed_in_both_forms_and_must_be_absolute() {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for line in ["--prefix /opt/own --bench", "--prefix=/opt/own --bench"] {
         let line = words(line);
-        let (place, rest) = Folders::parse(&line).unwrap();
-        assert_eq!((place.prefix.to_str(), &rest[..]), (Some("/opt/own"), &["--bench"][..]));
+        let (paths, rest) = InstallPaths::parse(&line).unwrap();
+        assert_eq!((paths.prefix.to_str(), &rest[..]), (Some("/opt/own"), &["--bench"][..]));
     }
     let relative = words("--prefix here");
-    assert!(Folders::parse(&relative).unwrap().0.prefix.is_absolute());
-    assert!(Folders::parse(&words("--prefix")).is_err());
+    assert!(InstallPaths::parse(&relative).unwrap().0.prefix.is_absolute());
+    assert!(InstallPaths::parse(&words("--prefix")).is_err());
 }
 
 #[test]
 fn pkg_config_file_contains_the_prefix() {
     let text = fs::read_to_string(crate::root().join("crates/capi/streamline.pc")).unwrap();
-    let own = parts::with_prefix(&text, Path::new("/opt/own"));
+    let own = file_list::with_prefix(&text, Path::new("/opt/own"));
     assert!(
         own.starts_with("prefix=/opt/own\n") && own.contains("libdir=${prefix}/lib\n"),
         "{own}"

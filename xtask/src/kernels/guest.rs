@@ -1,8 +1,8 @@
-//! A kernel in a virtual machine: its package, its initial ramdisk, its run, and the rows that it
-//! prints.
+//! A kernel in a virtual machine: its package, its initial ramdisk, its run, and the results that
+//! the guest prints.
 
 use super::archive::Archive;
-use super::{Programs, output, package};
+use super::{Programs, output, unpack_package};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Time limit of a guest, including its boot. Emulation is about thirty times slower than the host.
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 
-/// Modules in the order in which they are loaded; modules that a kernel has built in are skipped.
+/// Modules in loading order; modules built into a kernel are skipped.
 const MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
@@ -39,7 +39,7 @@ impl Kernel {
     pub(super) fn find(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");
-        let folder = package(home, series, &pattern)?;
+        let folder = unpack_package(home, series, &pattern)?;
         let boot = fs::read_dir(folder.join("boot")).map_err(|why| why.to_string())?;
         let names = boot.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let version = names.filter_map(|n| n.strip_prefix("vmlinuz-").map(str::to_owned)).next();
@@ -67,7 +67,7 @@ impl Kernel {
 
     /// Builds the initial ramdisk.
     fn initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
-        let busybox = package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
+        let busybox = unpack_package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = Archive::default();
         for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
             system.folder(folder);
@@ -91,7 +91,7 @@ impl Kernel {
         Ok(system.finish())
     }
 
-    /// Returns the bytes of a module; `None` if the kernel has it built in or lacks it.
+    /// Returns the bytes of a module, or `None` if it is built into the kernel or missing.
     fn module(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let found = output(
             Command::new("find").arg(&self.modules).args(["-name", &format!("{name}.ko*")]),
@@ -105,8 +105,8 @@ impl Kernel {
     }
 }
 
-/// Returns a program without debug symbols, which would take longer to unpack than the program
-/// takes to run.
+/// Returns a program without debug symbols: unpacking them would take longer than running the
+/// program.
 fn stripped(home: &Path, program: &Path) -> Result<Vec<u8>, String> {
     let small = home.join("stripped");
     match output(Command::new("strip").arg("-o").args([&small, program])) {
@@ -126,7 +126,7 @@ fn libraries(program: &Path) -> Result<Vec<String>, String> {
     Ok(words.map(str::to_owned).collect())
 }
 
-/// Runs the emulator until it ends or [`TIME_LIMIT`] has passed, and prints the guest's output.
+/// Runs the emulator and prints the guest's output; kills the emulator after [`TIME_LIMIT`].
 fn watch(qemu: &mut Command) -> Result<Boot, String> {
     let mut child = qemu
         .stdin(Stdio::null())

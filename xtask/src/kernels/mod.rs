@@ -1,12 +1,13 @@
 //! `kernels`: boots old kernels in emulation, and reports which of our programs they accept.
 //!
-//! In: kernel packages of Debian stable and its backports, `qemu-system-x86_64`, and the test
-//! program of `tests/kernel` and `streamline`, built here. Out: a table of what was loaded, what
-//! ran, and what fell back to another implementation (CONTRACT 29). A kernel boots with all
-//! programs in its initial ramdisk, runs them and powers off; this machine's kernel and network are
-//! not touched. If a program or package is missing, the verb prints which and runs nothing.
+//! In: kernel packages of Debian stable and its backports, `qemu-system-x86_64`, and two programs
+//! that the verb builds: the test program of `tests/kernel`, and `streamline`. Out: a table of the
+//! features that were loaded, ran, or fell back to another implementation (CONTRACT 29). A kernel
+//! boots with all programs in its initial ramdisk, runs them and powers off; the kernel and network
+//! of this machine are not affected. If a program or package is missing, the verb names it and runs
+//! nothing.
 //!
-//! The emulation is in software (no KVM), one kernel after the other: about two minutes each.
+//! Emulation is in software (no KVM), one kernel at a time, and takes about two minutes for each.
 
 mod archive;
 mod guest;
@@ -81,7 +82,8 @@ fn build(root: &Path) -> Option<Programs> {
     println!("$ cargo test --release --no-run --package streamline-tests --test kernel");
     let built =
         exam.stderr(Stdio::inherit()).output().ok().filter(|built| built.status.success())?;
-    let exam = String::from_utf8_lossy(&built.stdout).lines().filter_map(executable).next_back();
+    let exam =
+        String::from_utf8_lossy(&built.stdout).lines().filter_map(executable_path).next_back();
     let mut streamline = cargo::cargo(root);
     streamline.args(["build", "--release", "--package", "streamline-cli"]);
     if !cargo::run(&mut streamline) {
@@ -91,8 +93,8 @@ fn build(root: &Path) -> Option<Programs> {
     Some(Programs { exam: exam?, streamline })
 }
 
-/// Returns the executable that a line of cargo's JSON messages names, if any.
-fn executable(line: &str) -> Option<PathBuf> {
+/// Returns the path of the executable that a line of cargo's JSON messages names, if any.
+fn executable_path(line: &str) -> Option<PathBuf> {
     let (_, path) = line.split_once("\"executable\":\"")?;
     Some(PathBuf::from(path.split_once('"')?.0))
 }
@@ -103,7 +105,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).chain(usual).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a program and waits for it; returns its standard output, or its error output as the error.
+/// Runs a program and waits for it; returns its standard output. If the program fails, its error
+/// output is the error.
 pub(super) fn output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|why| format!("{command:?}: {why}"))?;
@@ -114,9 +117,9 @@ pub(super) fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Returns the directory of the newest package whose name matches the pattern (of `apt-cache
-/// search`), unpacked. Later calls reuse the directory.
-pub(super) fn package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
+/// Downloads and unpacks the newest package whose name matches the pattern (of `apt-cache search`);
+/// returns its directory, which later calls reuse.
+pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
     let unpacked = home.join(folder);
     if unpacked.is_dir() {
         return Ok(unpacked);
@@ -162,7 +165,7 @@ mod tests {
     #[test]
     fn cargo_output_names_the_test_program() {
         let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/kernel-1","fresh":true}"#;
-        assert_eq!(executable(line), Some(PathBuf::from("/t/deps/kernel-1")));
-        assert_eq!(executable(r#"{"executable":null}"#), None);
+        assert_eq!(executable_path(line), Some(PathBuf::from("/t/deps/kernel-1")));
+        assert_eq!(executable_path(r#"{"executable":null}"#), None);
     }
 }

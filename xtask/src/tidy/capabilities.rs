@@ -1,9 +1,10 @@
-//! The rule that every capability is shown by code: compares the capability page of the book with
-//! the numbers in tests and benchmarks.
+//! The rule that every capability is demonstrated by code: compares the capability page of the book
+//! with the numbers in tests and benchmarks.
 //!
-//! A test shows the numbers with which its name begins (`fn n1_v13_…`); a benchmark, or a directory
-//! of tests, those in its first lines (`FEATURES D9`). Elsewhere such a line only refers to a
-//! capability. T numbers in names of tests are threats, and U is no capability either (`u16_…`).
+//! A test demonstrates the numbers at the beginning of its name (`fn n1_v13_…`); a benchmark, or a
+//! directory of tests, the numbers in its first lines (`FEATURES D9`). Elsewhere such a line only
+//! refers to a capability. In names of tests, T numbers are threats, and U is no capability
+//! (`u16_…`).
 //!
 //! In: the page, and the Rust files of the tree. Out: findings.
 
@@ -55,7 +56,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-/// Returns the numbers that a file shows.
+/// Returns the numbers of the capabilities that a file demonstrates.
 fn numbers_of(file: &File) -> impl Iterator<Item = String> {
     let names = file.code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
     let tests = names.flat_map(|name| {

@@ -1,10 +1,10 @@
-//! The rules that every filter, source and sink is in its list, and that every example explains
-//! itself.
+//! The rules that every filter, source and sink is in its list, and that every example has a
+//! comment.
 
 use super::findings::{Finding, Findings};
 use super::tree::Tree;
 
-/// The directories of units, and the list that must name each unit.
+/// The directories of filters, sources and sinks, each with the list that must name its entries.
 const LISTS: &[(&str, &str)] = &[
     ("crates/filter/src/", "crates/filter/src/catalog.rs"),
     ("crates/endpoint/src/", "crates/endpoint/src/catalog.rs"),
@@ -43,8 +43,8 @@ fn module(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, last)| last)
 }
 
-/// Checks that an example file states in a comment what it shows. (The tests of the command check
-/// that the request is accepted.)
+/// Checks that each example file explains its request in a comment. (`cargo xtask test` checks that
+/// the request is accepted.)
 fn examples(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| file.has_extension("pipe")) {
         if !file.text.starts_with("# ") {

@@ -1,6 +1,6 @@
-//! The rules for tests that must not fail by chance, as far as a single line shows it: no sleeps,
-//! no short time limits, no comparison of times. Ignored tests are measurements, and may compare
-//! times.
+//! The rules that tests must not fail by chance, as far as a single line reveals it: no short time
+//! limits, no comparison of times, no counts of resources shared with other tests. Ignored tests
+//! are measurements, and may compare times.
 //!
 //! In: the test code of the tree. Out: findings.
 
@@ -16,18 +16,19 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             true => HashSet::new(),
             false => without_tests(&file.code).into_iter().map(|(number, _)| number).collect(),
         };
-        tests(file, &product, found);
+        check_tests(file, &product, found);
     }
     for (path, _) in TIME_EXCEPTIONS {
         if tree.file(path).is_none() {
-            let what = "is in TIMES of xtask/src/tidy/rules.rs, and is not there: take it out";
+            let what =
+                "is in TIME_EXCEPTIONS of xtask/src/tidy/rules.rs, and is not there: take it out";
             let path = (*path).to_owned();
             found.push(Finding { rule: "chance", path, line: None, what: what.to_owned() });
         }
     }
 }
 
-fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
+fn check_tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
     let may = TIME_EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
     let is_alone = may || file.code.contains("alone(") || file.code.contains("ALONE");
     let mut measures = false;
@@ -46,7 +47,9 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
                  or count instead",
             );
         }
-        if let Some(seconds) = limit(code).filter(|seconds| *seconds < TEST_TIMEOUT_MIN && !may) {
+        if let Some(seconds) =
+            duration_in_seconds(code).filter(|seconds| *seconds < TEST_TIMEOUT_MIN && !may)
+        {
             report(&format!(
                 "{seconds} s are too short for a busy machine: a limit of a test is \
                  {TEST_TIMEOUT_MIN} s or more (`testkit::wait::LIMIT`)"
@@ -59,9 +62,7 @@ fn tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
             );
         }
         if text.contains("\"/proc/self/fd\"") && !is_alone {
-            report(
-                "counts what belongs to the whole process: `testkit::alone`, or one test at a time",
-            );
+            report("counts the process's resources: `testkit::runs_alone`, or one test at a time");
         }
     }
 }
@@ -75,7 +76,7 @@ fn compares_times(line: &str) -> bool {
 }
 
 /// Returns the number of seconds in the line's constant duration, if any.
-fn limit(line: &str) -> Option<u64> {
+fn duration_in_seconds(line: &str) -> Option<u64> {
     let (_, behind) = line.split_once("Duration::from_secs(")?;
     behind.split(')').next()?.parse().ok().filter(|seconds| *seconds > 0)
 }

@@ -1,5 +1,5 @@
-//! The rules that names in documents refer to something: paths in backticks, links, pages named in
-//! comments, and the indexes of the book.
+//! The rules that references in documents resolve: paths in backticks, links, pages of the book
+//! named anywhere, and the indexes of the book.
 
 use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
@@ -12,25 +12,25 @@ const BOOK: &str = "docs/book/";
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let guide = GUIDES.contains(&file.path.as_str());
-        for (number, line) in prose(&file.text) {
+        for (number, line) in prose_lines(&file.text) {
             if guide {
-                paths(tree, file, number, line, found);
+                check_paths(tree, file, number, line, found);
             }
-            links(tree, file, number, line, found);
+            check_links(tree, file, number, line, found);
         }
     }
     for file in &tree.files {
         // The tests of this program plant names of pages that are not there.
         if file.is_written() && !file.path.starts_with("xtask/") {
-            pages(tree, file, found);
+            check_pages(tree, file, found);
         }
     }
-    indexed(tree, DECISIONS, "README.md", found);
-    indexed(tree, BOOK, "SUMMARY.md", found);
+    check_index(tree, DECISIONS, "README.md", found);
+    check_index(tree, BOOK, "SUMMARY.md", found);
 }
 
 /// Returns the lines outside fenced blocks, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -39,9 +39,9 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
+fn check_paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
     for span in line.split('`').skip(1).step_by(2).filter(|span| is_path(tree, span)) {
-        for path in braces(span) {
+        for path in expand_braces(span) {
             // The prefix `crates/` may be left out.
             if !tree.has(&path) && !tree.has(&format!("crates/{path}")) {
                 let what = format!("`{path}` does not exist");
@@ -67,7 +67,7 @@ fn is_path(tree: &Tree, span: &str) -> bool {
 }
 
 /// Expands braces: `a/{b,c}.rs` becomes `a/b.rs` and `a/c.rs`.
-fn braces(span: &str) -> Vec<String> {
+fn expand_braces(span: &str) -> Vec<String> {
     let parts = span.split_once('{').and_then(|(head, rest)| {
         let (list, tail) = rest.split_once('}')?;
         Some(list.split(',').map(|part| format!("{head}{}{tail}", part.trim())).collect())
@@ -76,7 +76,7 @@ fn braces(span: &str) -> Vec<String> {
 }
 
 /// Checks the links `[text](path)` to files of the tree.
-fn links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
+fn check_links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
     for rest in line.split("](").skip(1) {
         let Some((link, _)) = rest.split_once(')') else { continue };
         let path = link.split('#').next().unwrap_or(link);
@@ -84,7 +84,7 @@ fn links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findin
             continue;
         }
         let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let path = resolve(folder, path);
+        let path = resolve_path(folder, path);
         if !tree.has(&path) {
             let what = format!("the link leads to `{path}`, which does not exist");
             found.push(Finding::line("paths", file, number, what));
@@ -92,7 +92,7 @@ fn links(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findin
     }
 }
 
-fn resolve(folder: &str, path: &str) -> String {
+fn resolve_path(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {
         match part {
@@ -106,8 +106,8 @@ fn resolve(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Checks the pages of the book that code and documents name.
-fn pages(tree: &Tree, file: &File, found: &mut Findings) {
+/// Checks that the pages of the book that a file names exist.
+fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         for (at, _) in line.match_indices(BOOK) {
             let rest = &line[at..];
@@ -123,7 +123,7 @@ fn pages(tree: &Tree, file: &File, found: &mut Findings) {
 }
 
 /// Checks that the index of a directory lists every page in it.
-fn indexed(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
+fn check_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
     let list = tree.file(&format!("{folder}{index}"));
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };

@@ -3,7 +3,7 @@
 use super::tree::File;
 use std::fmt;
 
-/// An error.
+/// A violation of a rule, which makes `tidy` fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
     pub(super) rule: &'static str,
@@ -40,7 +40,7 @@ impl fmt::Display for Finding {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) errors: Vec<Finding>,
-    pub(super) counted: Vec<Counted>,
+    pub(super) occurrences: Vec<Occurrence>,
 }
 
 impl Findings {
@@ -51,7 +51,7 @@ impl Findings {
 
 /// An occurrence that counts against a ceiling.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,
     pub(crate) key: String,
     pub(crate) path: String,
@@ -61,9 +61,9 @@ pub(crate) struct Counted {
     pub(crate) what: String,
 }
 
-impl Counted {
+impl Occurrence {
     /// Creates an occurrence of weight 1.
-    pub(super) fn one(
+    pub(super) fn new(
         rule: &'static str,
         key: impl Into<String>,
         file: &File,

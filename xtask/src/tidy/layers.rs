@@ -1,32 +1,33 @@
-//! Arrows between the files of a crate: the ratchets of cycles, and of arrows that point up.
+//! The rules for dependencies between the files of a crate: no cycles, and no dependency on a file
+//! in a higher layer.
 //!
-//! In: the arrows of [`super::modules`], and the table [`LAYERS`]. Out: what counts against the
-//! ratchets `cycles` and `upward`.
+//! In: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS). Out:
+//! the occurrences that count against the ratchets `cycles` and `upward`.
 
 use super::cycles::{CYCLE_MAX, components, shortest};
-use super::findings::{Counted, Findings};
-use super::modules::{FileArrows, arrows};
+use super::findings::{Findings, Occurrence};
+use super::modules::{FileDependencies, file_dependencies};
 use super::rules;
 use super::tree::Tree;
 use std::fmt::Write as _;
 
-/// Counts the cycles and upward arrows of every crate.
+/// Counts the cycles and upward dependencies of every crate.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (name, manifest) in tree.manifests() {
         let base = manifest.path.trim_end_matches("Cargo.toml");
-        let arrows = arrows(tree, base);
-        cycles(&name, base, &arrows, found);
+        let dependencies = file_dependencies(tree, base);
+        count_cycles(&name, base, &dependencies, found);
         if let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) {
-            upward(&name, base, &arrows, layers, found);
+            count_upward(&name, base, &dependencies, layers, found);
         }
     }
 }
 
-fn cycles(name: &str, base: &str, arrows: &FileArrows, found: &mut Findings) {
-    for component in components(arrows).iter().filter(|c| c.files.len() > CYCLE_MAX) {
+fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: &mut Findings) {
+    for component in components(dependencies).iter().filter(|c| c.files.len() > CYCLE_MAX) {
         let size = component.files.len();
-        let cycle = shortest(arrows, component);
-        found.counted.push(Counted {
+        let cycle = shortest(dependencies, component);
+        found.occurrences.push(Occurrence {
             rule: "cycles",
             key: name.to_owned(),
             path: format!("{base}src"),
@@ -40,15 +41,21 @@ fn cycles(name: &str, base: &str, arrows: &FileArrows, found: &mut Findings) {
     }
 }
 
-fn upward(name: &str, base: &str, arrows: &FileArrows, layers: &[&[&str]], found: &mut Findings) {
-    for (from, edges) in arrows.edges.iter().enumerate() {
+fn count_upward(
+    name: &str,
+    base: &str,
+    dependencies: &FileDependencies,
+    layers: &[&[&str]],
+    found: &mut Findings,
+) {
+    for (from, edges) in dependencies.edges.iter().enumerate() {
         for (to, (path, line)) in edges {
-            let (from, to) = (&arrows.files[from], &arrows.files[*to]);
+            let (from, to) = (&dependencies.files[from], &dependencies.files[*to]);
             let (Some(low), Some(high)) = (layer(layers, from), layer(layers, to)) else {
                 continue;
             };
             if low < high {
-                found.counted.push(Counted {
+                found.occurrences.push(Occurrence {
                     rule: "upward",
                     key: name.to_owned(),
                     path: format!("{base}src/{from}"),
@@ -61,33 +68,35 @@ fn upward(name: &str, base: &str, arrows: &FileArrows, layers: &[&[&str]], found
     }
 }
 
-/// Returns the layer of a file: that of the longest module path that contains the file; `None` if
-/// the table has none.
+/// Returns the layer of the longest module path in the table that contains the file; `None` if no
+/// path contains it.
 fn layer(layers: &[&[&str]], file: &str) -> Option<usize> {
     let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
-    let is_in = |room: &str| {
-        module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let is_in = |path: &str| {
+        module.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    let rooms =
-        layers.iter().enumerate().flat_map(|(at, rooms)| rooms.iter().map(move |r| (at, r)));
-    rooms.filter(|(_, room)| is_in(room)).max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
+    let modules = layers
+        .iter()
+        .enumerate()
+        .flat_map(|(at, modules)| modules.iter().map(move |path| (at, path)));
+    modules.filter(|(_, path)| is_in(path)).max_by_key(|(_, path)| path.len()).map(|(at, _)| at)
 }
 
-/// Lists the arrows of a crate; marks those in a cycle of more than three files with `*`. Returns
-/// `None` for an unknown crate.
-pub(super) fn table(tree: &Tree, name: &str) -> Option<String> {
+/// Returns the file dependencies of a crate, one per line; a `*` marks a dependency within a set of
+/// more than three files that depend on each other. Returns `None` for an unknown crate.
+pub(super) fn dependency_table(tree: &Tree, name: &str) -> Option<String> {
     let (_, manifest) = tree.manifests().find(|(known, _)| known == name)?;
-    let arrows = arrows(tree, manifest.path.trim_end_matches("Cargo.toml"));
-    let components = components(&arrows);
+    let dependencies = file_dependencies(tree, manifest.path.trim_end_matches("Cargo.toml"));
+    let components = components(&dependencies);
     let is_within = |from: usize, to: usize| {
         let mut large = components.iter().filter(|c| c.files.len() > CYCLE_MAX);
         large.any(|c| c.files.contains(&from) && c.files.contains(&to))
     };
     let mut text = String::new();
-    for (from, edges) in arrows.edges.iter().enumerate() {
+    for (from, edges) in dependencies.edges.iter().enumerate() {
         for (&to, (path, line)) in edges {
             let mark = if is_within(from, to) { '*' } else { ' ' };
-            let (from, to) = (&arrows.files[from], &arrows.files[to]);
+            let (from, to) = (&dependencies.files[from], &dependencies.files[to]);
             // Writing to a string does not fail.
             let _ = writeln!(text, "{mark} {from}:{line} → {to} ({path})");
         }

@@ -1,8 +1,8 @@
-//! The entries of a `Cargo.toml` that the rules need: the name and the dependencies. Not a TOML
-//! parser: it knows tables, keys and the `package` of an inline table, which is all that manifests
-//! of this tree use.
+//! The entries of a `Cargo.toml` that the rules need: the package name, the lints and the
+//! dependencies. This is no TOML parser: it knows only tables, keys and the `package` key of inline
+//! tables, which suffices for the manifests of this tree.
 
-/// The use of a dependency.
+/// The purpose for which a crate uses a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
     /// Used by the crate itself, or its build script.
@@ -53,16 +53,16 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         let (key, value) = (key.trim(), value.trim());
         match use_of_table(&table) {
             Some((used, None)) => {
-                let name = unquoted(key.split('.').next().unwrap_or(key));
+                let name = unquote(key.split('.').next().unwrap_or(key));
                 let name = package(value).map_or_else(|| alias(name), str::to_owned);
                 manifest.add(name, used, number);
             }
             Some((_, Some(_))) if key == "package" => {
                 if let Some(last) = manifest.dependencies.last_mut() {
-                    last.name = inside(unquoted(value)).to_owned();
+                    last.name = without_prefix(unquote(value)).to_owned();
                 }
             }
-            _ if table == "package" && key == "name" => manifest.name = unquoted(value).to_owned(),
+            _ if table == "package" && key == "name" => manifest.name = unquote(value).to_owned(),
             _ if table == "lints" && key == "workspace" => manifest.lints = value == "true",
             _ => {}
         }
@@ -78,7 +78,7 @@ pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
         if line.starts_with('[') {
             here = line == "[workspace.dependencies]";
         } else if let (true, Some((key, value))) = (here, line.split_once('=')) {
-            let name = unquoted(key.trim());
+            let name = unquote(key.trim());
             found.push((name.to_owned(), package(value).unwrap_or(name).to_owned()));
         }
     }
@@ -87,13 +87,12 @@ pub(super) fn aliases(text: &str) -> Vec<(String, String)> {
 
 impl Manifest {
     fn add(&mut self, name: String, used: Use, number: usize) {
-        let name = inside(&name).to_owned();
+        let name = without_prefix(&name).to_owned();
         self.dependencies.push(Dependency { name, used, line: number + 1 });
     }
 }
 
-/// Returns the use that a table header stands for, and the dependency that the header names, if
-/// any.
+/// Returns the use that a table header declares, and the dependency in the header, if any.
 fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.
@@ -102,8 +101,8 @@ fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
     };
     let (kind, name) = table.split_once('.').map_or((table, None), |(k, n)| (k, Some(n)));
     match kind {
-        "dependencies" | "build-dependencies" => Some((Use::Product, name.map(unquoted))),
-        "dev-dependencies" => Some((Use::Tests, name.map(unquoted))),
+        "dependencies" | "build-dependencies" => Some((Use::Product, name.map(unquote))),
+        "dev-dependencies" => Some((Use::Tests, name.map(unquote))),
         _ => None,
     }
 }
@@ -112,14 +111,14 @@ fn use_of_table(table: &str) -> Option<(Use, Option<&str>)> {
 fn package(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;
-    rest.trim_start().strip_prefix('"')?.split('"').next().map(inside)
+    rest.trim_start().strip_prefix('"')?.split('"').next().map(without_prefix)
 }
 
-fn unquoted(text: &str) -> &str {
+fn unquote(text: &str) -> &str {
     text.trim().trim_matches(|c| c == '"' || c == '\'')
 }
 
-fn inside(package: &str) -> &str {
+fn without_prefix(package: &str) -> &str {
     package.strip_prefix(super::rules::PREFIX).unwrap_or(package)
 }
 

@@ -1,16 +1,15 @@
-//! `tidy`: checks the rules of the tree. A remark that a review makes twice becomes a rule here.
+//! `tidy`: checks the rules of the tree. A remark made in two reviews becomes a rule here.
 //!
 //! In: all files under the root. Out: findings, one per line. Rules that the tree does not meet yet
 //! are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
 //! [`rules`]; each rule has a test that plants a violation (`tests.rs`).
 
-mod arrows;
 mod capabilities;
 mod catalog;
 mod chance;
 mod cycles;
+mod dependencies;
 mod documents;
-mod fences;
 mod findings;
 mod layers;
 mod manifest;
@@ -23,6 +22,7 @@ pub(crate) mod tests;
 mod text;
 pub(crate) mod tokens;
 pub(crate) mod tree;
+mod unsafe_code;
 mod words;
 
 use crate::outcome::Outcome;
@@ -47,24 +47,24 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
     match arguments {
         [] => {}
         ["--ratchet"] => {
-            let text = ratchet::lowered(tree, &found.counted);
+            let text = ratchet::lowered_ceilings(tree, &found.occurrences);
             if let Err(error) = std::fs::write(root.join(ratchet::CEILINGS), text) {
                 eprintln!("error: cannot write {}: {error}", ratchet::CEILINGS);
                 return Outcome::Failed;
             }
             return tidy(root, &[]);
         }
-        ["--report"] => print!("{}", ratchet::report(tree, &found.counted)),
-        ["--list", rule] => print!("{}", ratchet::list(&found.counted, rule, "")),
-        ["--list", rule, key] => print!("{}", ratchet::list(&found.counted, rule, key)),
-        ["--arrows", name] => match layers::table(tree, name) {
+        ["--report"] => print!("{}", ratchet::report(tree, &found.occurrences)),
+        ["--list", rule] => print!("{}", ratchet::list(&found.occurrences, rule, "")),
+        ["--list", rule, key] => print!("{}", ratchet::list(&found.occurrences, rule, key)),
+        ["--arrows", name] => match layers::dependency_table(tree, name) {
             Some(table) => print!("{table}"),
             None => return Outcome::Usage(format!("no crate is called `{name}`")),
         },
         _ => return Outcome::Usage("`tidy` does not know these arguments".to_owned()),
     }
     if !arguments.is_empty() {
-        return Outcome::Well;
+        return Outcome::Success;
     }
     for error in &found.errors {
         println!("{error}");
@@ -77,8 +77,8 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
 pub(crate) fn unsafe_table(root: &Path, _: &[String]) -> Outcome {
     match Tree::read(root) {
         Ok(tree) => {
-            print!("{}", fences::table(&tree));
-            Outcome::Well
+            print!("{}", unsafe_code::table(&tree));
+            Outcome::Success
         }
         Err(error) => {
             eprintln!("error: cannot read the tree: {error}");
@@ -89,8 +89,8 @@ pub(crate) fn unsafe_table(root: &Path, _: &[String]) -> Outcome {
 
 fn check(tree: &Tree) -> Findings {
     let mut found = Findings::default();
-    arrows::check(tree, &mut found);
-    fences::check(tree, &mut found);
+    dependencies::check(tree, &mut found);
+    unsafe_code::check(tree, &mut found);
     text::check(tree, &mut found);
     chance::check(tree, &mut found);
     documents::check(tree, &mut found);

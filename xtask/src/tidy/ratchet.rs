@@ -1,16 +1,16 @@
 //! Ratchets: counts that may only fall.
 //!
-//! In: the occurrences that rules count, each with its key (a crate, a file, a crate and a word).
+//! In: the occurrences that rules count, each with a key (a crate, a file, or a crate and a word).
 //! Out: an error for each key whose sum is above its ceiling. The file [`CEILINGS`] contains lines
-//! `RULE KEY NUMBER`. A tree below its ceilings passes without a change of that file; `cargo xtask
-//! tidy --ratchet` lowers all ceilings to the current sums. A key above its ceiling may use what
-//! other keys of its rule have saved since, so that code may move to another file or crate; the sum
-//! of a rule never rises.
+//! `RULE KEY NUMBER`. If sums fall below the ceilings, the file need not change; `cargo xtask tidy
+//! --ratchet` lowers all ceilings to the current sums. A key may exceed its ceiling by the amount
+//! by which other keys of the rule are below theirs, so that code can move to another file or
+//! crate; the total of a rule never rises.
 
 #[cfg(test)]
 mod tests;
 
-use super::findings::{Counted, Finding, Findings};
+use super::findings::{Finding, Findings, Occurrence};
 use super::tree::Tree;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,8 +32,8 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("unsafe", "times the word `unsafe`"),
 ];
 
-/// The row of the product's size, which `cargo xtask lines` checks; the ratchet leaves it
-/// unchanged.
+/// Rule and key of the product's size, which `cargo xtask lines` checks; the ratchet does not
+/// change that ceiling.
 const PRODUCT: (&str, &str) = ("lines", "product");
 
 /// Maximum number of occurrences that an error names.
@@ -44,14 +44,14 @@ type Sums = BTreeMap<(String, String), usize>;
 /// Reports every key above its ceiling.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let ceilings = read(tree);
-    let sums = sums(&found.counted);
+    let sums = sums(&found.occurrences);
     let mut slack = slack(&ceilings, &sums);
     for ((rule, key), sum) in &sums {
         let ceiling = ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0);
         let ceiling = ceiling + take(&mut slack, rule, sum.saturating_sub(ceiling));
         if *sum > ceiling {
-            let of_key = |c: &&Counted| c.rule == rule && c.key == *key;
-            let error = above(&found.counted, of_key, *sum, ceiling);
+            let of_key = |c: &&Occurrence| c.rule == rule && c.key == *key;
+            let error = ceiling_error(&found.occurrences, of_key, *sum, ceiling);
             found.errors.extend(error);
         }
     }
@@ -62,14 +62,15 @@ pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
     read(tree).get(&(PRODUCT.0.to_owned(), PRODUCT.1.to_owned())).copied()
 }
 
-/// Returns the error for a key above its ceiling, if it is.
-fn above<'c>(
-    counted: &'c [Counted],
-    of_key: impl Fn(&&'c Counted) -> bool,
+/// Returns the error for a key above its ceiling, which names its occurrences; `None` if none match
+/// `of_key`.
+fn ceiling_error<'c>(
+    occurrences: &'c [Occurrence],
+    of_key: impl Fn(&&'c Occurrence) -> bool,
     sum: usize,
     ceiling: usize,
 ) -> Option<Finding> {
-    let places: Vec<&Counted> = counted.iter().filter(of_key).collect();
+    let places: Vec<&Occurrence> = occurrences.iter().filter(of_key).collect();
     let first = places.first()?;
     let (rule, key) = (first.rule, &first.key);
     let name = RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, what)| what);
@@ -86,15 +87,15 @@ fn above<'c>(
     Some(Finding { rule, path: first.path.clone(), line, what })
 }
 
-fn sums(counted: &[Counted]) -> Sums {
+fn sums(occurrences: &[Occurrence]) -> Sums {
     let mut sums = Sums::new();
-    for place in counted {
+    for place in occurrences {
         *sums.entry((place.rule.to_owned(), place.key.clone())).or_default() += place.weight;
     }
     sums
 }
 
-/// Returns, for each rule, the amount by which its keys are below their ceilings.
+/// Returns, for each rule, the total amount by which keys are below their ceilings.
 fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     let mut slack = BTreeMap::new();
     for (key, ceiling) in ceilings {
@@ -123,11 +124,12 @@ fn read(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the text of the lowered ceilings. A key above its ceiling gets the slack of other keys,
-/// and remains an error beyond that; a new rule gets the current sums.
-pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
+/// Returns the contents of the file with lowered ceilings. A key above its ceiling gets at most the
+/// slack of other keys, and remains an error if that is not enough; the ceilings of a new rule are
+/// the current sums.
+pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let ceilings = read(tree);
-    let sums = sums(counted);
+    let sums = sums(occurrences);
     let mut slack = slack(&ceilings, &sums);
     let mut text = String::from(
         "# What may only become less: a rule, a crate or file, a number. Nobody edits this file:\n\
@@ -151,16 +153,16 @@ pub(super) fn lowered(tree: &Tree, counted: &[Counted]) -> String {
 }
 
 /// Returns a table of all sums, by crate.
-pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
+pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let lines = crate::lines::by_crate(tree);
     let crates = tree.crates();
     let names = crates.iter().map(|(_, name)| name.as_str()).chain([""]);
     let mut text = format!("{:12}{:>8}", "crate", "lines");
     RULES.iter().for_each(|(rule, _)| text += &format!("{rule:>10}"));
-    let mut row = |name: &str, lines: usize, of: &dyn Fn(&Counted) -> bool| {
+    let mut row = |name: &str, lines: usize, of: &dyn Fn(&Occurrence) -> bool| {
         let _ = write!(text, "\n{name:12}{lines:>8}");
         for (rule, _) in RULES {
-            let here = counted.iter().filter(|place| place.rule == *rule && of(place));
+            let here = occurrences.iter().filter(|place| place.rule == *rule && of(place));
             let _ = write!(text, "{:>10}", here.map(|place| place.weight).sum::<usize>());
         }
     };
@@ -177,9 +179,9 @@ pub(super) fn report(tree: &Tree, counted: &[Counted]) -> String {
 }
 
 /// Returns the occurrences of a rule whose keys begin with `key`, one per line.
-pub(super) fn list(counted: &[Counted], rule: &str, key: &str) -> String {
+pub(super) fn list(occurrences: &[Occurrence], rule: &str, key: &str) -> String {
     let mut text = String::new();
-    for place in counted {
+    for place in occurrences {
         let is_key = place.key.split(' ').next() == Some(key) || place.key.starts_with(key);
         if place.rule == rule && (key.is_empty() || is_key || place.path.starts_with(key)) {
             let _ = writeln!(text, "{}", place.line());

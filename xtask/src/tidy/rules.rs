@@ -4,51 +4,51 @@
 //! `ARCHITECTURE.md` gives the reasons. A change of a table is a decision, recorded on a page in
 //! `docs/book/decisions/`.
 
-/// The crates that a crate may depend on.
+/// The crates that a crate of the product may depend on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arrows {
+pub(super) enum AllowedDependencies {
     /// Exactly these crates.
-    To(&'static [&'static str]),
-    /// Any crate: the crate is not part of the product.
-    Free,
+    Only(&'static [&'static str]),
+    /// Any crate, for a crate outside the product.
+    Any,
 }
 
 /// The files of a crate that may contain `unsafe`.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fence {
-    /// None: every root has `#![forbid(unsafe_code)]`.
+pub(super) enum UnsafePolicy {
+    /// No file; every root has `#![forbid(unsafe_code)]`.
     Forbid,
     /// These files under `src`; the root has `#![deny(unsafe_code)]`.
     Files(&'static [&'static str]),
     /// All files.
-    Open,
+    Anywhere,
 }
 
 /// A crate of the workspace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkspaceCrate {
-    /// The name inside the workspace: that of its directory.
+    /// The name of the crate's directory.
     pub(super) name: &'static str,
-    /// 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and libraries), 5
-    /// outside the product.
+    /// The layer: 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and
+    /// libraries), 5 outside the product.
     pub(super) layer: u8,
-    pub(super) arrows: Arrows,
-    pub(super) fence: Fence,
+    pub(super) allowed: AllowedDependencies,
+    pub(super) unsafe_code: UnsafePolicy,
 }
 
-/// The layer of the entry points; no crate below depends on one.
+/// The layer of the entry points. No crate of the product depends on an entry point.
 pub(super) const ENTRY_POINTS: u8 = 4;
 /// The layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT: u8 = 5;
 
 /// All crates, from the lowest layer up.
 pub(super) const CRATES: &[WorkspaceCrate] = &[
-    room("abi", 0, &[]),
-    WorkspaceCrate { fence: Fence::Open, ..room("sys", 0, &[]) },
-    room("wire", 0, &[]),
-    room("ebpf", 0, &[]),
+    product_crate("abi", 0, &[]),
+    WorkspaceCrate { unsafe_code: UnsafePolicy::Anywhere, ..product_crate("sys", 0, &[]) },
+    product_crate("wire", 0, &[]),
+    product_crate("ebpf", 0, &[]),
     WorkspaceCrate {
-        fence: Fence::Files(&[
+        unsafe_code: UnsafePolicy::Files(&[
             "region.rs",
             "region/",
             "pool.rs",
@@ -66,49 +66,53 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
             "slots/models.rs",
             "join/models.rs",
         ]),
-        ..room("buffer", 1, &["abi", "sys"])
+        ..product_crate("buffer", 1, &["abi", "sys"])
     },
     WorkspaceCrate {
         // Memory of others that is looked at in place.
-        fence: Fence::Files(&["view.rs", "indirect/input.rs"]),
-        ..room("iolite", 1, &["buffer", "sys", "abi"])
+        unsafe_code: UnsafePolicy::Files(&["view.rs", "indirect/input.rs"]),
+        ..product_crate("iolite", 1, &["buffer", "sys", "abi"])
     },
-    room("filter", 1, &["abi", "wire", "ebpf"]),
-    room("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
+    product_crate("filter", 1, &["abi", "wire", "ebpf"]),
+    product_crate("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
     // It runs a built graph, and knows no plan, kernel, record or daemon.
-    room("runtime", 2, &["endpoint", "filter", "buffer", "sys", "abi"]),
-    room("pipeline", 2, &["filter"]),
-    room(
+    product_crate("runtime", 2, &["endpoint", "filter", "buffer", "sys", "abi"]),
+    product_crate("pipeline", 2, &["filter"]),
+    product_crate(
         "engine",
         3,
         &["runtime", "pipeline", "endpoint", "filter", "buffer", "wire", "ebpf", "sys", "abi"],
     ),
     // Membership of a path in this machine: above the engine, below the library.
-    room("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
-    room("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
+    product_crate("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
+    product_crate("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
     // The library: what every door uses. Its closures become filters, sources and sinks.
-    room(
+    product_crate(
         "streamline",
         3,
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
-    room("pipesfs", ENTRY_POINTS, &["engine", "sys"]),
+    product_crate("pipesfs", ENTRY_POINTS, &["engine", "sys"]),
     // A library inside other programs: it carries buffers and what finds them, not the engine.
     WorkspaceCrate {
-        fence: Fence::Files(&["export.rs", "export/"]),
-        ..room("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
+        unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
+        ..product_crate("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
     },
     WorkspaceCrate {
-        fence: Fence::Files(&["export.rs"]),
-        ..room("pcap", ENTRY_POINTS, &["engine", "wire"])
+        unsafe_code: UnsafePolicy::Files(&["export.rs"]),
+        ..product_crate("pcap", ENTRY_POINTS, &["engine", "wire"])
     },
     WorkspaceCrate {
-        fence: Fence::Files(&["export.rs"]),
-        ..room("capi", ENTRY_POINTS, &["streamline", "engine", "iolite", "buffer", "sys", "abi"])
+        unsafe_code: UnsafePolicy::Files(&["export.rs"]),
+        ..product_crate(
+            "capi",
+            ENTRY_POINTS,
+            &["streamline", "engine", "iolite", "buffer", "sys", "abi"],
+        )
     },
-    room("web", ENTRY_POINTS, &["engine", "buffer", "wire"]),
+    product_crate("web", ENTRY_POINTS, &["engine", "buffer", "wire"]),
     // It starts programs whose edges become streams: `sys` starts them, `abi` tells them.
-    room(
+    product_crate(
         "cli",
         ENTRY_POINTS,
         &[
@@ -124,12 +128,21 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
             "abi",
         ],
     ),
-    room("testkit", OUTSIDE_PRODUCT, &["wire", "abi", "sys"]),
-    WorkspaceCrate { arrows: Arrows::Free, ..room("tests", OUTSIDE_PRODUCT, &[]) },
-    WorkspaceCrate { arrows: Arrows::Free, ..room("bench", OUTSIDE_PRODUCT, &[]) },
-    room("bench-loops", OUTSIDE_PRODUCT, &[]),
-    WorkspaceCrate { arrows: Arrows::Free, ..room("fuzz", OUTSIDE_PRODUCT, &[]) },
-    room("xtask", OUTSIDE_PRODUCT, &[]),
+    product_crate("testkit", OUTSIDE_PRODUCT, &["wire", "abi", "sys"]),
+    WorkspaceCrate {
+        allowed: AllowedDependencies::Any,
+        ..product_crate("tests", OUTSIDE_PRODUCT, &[])
+    },
+    WorkspaceCrate {
+        allowed: AllowedDependencies::Any,
+        ..product_crate("bench", OUTSIDE_PRODUCT, &[])
+    },
+    product_crate("bench-loops", OUTSIDE_PRODUCT, &[]),
+    WorkspaceCrate {
+        allowed: AllowedDependencies::Any,
+        ..product_crate("fuzz", OUTSIDE_PRODUCT, &[])
+    },
+    product_crate("xtask", OUTSIDE_PRODUCT, &[]),
 ];
 
 /// The layers inside a crate, from the lowest up: files of one layer may use each other and lower
@@ -191,19 +204,27 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
 /// Allowed pairs of types of one name in one crate: crate, name, reason.
 pub(super) const ALLOWED_DOUBLES: &[(&str, &str, &str)] = &[];
 
-const fn room(name: &'static str, layer: u8, to: &'static [&'static str]) -> WorkspaceCrate {
-    WorkspaceCrate { name, layer, arrows: Arrows::To(to), fence: Fence::Forbid }
+const fn product_crate(
+    name: &'static str,
+    layer: u8,
+    to: &'static [&'static str],
+) -> WorkspaceCrate {
+    WorkspaceCrate {
+        name,
+        layer,
+        allowed: AllowedDependencies::Only(to),
+        unsafe_code: UnsafePolicy::Forbid,
+    }
 }
 
 /// Returns the crate with this name.
 pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
-    CRATES.iter().find(|room| room.name == name)
+    CRATES.iter().find(|krate| krate.name == name)
 }
 
-/// The prefix of the package names of the workspace.
+/// The prefix of package names in the workspace.
 pub(super) const PREFIX: &str = "streamline-";
-/// The packages without the prefix: `cargo xtask` is an alias for the first, and the second is the
-/// library.
+/// The packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
 pub(super) const UNPREFIXED: &[&str] = &["xtask", "streamline"];
 
 /// The crates that may depend on `libc`.
@@ -215,7 +236,7 @@ pub(super) const NO_IO_CRATES: &[&str] = &["abi", "wire", "ebpf", "filter", "pip
 /// The modules of std that perform I/O or access the environment.
 pub(super) const IO_MODULES: &[&str] = &["fs", "os", "process", "thread", "env"];
 
-/// Other names that do. (Addresses of `std::net` are plain data.)
+/// Other names that perform I/O or read a clock. (Addresses of `std::net` are plain data.)
 pub(super) const IO_NAMES: &[&str] = &[
     "Instant",
     "SystemTime",
@@ -231,8 +252,8 @@ pub(super) const IO_NAMES: &[&str] = &[
     "rustix",
 ];
 
-/// The files that may put a thread to sleep for a fixed time, and the reason why they cannot wait
-/// for a condition.
+/// The files that may put a thread to sleep for a fixed time, each with the reason why it cannot
+/// wait for a condition.
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     (
         "crates/endpoint/src/sink/tx/mod.rs",
@@ -254,8 +275,8 @@ pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/buffer/tests/soak.rs", "who is killed anywhere is killed after a random time"),
 ];
 
-/// Exceptions to the rules of chance: the files that may compare times, wait for less than
-/// [`TEST_TIMEOUT_MIN`], or count what a process has; with the reason.
+/// Exceptions to the rules of [`super::chance`]: the files that may compare times, wait for less
+/// than [`TEST_TIMEOUT_MIN`], or count the resources of a process, each with the reason.
 pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
@@ -266,16 +287,16 @@ pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
 /// Minimum number of seconds that a test must wait before it gives up.
 pub(super) const TEST_TIMEOUT_MIN: u64 = 20;
 
-/// Maximum columns of a line of Rust.
-pub(super) const COLUMNS: usize = 100;
-/// Maximum lines of a file.
-pub(super) const LINES: usize = 800;
+/// Maximum number of columns of a line of Rust.
+pub(super) const COLUMNS_MAX: usize = 100;
+/// Maximum number of lines of a Rust file.
+pub(super) const LINES_MAX: usize = 800;
 /// Number of lines without tests beyond which a file counts against its ceiling.
-pub(super) const LINES_LONG: usize = 400;
+pub(super) const LONG_FILE_LINES: usize = 400;
 /// Number of lines beyond which a function counts against its ceiling.
-pub(super) const FUNCTION_LONG: usize = 70;
-/// Maximum bytes of a file that is not text.
-pub(super) const BINARY: usize = 100_000;
+pub(super) const LONG_FUNCTION_LINES: usize = 70;
+/// Maximum size of a binary file in bytes.
+pub(super) const BINARY_SIZE_MAX: usize = 100_000;
 
 /// Words that mark unfinished work, written in two halves so that this file does not contain them.
 pub(super) const UNFINISHED_MARKERS: &[&str] = &[
@@ -286,5 +307,5 @@ pub(super) const UNFINISHED_MARKERS: &[&str] = &[
     concat!("dbg", "!("),
 ];
 
-/// Paths of a developer's machine.
-pub(super) const WORKPLACES: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/", "brief")];
+/// Prefixes of paths on developers' machines, which no file may contain.
+pub(super) const LOCAL_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/", "brief")];

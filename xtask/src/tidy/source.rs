@@ -1,5 +1,5 @@
-//! A minimal lexer that tells Rust code from comments and literals, so that rules about code ignore
-//! text.
+//! A minimal lexer that separates Rust code from comments and literals, so that rules about code
+//! ignore text.
 
 /// Returns the text with every comment and literal replaced by blanks; lines and columns are
 /// unchanged.
@@ -32,7 +32,7 @@ fn blanked(text: &str, literals: bool) -> String {
     out
 }
 
-/// Returns the end of the comment or literal that begins at `at`, or `at` if none does.
+/// Returns the end of the comment or literal that begins at `at`, or `at` if none begins there.
 fn end_of_text(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -79,8 +79,8 @@ fn string(chars: &[char], from: usize) -> usize {
     chars.len()
 }
 
-/// Returns the end of the raw string whose hashes begin at `from`, or `at` if there is none
-/// (`r#type`, `rest`).
+/// Returns the end of the raw string whose hashes begin at `from`, or `at` if no raw string begins
+/// there (`r#type`, `rest`).
 fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let hashes = chars[from..].iter().take_while(|&&c| c == '#').count();
     if chars.get(from + hashes) != Some(&'"') {

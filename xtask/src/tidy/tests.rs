@@ -1,5 +1,4 @@
-//! Tests that each rule finds its violation, which is planted in a small tree that is otherwise
-//! clean; and that the real tree is clean.
+//! Tests: each rule finds its violation in an otherwise clean tree, and the real tree is clean.
 
 use super::check;
 use super::findings::Findings;
@@ -27,7 +26,7 @@ impl PlantedTree {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-tidy-{}-{number}", std::process::id());
         let tree = Self(std::env::temp_dir().join(name));
-        let rooms: [(&str, &[&str]); 7] = [
+        let crates: [(&str, &[&str]); 7] = [
             ("abi", &[]),
             ("endpoint", &["abi"]),
             ("buffer", &["abi"]),
@@ -37,11 +36,11 @@ impl PlantedTree {
             ("cli", &["engine"]),
         ];
         let mut workspace = String::from("[workspace]\n[workspace.dependencies]\n");
-        for (name, to) in rooms {
+        for (name, to) in crates {
             workspace += &format!(
                 "{name} = {{ package = \"streamline-{name}\", path = \"crates/{name}\" }}\n"
             );
-            tree.room(name, to);
+            tree.add_crate(name, to);
         }
         tree.put("Cargo.toml", workspace.as_bytes());
         for (path, _) in SLEEP_EXCEPTIONS {
@@ -53,7 +52,7 @@ impl PlantedTree {
         tree
     }
 
-    fn room(&self, name: &str, to: &[&str]) {
+    fn add_crate(&self, name: &str, to: &[&str]) {
         let to: String = to.iter().map(|to| format!("{to}.workspace = true\n")).collect();
         self.put(
             &format!("crates/{name}/Cargo.toml"),
@@ -89,7 +88,8 @@ impl PlantedTree {
         check(&self.read())
     }
 
-    /// Runs all rules; asserts exactly one error, of `rule` at `place`, which contains `words`.
+    /// Runs all rules; asserts that there is exactly one error, by `rule` at `place`, and that its
+    /// message contains `words`.
     pub(crate) fn finds(&self, rule: &str, place: &str, words: &str) {
         let found = self.check();
         assert_eq!(found.errors.len(), 1, "{found:#?}");
@@ -110,13 +110,13 @@ fn real_tree_is_tidy() {
 #[test]
 fn planted_tree_is_clean_at_first() {
     let found = PlantedTree::clean().check();
-    assert!(found.errors.is_empty() && found.counted.is_empty(), "{found:#?}");
+    assert!(found.errors.is_empty() && found.occurrences.is_empty(), "{found:#?}");
 }
 
 #[test]
 fn disallowed_dependency_is_found() {
     let tree = PlantedTree::clean();
-    tree.room("filter", &["abi", "buffer"]);
+    tree.add_crate("filter", &["abi", "buffer"]);
     tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
@@ -139,14 +139,14 @@ fn disallowed_dependency_for_one_target_is_found() {
 #[test]
 fn dependency_of_the_lowest_layer_is_found() {
     let tree = PlantedTree::clean();
-    tree.room("abi", &["filter"]);
+    tree.add_crate("abi", &["filter"]);
     tree.finds("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
 }
 
 #[test]
 fn entry_point_that_depends_on_another_is_found() {
     let tree = PlantedTree::clean();
-    tree.room("web", &["engine", "cli"]);
+    tree.add_crate("web", &["engine", "cli"]);
     tree.finds("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
 }
 
@@ -162,7 +162,7 @@ fn tests_may_depend_on_lower_layers_only() {
 #[test]
 fn product_dependency_on_a_test_crate_is_found() {
     let tree = PlantedTree::clean();
-    tree.room("testkit", &[]);
+    tree.add_crate("testkit", &[]);
     tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");
     tree.finds("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
 }
@@ -177,7 +177,7 @@ fn libc_outside_the_allowed_crates_is_found() {
 #[test]
 fn crate_without_a_row_is_found() {
     let tree = PlantedTree::clean();
-    tree.room("cellar", &[]);
+    tree.add_crate("cellar", &[]);
     tree.finds("arrows", "crates/cellar/Cargo.toml", "has no row");
 }
 
@@ -265,7 +265,10 @@ fn test_that_may_fail_by_chance_is_found() {
         ("assert!(spent < Duration::from_secs(90));", "how long"),
         ("const LIMIT: Duration = Duration::from_secs(5);", "5 s are too short"),
         ("std::fs::copy(built, &program).unwrap();", "copy_program"),
-        ("let open = std::fs::read_dir(\"/proc/self/fd\").unwrap().count();", "whole process"),
+        (
+            "let open = std::fs::read_dir(\"/proc/self/fd\").unwrap().count();",
+            "the process's resources",
+        ),
     ] {
         let tree = PlantedTree::clean();
         tree.put("crates/engine/src/a.rs", module(code).as_bytes());
@@ -279,7 +282,7 @@ fn test_that_may_fail_by_chance_is_found() {
         "assert!(begin.elapsed() >= PATIENCE);",
         "const LIMIT: Duration = Duration::from_secs(20);",
         "let limit = Some(Duration::from_millis(1));",
-        "testkit::alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
+        "testkit::runs_alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
     ] {
         let tree = PlantedTree::clean();
         tree.put("crates/engine/src/a.rs", module(fine).as_bytes());

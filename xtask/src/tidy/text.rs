@@ -1,9 +1,10 @@
-//! Rules for text: first lines, lengths, blanks, and words that mark unfinished work.
+//! The rules for text: first lines, lengths, trailing blanks, local paths, sleeps, and words that
+//! mark unfinished work.
 
-use super::findings::{Counted, Finding, Findings};
+use super::findings::{Finding, Findings, Occurrence};
 use super::rules::{
-    BINARY, COLUMNS, FUNCTION_LONG, LINES, LINES_LONG, SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
-    WORKPLACES,
+    BINARY_SIZE_MAX, COLUMNS_MAX, LINES_MAX, LOCAL_PATHS, LONG_FILE_LINES, LONG_FUNCTION_LINES,
+    SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
 };
 use super::source::{functions, without_tests};
 use super::tree::{File, Tree, crate_of};
@@ -11,40 +12,41 @@ use super::tree::{File, Tree, crate_of};
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let crates = tree.crates();
     for file in &tree.files {
-        if !file.is_text && file.length > BINARY {
-            let what = format!("{} bytes that are no text; the limit is {BINARY}", file.length);
+        if !file.is_text && file.length > BINARY_SIZE_MAX {
+            let what =
+                format!("{} bytes that are no text; the limit is {BINARY_SIZE_MAX}", file.length);
             found.push(Finding::file("binaries", file, what));
         }
         if file.is_text {
-            workplace(file, found);
+            check_local_paths(file, found);
         }
         if file.is_written() {
-            blanks(file, found);
-            undone(file, found);
+            check_blanks(file, found);
+            check_unfinished(file, found);
         }
         if file.is_rust() {
-            rust(file, crate_of(&crates, &file.path), found);
+            check_rust(file, crate_of(&crates, &file.path), found);
         }
     }
     for (path, _) in SLEEP_EXCEPTIONS {
-        if tree.file(path).is_none_or(|file| sleeps(file).next().is_none()) {
-            let what = "may sleep by SLEEPS of xtask/src/tidy/rules.rs, and does not: take it out";
+        if tree.file(path).is_none_or(|file| sleep_lines(file).next().is_none()) {
+            let what = "is in SLEEP_EXCEPTIONS of xtask/src/tidy/rules.rs, and does not sleep";
             let path = (*path).to_owned();
             found.push(Finding { rule: "sleeps", path, line: None, what: what.to_owned() });
         }
     }
 }
 
-fn workplace(file: &File, found: &mut Findings) {
+fn check_local_paths(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
-        if let Some(path) = WORKPLACES.iter().find(|path| line.contains(**path)) {
+        if let Some(path) = LOCAL_PATHS.iter().find(|path| line.contains(**path)) {
             let what = format!("`{path}` is a path of one machine");
             found.push(Finding::line("workplace", file, number + 1, what));
         }
     }
 }
 
-fn blanks(file: &File, found: &mut Findings) {
+fn check_blanks(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
             found.push(Finding::line("blanks", file, number + 1, "blanks at the end of the line"));
@@ -55,7 +57,7 @@ fn blanks(file: &File, found: &mut Findings) {
     }
 }
 
-fn undone(file: &File, found: &mut Findings) {
+fn check_unfinished(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if let Some(word) = UNFINISHED_MARKERS.iter().find(|word| line.contains(**word)) {
             let what = format!("`{word}`: finish it or write an issue");
@@ -64,46 +66,46 @@ fn undone(file: &File, found: &mut Findings) {
     }
 }
 
-fn rust(file: &File, name: &str, found: &mut Findings) {
+fn check_rust(file: &File, name: &str, found: &mut Findings) {
     if !file.text.starts_with("//!") {
         let what = "the first line is not `//!`: say what the file is";
         found.push(Finding::line("first line", file, 1, what));
     }
     for (number, line) in file.text.lines().enumerate() {
         let columns = line.chars().count();
-        if columns > COLUMNS {
-            let what = format!("{columns} columns; the limit is {COLUMNS}");
+        if columns > COLUMNS_MAX {
+            let what = format!("{columns} columns; the limit is {COLUMNS_MAX}");
             found.push(Finding::line("columns", file, number + 1, what));
         }
     }
     let lines = file.text.lines().count();
-    if lines > LINES {
-        let what = format!("{lines} lines; the limit is {LINES}: one file, one reason");
+    if lines > LINES_MAX {
+        let what = format!("{lines} lines; the limit is {LINES_MAX}: one file, one reason");
         found.push(Finding::file("length", file, what));
     } else if !file.is_test() {
         let lines = without_tests(&file.code).len();
-        if lines > LINES_LONG {
-            let what = format!("{lines} lines without tests, more than {LINES_LONG}");
-            found.counted.push(Counted::one("files", name, file, 1, what));
+        if lines > LONG_FILE_LINES {
+            let what = format!("{lines} lines without tests, more than {LONG_FILE_LINES}");
+            found.occurrences.push(Occurrence::new("files", name, file, 1, what));
         }
     }
     for (number, lines) in functions(&file.code) {
-        if lines > FUNCTION_LONG {
-            let what = format!("a function of {lines} lines, more than {FUNCTION_LONG}");
-            found.counted.push(Counted::one("functions", name, file, number, what));
+        if lines > LONG_FUNCTION_LINES {
+            let what = format!("a function of {lines} lines, more than {LONG_FUNCTION_LINES}");
+            found.occurrences.push(Occurrence::new("functions", name, file, number, what));
         }
     }
     if !SLEEP_EXCEPTIONS.iter().any(|(path, _)| *path == file.path) {
-        for number in sleeps(file) {
-            let what = "sleeps for a time; wait for a condition, or give a reason in SLEEPS of \
-                        xtask/src/tidy/rules.rs";
+        for number in sleep_lines(file) {
+            let what = "sleeps for a time; wait for a condition, or give a reason in \
+                        SLEEP_EXCEPTIONS of xtask/src/tidy/rules.rs";
             found.push(Finding::line("sleeps", file, number, what));
         }
     }
 }
 
 /// Returns the lines that put a thread to sleep.
-fn sleeps(file: &File) -> impl Iterator<Item = usize> {
+fn sleep_lines(file: &File) -> impl Iterator<Item = usize> {
     let words = [concat!("thread::", "sleep"), concat!("sleep(", "Duration")];
     file.code
         .lines()

@@ -1,8 +1,8 @@
 //! The tokens of a Rust file, and those that the default build compiles.
 //!
 //! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
-//! with their lines. Brackets are matched by counting, which suffices for text that the compiler
-//! accepts.
+//! with their line numbers. Brackets are matched by counting, which suffices for code that
+//! compiles.
 
 use std::ops::Range;
 
@@ -58,8 +58,8 @@ pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Returns the tokens that the default build compiles: those outside [`disabled_ranges`].
-pub(crate) fn product<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+/// Returns the tokens that the default build compiles, that is, all outside [`disabled_ranges`].
+pub(crate) fn product_tokens<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut from = 0;
     for gap in disabled_ranges(tokens) {
@@ -77,7 +77,7 @@ pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     let mut at = 0;
     while at < tokens.len() {
         match attribute(tokens, at) {
-            Some(cfg) if cfg.is_off => {
+            Some(cfg) if cfg.is_disabled => {
                 let end = match cfg.is_inner {
                     true => end_of_group(tokens, at),
                     false => end_of_item(tokens, cfg.end),
@@ -98,7 +98,7 @@ struct Attribute {
     /// True for `#![…]`, which applies to the enclosing item.
     is_inner: bool,
     /// True for a `cfg` that is false in the default build.
-    is_off: bool,
+    is_disabled: bool,
 }
 
 fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
@@ -108,9 +108,9 @@ fn attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
     if text(at) != Some("#") || text(open) != Some("[") {
         return None;
     }
-    let end = close(tokens, open);
-    let is_off = text(open + 1) == Some("cfg") && !evaluate(tokens, &mut (open + 3));
-    Some(Attribute { end, is_inner, is_off })
+    let end = closing_index(tokens, open);
+    let is_disabled = text(open + 1) == Some("cfg") && !evaluate(tokens, &mut (open + 3));
+    Some(Attribute { end, is_inner, is_disabled })
 }
 
 /// Evaluates the `cfg` predicate that begins at `at`, and advances `at` past it.
@@ -124,7 +124,7 @@ fn evaluate(tokens: &[Token<'_>], at: &mut usize) -> bool {
         }
         return !["test", "loom", "miri", "doc", "doctest", "fuzzing", "feature"].contains(&name);
     }
-    let end = close(tokens, *at);
+    let end = closing_index(tokens, *at);
     *at += 1;
     let mut inner = Vec::new();
     while *at + 1 < end {
@@ -140,8 +140,8 @@ fn evaluate(tokens: &[Token<'_>], at: &mut usize) -> bool {
     }
 }
 
-/// Returns the index after the bracket that closes the one at `open`.
-pub(crate) fn close(tokens: &[Token<'_>], open: usize) -> usize {
+/// Returns the index after the bracket that closes the bracket at `open`.
+pub(crate) fn closing_index(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match token.text {
@@ -160,7 +160,7 @@ pub(crate) fn close(tokens: &[Token<'_>], open: usize) -> usize {
 fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.text {
-            "(" | "[" | "{" => at = close(tokens, at),
+            "(" | "[" | "{" => at = closing_index(tokens, at),
             ")" | "]" | "}" => return at,
             _ => at += 1,
         }
@@ -177,7 +177,7 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
     if text(at) == "pub" {
         at += 1;
         if text(at) == "(" {
-            at = close(tokens, at);
+            at = closing_index(tokens, at);
         }
     }
     const ITEMS: &[&str] = &[
@@ -193,8 +193,8 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
             ";" => return at + 1,
             "," if !is_item => return at + 1,
             "}" | ")" | "]" => return at,
-            "{" if !is_line => return close(tokens, at),
-            "(" | "[" | "{" => at = close(tokens, at),
+            "{" if !is_line => return closing_index(tokens, at),
+            "(" | "[" | "{" => at = closing_index(tokens, at),
             _ => at += 1,
         }
     }
@@ -209,8 +209,9 @@ fn is_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn kept(code: &str) -> String {
-        let kept: Vec<&str> = product(&tokens(code)).iter().map(|token| token.text).collect();
+    fn product_text(code: &str) -> String {
+        let kept: Vec<&str> =
+            product_tokens(&tokens(code)).iter().map(|token| token.text).collect();
         kept.join(" ")
     }
 
@@ -240,7 +241,7 @@ mod tests {
             ("#[cfg(not(test))] x", "# [ cfg ( not ( test ) ) ] x"),
             ("#[cfg(unix)] x", "# [ cfg ( unix ) ] x"),
         ] {
-            assert_eq!(kept(code), left, "{code}");
+            assert_eq!(product_text(code), left, "{code}");
         }
     }
 }

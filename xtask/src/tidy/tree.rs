@@ -27,7 +27,7 @@ impl File {
         self.path.rsplit_once('.').is_some_and(|(_, last)| last == extension)
     }
 
-    /// Returns true for files that people write, to which the rules for text apply.
+    /// Returns true for hand-written files, to which the rules for text apply.
     pub(crate) fn is_written(&self) -> bool {
         let known = ["rs", "toml", "md", "sh", "pipe", "yml"].iter().any(|e| self.has_extension(e));
         self.is_text && (known || self.path == ".ci/run")

@@ -1,17 +1,17 @@
-//! The modules of a crate, and the arrows between its files.
+//! The modules of a crate, and the dependencies between its files.
 //!
 //! In: the files under a crate's `src`. Out: for each file, the files of the same crate whose items
-//! it names. An arrow leads to the file that *defines* the item: re-exports, renames and globs are
-//! followed. Names come from `use` trees and from paths in code. Code that the default build does
-//! not compile is ignored, and so are test files. A `pub use` by itself is no arrow: the file that
-//! uses the re-exported name has the arrow.
+//! it names. A dependency is on the file that *defines* the item: re-exports, renames and globs are
+//! followed. Names come from `use` trees and from paths in code. Test files, and code that the
+//! default build does not compile, are ignored. A `pub use` by itself is no dependency; a file that
+//! uses the re-exported name has one.
 
 mod resolve;
 mod scan;
 #[cfg(test)]
 mod tests;
 
-use super::tokens::{product, tokens};
+use super::tokens::{product_tokens, tokens};
 use super::tree::{File, Tree};
 use resolve::{Resolver, Target};
 use scan::{Import, Reference};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 /// A module: a file, or a block `mod name { … }` in a file.
 #[derive(Debug, Default)]
 struct Module {
-    /// The index of the module's file in [`FileArrows::files`].
+    /// The index of the module's file in [`FileDependencies::files`].
     file: usize,
     parent: Option<usize>,
     children: HashMap<String, usize>,
@@ -33,24 +33,24 @@ struct Module {
     references: Vec<Reference>,
 }
 
-/// The arrows between the files of a crate.
+/// The dependencies between the files of a crate.
 #[derive(Debug, Default)]
-pub(super) struct FileArrows {
+pub(super) struct FileDependencies {
     /// The paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
     /// For each file, the files that it depends on, each with one of the names used and its line.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
-/// Returns the arrows of the crate in the directory `base` (with a trailing slash).
-pub(super) fn arrows(tree: &Tree, base: &str) -> FileArrows {
-    let mut arrows = FileArrows::default();
+/// Returns the file dependencies of the crate in the directory `base` (with a trailing slash).
+pub(super) fn file_dependencies(tree: &Tree, base: &str) -> FileDependencies {
+    let mut dependencies = FileDependencies::default();
     for root in ["src/lib.rs", "src/main.rs"] {
         if let Some(file) = tree.file(&format!("{base}{root}")) {
-            Reader { tree, base, modules: Vec::new(), arrows: &mut arrows }.read(file);
+            Reader { tree, base, modules: Vec::new(), dependencies: &mut dependencies }.read(file);
         }
     }
-    arrows
+    dependencies
 }
 
 /// Reads the modules of one crate root.
@@ -58,7 +58,7 @@ struct Reader<'t> {
     tree: &'t Tree,
     base: &'t str,
     modules: Vec<Module>,
-    arrows: &'t mut FileArrows,
+    dependencies: &'t mut FileDependencies,
 }
 
 impl Reader<'_> {
@@ -71,28 +71,28 @@ impl Reader<'_> {
 
     /// Adds the module of a file, and its submodules; returns the module's index.
     fn file(&mut self, file: &File, parent: Option<usize>) -> usize {
-        let index = self.arrows.files.len();
+        let index = self.dependencies.files.len();
         let path = file.path.strip_prefix(self.base).unwrap_or(&file.path);
-        self.arrows.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
-        self.arrows.edges.push(BTreeMap::new());
+        self.dependencies.files.push(path.strip_prefix("src/").unwrap_or(path).to_owned());
+        self.dependencies.edges.push(BTreeMap::new());
         let tokens = tokens(&file.code);
-        let scanned = scan::scan(&product(&tokens));
-        self.module(scanned, index, parent, &crate::lines::module_folder(&file.path))
+        let contents = scan::scan(&product_tokens(&tokens));
+        self.module(contents, index, parent, &crate::lines::module_folder(&file.path))
     }
 
     fn module(
         &mut self,
-        scanned: scan::Scanned,
+        contents: scan::ModuleContents,
         file: usize,
         parent: Option<usize>,
         folder: &str,
     ) -> usize {
         let at = self.modules.len();
         self.modules.push(Module { file, parent, ..Module::default() });
-        for name in scanned.items {
+        for name in contents.items {
             self.modules[at].items.insert(name, file);
         }
-        for Import { path, name, line, is_public } in scanned.imports {
+        for Import { path, name, line, is_public } in contents.imports {
             let module = &mut self.modules[at];
             if !is_public {
                 module.references.push(Reference { path: path.clone(), line, is_use: true });
@@ -103,13 +103,13 @@ impl Reader<'_> {
                 _ => _ = module.imports.insert(name, path),
             }
         }
-        self.modules[at].references.extend(scanned.references);
-        for (name, inner) in scanned.inline {
+        self.modules[at].references.extend(contents.references);
+        for (name, inner) in contents.inline {
             let folder = format!("{folder}{name}/");
             let child = self.module(inner, file, Some(at), &folder);
             self.modules[at].children.insert(name, child);
         }
-        for name in scanned.files {
+        for name in contents.files {
             let paths = [format!("{folder}{name}.rs"), format!("{folder}{name}/mod.rs")];
             if let Some(inner) = paths.iter().find_map(|path| self.tree.file(path)) {
                 let child = self.file(inner, Some(at));
@@ -119,7 +119,7 @@ impl Reader<'_> {
         at
     }
 
-    /// Adds the arrows of one module.
+    /// Adds the dependencies of one module.
     fn edges(&mut self, at: usize) {
         let from = self.modules[at].file;
         let resolver = Resolver::new(&self.modules);
@@ -131,7 +131,7 @@ impl Reader<'_> {
                 _ => continue,
             };
             if to != from {
-                self.arrows.edges[from].entry(to).or_insert_with(|| (path.join("::"), *line));
+                self.dependencies.edges[from].entry(to).or_insert_with(|| (path.join("::"), *line));
             }
         }
     }

@@ -11,20 +11,22 @@ pub(super) enum Target {
     Item(usize),
     /// The module with this index.
     Module(usize),
-    /// A name in this module that the text does not define, for instance one from a macro.
+    /// A name that is looked up in this module but not defined in its text, for example because a
+    /// macro generates it.
     Unknown(usize),
 }
 
 /// A resolver of names.
 pub(super) struct Resolver<'m> {
     modules: &'m [Module],
-    /// The names being resolved, so that two globs that import each other terminate.
-    open: RefCell<HashSet<(usize, String)>>,
+    /// The names being resolved, so that resolution terminates if two modules glob-import each
+    /// other.
+    in_progress: RefCell<HashSet<(usize, String)>>,
 }
 
 impl<'m> Resolver<'m> {
     pub(super) fn new(modules: &'m [Module]) -> Self {
-        Self { modules, open: RefCell::default() }
+        Self { modules, in_progress: RefCell::default() }
     }
 
     /// Returns the target of `path` in module `at`; `None` if the path belongs to another crate or
@@ -65,7 +67,7 @@ impl<'m> Resolver<'m> {
     /// Returns the target of a name in a module: a module if the path continues after the name,
     /// else an item.
     fn name(&self, at: usize, name: &str, goes_on: bool) -> Option<Target> {
-        if !self.open.borrow_mut().insert((at, name.to_owned())) {
+        if !self.in_progress.borrow_mut().insert((at, name.to_owned())) {
             return None;
         }
         let module = &self.modules[at];
@@ -83,7 +85,7 @@ impl<'m> Resolver<'m> {
             });
             inside.next()
         });
-        self.open.borrow_mut().remove(&(at, name.to_owned()));
+        self.in_progress.borrow_mut().remove(&(at, name.to_owned()));
         found
     }
 }

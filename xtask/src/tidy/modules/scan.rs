@@ -1,10 +1,10 @@
 //! Scans the tokens of one module: its items, submodules, `use` trees, and the paths in its code.
 
-use super::super::tokens::{Token, close};
+use super::super::tokens::{Token, closing_index};
 
 /// The contents of a module.
 #[derive(Debug, Default)]
-pub(super) struct Scanned {
+pub(super) struct ModuleContents {
     /// Names of the items that the module defines, including those in macro calls.
     pub(super) items: Vec<String>,
     /// Submodules in blocks.
@@ -39,15 +39,15 @@ const ITEMS: &[&str] =
     &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
 
 /// Scans the tokens of a module.
-pub(super) fn scan(tokens: &[Token<'_>]) -> Scanned {
-    let mut scanned = Scanned::default();
-    scan_level(tokens, true, &mut scanned);
-    scanned
+pub(super) fn scan(tokens: &[Token<'_>]) -> ModuleContents {
+    let mut contents = ModuleContents::default();
+    scan_level(tokens, true, &mut contents);
+    contents
 }
 
 /// Scans one level of brackets. `is_module` is true if items found at this level belong to the
 /// module.
-fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
+fn scan_level(tokens: &[Token<'_>], is_module: bool, contents: &mut ModuleContents) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
     let mut is_public = false;
@@ -57,7 +57,7 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
                 is_public = true;
                 at += 1;
                 if text(at) == "(" {
-                    at = close(tokens, at);
+                    at = closing_index(tokens, at);
                 }
                 continue;
             }
@@ -65,24 +65,24 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
                 let end = at + tokens[at..].iter().take_while(|token| token.text != ";").count();
                 // A leading `::` names another crate.
                 if text(at + 1) != "::" {
-                    use_tree(&tokens[at + 1..end], &[], is_public, &mut scanned.imports);
+                    scan_use_tree(&tokens[at + 1..end], &[], is_public, &mut contents.imports);
                 }
                 at = end + 1;
             }
             "mod" if text(at + 2) == ";" => {
-                scanned.files.push(text(at + 1).to_owned());
+                contents.files.push(text(at + 1).to_owned());
                 at += 3;
             }
             "mod" if text(at + 2) == "{" => {
-                let end = close(tokens, at + 2);
+                let end = closing_index(tokens, at + 2);
                 let inner = scan(&tokens[at + 3..end - 1]);
-                scanned.inline.push((text(at + 1).to_owned(), inner));
+                contents.inline.push((text(at + 1).to_owned(), inner));
                 at = end;
             }
             "{" | "(" | "[" => {
-                let end = close(tokens, at);
+                let end = closing_index(tokens, at);
                 let is_macro = at > 1 && (text(at - 1) == "!" || text(at - 2) == "!");
-                scan_level(&tokens[at + 1..end - 1], is_module && is_macro, scanned);
+                scan_level(&tokens[at + 1..end - 1], is_module && is_macro, contents);
                 at = end;
             }
             word if is_module && ITEMS.contains(&word) => {
@@ -93,11 +93,11 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
                 if tokens.get(at).is_some_and(|name| name.is_identifier())
                     && !ITEMS.contains(&text(at))
                 {
-                    scanned.items.push(text(at).to_owned());
+                    contents.items.push(text(at).to_owned());
                     at += 1;
                 }
             }
-            _ if tokens[at].is_identifier() => at = reference(tokens, at, scanned),
+            _ if tokens[at].is_identifier() => at = scan_path(tokens, at, contents),
             _ => at += 1,
         }
         is_public = false;
@@ -105,7 +105,7 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, scanned: &mut Scanned) {
 }
 
 /// Scans the path that begins at `at`; returns the index after it.
-fn reference(tokens: &[Token<'_>], at: usize, scanned: &mut Scanned) -> usize {
+fn scan_path(tokens: &[Token<'_>], at: usize, contents: &mut ModuleContents) -> usize {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let is_field = at > 0 && text(at - 1) == "." && (at < 2 || text(at - 2) != ".");
     let is_new = at > 0 && ["fn", "let", "::"].contains(&text(at - 1));
@@ -117,20 +117,25 @@ fn reference(tokens: &[Token<'_>], at: usize, scanned: &mut Scanned) -> usize {
         next += 2;
     }
     if !is_field && !is_new && is_name(&path, text(next)) {
-        scanned.references.push(Reference { path, line, is_use: false });
+        contents.references.push(Reference { path, line, is_use: false });
     }
     next
 }
 
-/// Returns true if the path may name an item: it has several segments, or a single one that is no
-/// variable.
+/// Returns true if the path may name an item: it has several segments, or one segment that cannot
+/// be a variable.
 fn is_name(path: &[String], next: &str) -> bool {
     let is_upper = path[0].starts_with(char::is_uppercase);
     path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)
 }
 
 /// Scans a `use` tree below `base`.
-fn use_tree(tokens: &[Token<'_>], base: &[String], is_public: bool, imports: &mut Vec<Import>) {
+fn scan_use_tree(
+    tokens: &[Token<'_>],
+    base: &[String],
+    is_public: bool,
+    imports: &mut Vec<Import>,
+) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
     while at < tokens.len() {
@@ -141,8 +146,8 @@ fn use_tree(tokens: &[Token<'_>], base: &[String], is_public: bool, imports: &mu
             match text(at) {
                 "::" => at += 1,
                 "{" => {
-                    let end = close(tokens, at);
-                    use_tree(&tokens[at + 1..end - 1], &path, is_public, imports);
+                    let end = closing_index(tokens, at);
+                    scan_use_tree(&tokens[at + 1..end - 1], &path, is_public, imports);
                     name = Some(String::new());
                     at = end;
                 }

@@ -1,19 +1,19 @@
-//! Tests: arrows lead to the file that defines the item, in whatever form the code names it.
+//! Tests: a dependency is on the file that defines the item, in whatever form the code names it.
 
 use super::super::tests::PlantedTree;
-use super::arrows;
+use super::file_dependencies;
 
-/// Returns the arrows of a crate with the given files under `src`, as lines `from → to`.
+/// Returns the dependencies of a crate with the given files under `src`, as lines `from → to`.
 fn edges(files: &[(&str, &str)]) -> Vec<String> {
     let tree = PlantedTree::clean();
     for (path, text) in files {
         tree.put(&format!("crates/engine/src/{path}"), text.as_bytes());
     }
-    let arrows = arrows(&tree.read(), "crates/engine/");
+    let dependencies = file_dependencies(&tree.read(), "crates/engine/");
     let mut found = Vec::new();
-    for (from, edges) in arrows.edges.iter().enumerate() {
+    for (from, edges) in dependencies.edges.iter().enumerate() {
         for to in edges.keys() {
-            found.push(format!("{} → {}", arrows.files[from], arrows.files[*to]));
+            found.push(format!("{} → {}", dependencies.files[from], dependencies.files[*to]));
         }
     }
     found.sort();
@@ -21,7 +21,7 @@ fn edges(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn arrows_follow_every_form_of_a_name_to_its_definition() {
+fn every_form_of_a_name_is_followed_to_its_definition() {
     let root = "mod a; mod b; pub use b::inner::Deep; pub mod prelude { pub use crate::b::*; }";
     let b = "pub mod inner; pub use inner::Deep as Renamed; pub struct Plain; pub fn f() {}";
     let inner = "pub struct Deep; impl Deep { pub fn new() {} } pub enum E { X }";
@@ -46,7 +46,7 @@ fn arrows_follow_every_form_of_a_name_to_its_definition() {
 }
 
 #[test]
-fn tests_comments_other_crates_and_variables_are_no_arrows() {
+fn tests_comments_other_crates_and_variables_are_ignored() {
     let root = "mod a; mod b;";
     let b = "pub struct Plain; pub fn f() {}";
     for a in [

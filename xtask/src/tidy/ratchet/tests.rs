@@ -2,7 +2,7 @@
 
 use super::super::check;
 use super::super::tests::PlantedTree;
-use super::{CEILINGS, baseline, list, lowered, report};
+use super::{CEILINGS, baseline, list, lowered_ceilings, report};
 
 const A: &str = "crates/engine/src/a.rs";
 
@@ -114,7 +114,7 @@ fn cycle_of_four_files_is_counted_and_named() {
 }
 
 #[test]
-fn arrow_to_a_higher_layer_is_counted() {
+fn dependency_on_a_higher_layer_is_counted() {
     let tree = PlantedTree::clean();
     tree.append("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
     tree.put("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
@@ -133,7 +133,7 @@ fn lowering_never_raises_a_ceiling() {
     let path = "crates/buffer/src/region.rs";
     let ratchet = || {
         let tree = tree.read();
-        lowered(&tree, &check(&tree).counted)
+        lowered_ceilings(&tree, &check(&tree).occurrences)
     };
     tree.put(path, b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n");
     tree.finds("unsafe", path, "where the ceiling is 0");
@@ -157,7 +157,7 @@ fn moved_code_keeps_its_ceiling() {
     tree.put(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
     assert!(tree.check().errors.is_empty());
     let read = tree.read();
-    let text = lowered(&read, &check(&read).counted);
+    let text = lowered_ceilings(&read, &check(&read).occurrences);
     assert!(text.ends_with(&format!("unsafe {new} 2\nunsafe {old} 1\n")), "{text}");
     tree.append(new, "fn h() { unsafe { g() } }\n");
     tree.finds("unsafe", new, "(3 of `crates/buffer/src/pool.rs`, where the ceiling is 2)");
@@ -168,7 +168,7 @@ fn report_sums_by_crate_and_list_names_occurrences() {
     let tree = PlantedTree::clean();
     tree.put(A, b"//! What it is.\nstruct State;\n");
     let read = tree.read();
-    let counted = check(&read).counted;
+    let counted = check(&read).occurrences;
     let text = report(&read, &counted);
     let row = text.lines().find(|line| line.starts_with("engine")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
@@ -184,5 +184,5 @@ fn lowering_keeps_the_baseline_of_the_product() {
     tree.put(CEILINGS, b"lines product 9999\n");
     let read = tree.read();
     assert_eq!(baseline(&read), Some(9999));
-    assert!(lowered(&read, &check(&read).counted).ends_with("\nlines product 9999\n"));
+    assert!(lowered_ceilings(&read, &check(&read).occurrences).ends_with("\nlines product 9999\n"));
 }

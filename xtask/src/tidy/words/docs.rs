@@ -1,7 +1,7 @@
-//! The rule for the openings of doc comments: no paragraph begins with a question word or a
-//! paraphrase of one.
+//! The rule for openings of doc comments: no paragraph begins with a question word or with a
+//! paraphrase of a question word.
 
-use super::super::findings::{Counted, Findings};
+use super::super::findings::{Findings, Occurrence};
 use super::super::tree::File;
 
 /// Words that no paragraph of a doc comment begins with.
@@ -28,8 +28,8 @@ pub(super) const OPENERS: &[&str] = &[
     "that",
 ];
 
-/// Openings that only paraphrase a question word.
-const DODGES: &[&str] = &[
+/// Openings that paraphrase a question word.
+const PARAPHRASES: &[&str] = &[
     "the thing that",
     "the things that",
     "those that",
@@ -54,7 +54,7 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
     let mut before = ("", "");
     let mut is_code = false;
     for (number, line) in (1..).zip(file.text.lines()) {
-        let (marker, text) = doc(line.trim_start());
+        let (marker, text) = split_marker(line.trim_start());
         let is_other = marker != before.0;
         let is_first = !marker.is_empty() && (is_other || before.1.trim().is_empty());
         before = (marker, text);
@@ -65,15 +65,15 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
         if is_code {
             continue;
         }
-        if let Some(opening) = is_first.then(|| opening(text)).flatten() {
+        if let Some(opening) = is_first.then(|| forbidden_opening(text)).flatten() {
             let what = format!("a doc comment opens with \"{opening}\": {}", text.trim());
-            found.counted.push(Counted::one("openers", name, file, number, what));
+            found.occurrences.push(Occurrence::new("openers", name, file, number, what));
         }
     }
 }
 
 /// Splits a line into the marker of a doc comment, empty if there is none, and the text.
-fn doc(line: &str) -> (&str, &str) {
+fn split_marker(line: &str) -> (&str, &str) {
     let markers = ["//!", "///", "/**", "/*!"];
     match markers.iter().find(|marker| line.starts_with(**marker)) {
         Some(_) if line.starts_with("////") || line.starts_with("/***") => ("", line),
@@ -83,7 +83,7 @@ fn doc(line: &str) -> (&str, &str) {
 }
 
 /// Returns the forbidden opening of a text, if it has one.
-fn opening(text: &str) -> Option<String> {
+fn forbidden_opening(text: &str) -> Option<String> {
     let is_letter = |c: char| c.is_alphanumeric() || c == '\'';
     let words: Vec<String> =
         text.split(|c| !is_letter(c)).filter(|w| !w.is_empty()).map(str::to_lowercase).collect();
@@ -99,6 +99,6 @@ fn opening(text: &str) -> Option<String> {
     OPENERS
         .iter()
         .find(opens)
-        .or_else(|| DODGES.iter().find(opens))
+        .or_else(|| PARAPHRASES.iter().find(opens))
         .map(|found| (*found).to_owned())
 }

@@ -1,7 +1,7 @@
 //! The rules for words: openings of doc comments, and names of types, identifiers, files and tests.
 //!
-//! In: all Rust files, including tests. Out: what counts against the ratchets `openers`, `doubles`,
-//! `types`, `retired` and `tests`, by crate.
+//! In: all Rust files, including tests. Out: the occurrences that count against the ratchets
+//! `openers`, `doubles`, `types`, `retired` and `tests`, by crate.
 
 mod docs;
 mod retired;

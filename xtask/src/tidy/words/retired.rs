@@ -1,11 +1,11 @@
-//! The rule for retired words: words that identifiers and file names no longer contain.
+//! The rule for retired words, which identifiers and file names no longer contain.
 //!
-//! In: [`LIST`], with a word and its replacement per line. A lower-case word matches a part of any
-//! identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized one a part of a type
-//! name (`Orders`, not `byte_orders`), and one after `=` a whole identifier. `!CRATE` after the
-//! replacement names a crate that may use the word.
+//! In: [`LIST`], with a word and its replacement in each line. A lower-case word matches a part of
+//! any identifier (`told` in `told_by`, `ToldRow` and `is_told`), a capitalized word matches a part
+//! of a type name (`Orders`, not `byte_orders`), and a word after `=` matches complete identifiers
+//! only. `!CRATE` after the replacement names a crate that may use the word.
 
-use super::super::findings::{Counted, Findings};
+use super::super::findings::{Findings, Occurrence};
 use super::super::tokens::Token;
 use super::super::tree::{File, Tree};
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub(super) struct Word {
     word: String,
     instead: String,
     /// The crates that may use the word.
-    free: Vec<String>,
+    exempt_crates: Vec<String>,
 }
 
 /// Parses the list.
@@ -30,12 +30,12 @@ pub(super) fn words(tree: &Tree) -> Vec<Word> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut parts = rest.split('!').map(str::trim);
         let instead = parts.next().unwrap_or_default().to_owned();
-        Word { word: word.to_owned(), instead, free: parts.map(str::to_owned).collect() }
+        Word { word: word.to_owned(), instead, exempt_crates: parts.map(str::to_owned).collect() }
     })
     .collect()
 }
 
-/// Counts each identifier with a retired word once per crate.
+/// A counter of identifiers with retired words, which counts each identifier once per crate.
 #[derive(Debug, Default)]
 pub(super) struct Identifiers {
     known: BTreeSet<(String, String)>,
@@ -52,12 +52,14 @@ impl Identifiers {
         found: &mut Findings,
     ) {
         let path = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
-        for word in words.iter().filter(|word| !word.free.iter().any(|free| free == name)) {
+        for word in
+            words.iter().filter(|word| !word.exempt_crates.iter().any(|exempt| exempt == name))
+        {
             // A file is called like its type: `orders.rs`.
             if parts(path).any(|part| part == word.word.to_lowercase()) {
                 let what = format!("the file's name says `{}`; {}", word.word, word.instead);
                 let key = format!("{name} {}", word.word);
-                found.counted.push(Counted::one("retired", key, file, 1, what));
+                found.occurrences.push(Occurrence::new("retired", key, file, 1, what));
             }
         }
         for token in tokens.iter().filter(|token| token.is_identifier()) {
@@ -65,10 +67,12 @@ impl Identifiers {
                 continue;
             }
             let word = words.iter().find(|word| word.is_in(token.text));
-            if let Some(word) = word.filter(|word| !word.free.iter().any(|free| free == name)) {
+            if let Some(word) =
+                word.filter(|word| !word.exempt_crates.iter().any(|exempt| exempt == name))
+            {
                 let what = format!("`{}` says `{}`; {}", token.text, word.word, word.instead);
                 let key = format!("{name} {}", word.word);
-                found.counted.push(Counted::one("retired", key, file, token.line, what));
+                found.occurrences.push(Occurrence::new("retired", key, file, token.line, what));
             }
         }
     }

@@ -1,13 +1,13 @@
 //! The rule for names of tests: subject, situation, outcome, and short enough for a line.
 
-use super::super::findings::{Counted, Findings};
-use super::super::tokens::{Token, close};
+use super::super::findings::{Findings, Occurrence};
+use super::super::tokens::{Token, closing_index};
 use super::super::tree::File;
 
-/// Maximum length of a name without its row numbers, in characters.
+/// Maximum length in characters of a name without its capability numbers.
 const NAME_MAX: usize = 60;
 
-/// Words that no name begins with, because they are no subject.
+/// Words with which no name begins, because they are no subjects.
 const OPENERS: &[&str] = &[
     "what", "who", "whoever", "whose", "whom", "where", "which", "how", "why", "whether", "nobody",
     "somebody",
@@ -23,7 +23,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         // Other attributes may stand between.
         let mut next = at + 4;
         while tokens.get(next).is_some_and(|token| token.text == "#") {
-            next = close(tokens, next + 1);
+            next = closing_index(tokens, next + 1);
         }
         let mut rest = tokens[next..].iter().skip_while(|token| token.text != "fn").skip(1);
         let Some(test) = rest.next() else { continue };
@@ -40,7 +40,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         } else {
             continue;
         };
-        found.counted.push(Counted::one("tests", name, file, test.line, what));
+        found.occurrences.push(Occurrence::new("tests", name, file, test.line, what));
     }
 }
 

@@ -1,25 +1,26 @@
-//! The rule for names of types: unique in their crate, different from std's, and not vague.
+//! The rule for names of types: each is unique in its crate, different from the types of std, and
+//! not vague.
 
-use super::super::findings::{Counted, Findings};
+use super::super::findings::{Findings, Occurrence};
 use super::super::rules::ALLOWED_DOUBLES;
-use super::super::tokens::{Token, close, product};
+use super::super::tokens::{Token, closing_index, product_tokens};
 use super::super::tree::File;
 use std::collections::BTreeMap;
 
-/// Names that readers take for those of std.
+/// Names of types of std, which readers would confuse with ours.
 const STD: &[&str] = &[
     "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
     "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",
     "String", "Vec", "Waker", "Weak",
 ];
 
-/// Names that do not say of what they are.
+/// Names that are too vague without a qualifier.
 const VAGUE: &[&str] = &[
     "Found", "Kind", "Line", "Piece", "Place", "Seen", "State", "Told", "Way", "What", "Which",
     "Who",
 ];
 
-/// The types of all crates: crate, name, and where each is defined.
+/// The definitions of all types, by crate and name.
 #[derive(Debug, Default)]
 pub(super) struct Types {
     places: BTreeMap<(String, String), Vec<(String, usize)>>,
@@ -29,19 +30,19 @@ impl Types {
     /// Collects the type definitions of a product file.
     pub(super) fn read(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
         let mut found = Vec::new();
-        definitions(&product(tokens), &mut found);
+        collect_definitions(&product_tokens(tokens), &mut found);
         for (type_name, line) in found {
             let key = (name.to_owned(), type_name);
             self.places.entry(key).or_default().push((file.path.clone(), line));
         }
     }
 
-    /// Counts the names that are used twice, taken by std, or vague.
+    /// Counts the names that have several definitions, are names of std types, or are vague.
     pub(super) fn check(&self, found: &mut Findings) {
         for ((name, type_name), places) in &self.places {
             let mut count = |rule, (path, line): &(String, usize), what| {
                 let (path, line) = (path.clone(), Some(*line));
-                found.counted.push(Counted {
+                found.occurrences.push(Occurrence {
                     rule,
                     key: name.clone(),
                     path,
@@ -71,7 +72,7 @@ impl Types {
 }
 
 /// Collects the definitions of types, without associated types.
-fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
+fn collect_definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
     let mut is_associated = false;
@@ -87,11 +88,11 @@ fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
                 is_associated = text(at) == "trait";
             }
             "{" => {
-                let end = close(tokens, at);
+                let end = closing_index(tokens, at);
                 let inner = &tokens[at + 1..end - 1];
                 match is_associated {
-                    true => bodies(inner, found),
-                    false => definitions(inner, found),
+                    true => collect_in_bodies(inner, found),
+                    false => collect_definitions(inner, found),
                 }
                 is_associated = false;
                 at = end;
@@ -105,12 +106,12 @@ fn definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
 }
 
 /// Collects definitions inside the functions of a trait or an implementation.
-fn bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
+fn collect_in_bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let mut at = 0;
     while at < tokens.len() {
         if tokens[at].text == "{" {
-            let end = close(tokens, at);
-            definitions(&tokens[at + 1..end - 1], found);
+            let end = closing_index(tokens, at);
+            collect_definitions(&tokens[at + 1..end - 1], found);
             at = end;
         } else {
             at += 1;
