@@ -20,7 +20,7 @@ use crate::processes::{end, has_tap, when_idle};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::process::Stdio;
-use testkit::net::{Pair, SERVER_DEVICE, until, watches};
+use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
 
 /// Frame lengths in bytes.
 const LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
@@ -87,7 +87,7 @@ fn add_second_pair(pair: &Pair) {
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
         space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
-    pair.server.until_up("back0");
+    pair.server.wait_until_up("back0");
 }
 
 /// Sends a sample while a request runs on the second processor.
@@ -103,7 +103,7 @@ fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<TakeSampl
         true => has_xdp_program(&floods.observed.pair),
         false => {
             let space = &floods.observed.pair.server;
-            watches(space, process) || has_tap(space)
+            is_observing(space, process) || has_tap(space)
         }
     });
     floods.send(BEFORE)?;

@@ -52,7 +52,7 @@ const SMALL_SWEEP: Sweep = Sweep {
 
 #[test]
 fn every_capture_passes_every_filter() {
-    assert_captures_pass_every_filter(testkit::made());
+    assert_captures_pass_every_filter(testkit::generated_captures());
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn assert_captures_pass_every_filter(captures: Captures) {
 
 #[test]
 fn every_capture_passes_a_file_sink() {
-    assert_captures_pass_a_file_sink(testkit::made());
+    assert_captures_pass_a_file_sink(testkit::generated_captures());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn assert_captures_pass_a_file_sink(captures: Captures) {
 fn every_capture_passes_a_stdout_sink() {
     assert_captures_pass_a_stdout_sink(
         "captures::every_capture_passes_a_stdout_sink",
-        testkit::made(),
+        testkit::generated_captures(),
     );
 }
 
@@ -123,7 +123,7 @@ fn assert_captures_pass_a_stdout_sink(test: &str, captures: Captures) {
 
 #[test]
 fn every_capture_passes_typical_requests() {
-    assert_captures_pass_typical_requests(testkit::made());
+    assert_captures_pass_typical_requests(testkit::generated_captures());
 }
 
 #[test]

@@ -180,8 +180,8 @@ impl DaemonFixture {
     /// public directories.
     pub(crate) fn state(&self) -> Resources {
         let users = [ALICE, BOB, CAROL, DAVE];
-        let daemon = Resources::of(self.child().id()).at(&self.pair);
-        daemon.with(&self.folder.path("")).of_users(&users)
+        let daemon = Resources::of(self.child().id()).with_programs_at(&self.pair);
+        daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users)
     }
 
     /// Returns the numbered kernel objects (maps, programs, links) that the daemon holds.
@@ -196,9 +196,11 @@ impl DaemonFixture {
         let mut looks = 0;
         until("the machine is as before", || {
             let now = self.state();
-            let mut other = numbered.left();
-            other.extend(now.beyond(before));
-            other.extend(before.beyond(&now).into_iter().map(|what| format!("no more: {what}")));
+            let mut other = numbered.remaining();
+            other.extend(now.excess_over(before));
+            other.extend(
+                before.excess_over(&now).into_iter().map(|what| format!("no more: {what}")),
+            );
             looks += 1;
             if looks % 200 == 0 {
                 eprintln!("this is not as before: {}", other.join(", "));

@@ -30,7 +30,7 @@ fn managed_fixture() -> Option<(Manager, DaemonFixture)> {
 /// Starts a daemon with all descriptors that the manager stored for the previous one.
 fn start(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
     let shell = space.command("bash");
-    manager.service(shell, words, |command: &mut Command| {
+    manager.run_service(shell, words, |command: &mut Command| {
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).spawn().expect("a daemon")
     })
 }
@@ -42,7 +42,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     }
     // In a process of its own: inherited descriptors must not be other tests'.
     let name = "daemon_restart::t10_kernel_requests_survive_a_killed_daemon";
-    if !testkit::alone(name) {
+    if !testkit::runs_alone(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
@@ -56,7 +56,8 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
         let lines = fixture.shared_program().lines.into_iter().filter(|line| line.uid == uid);
         lines.filter_map(|line| Some(line.given?.blocks)).sum()
     };
-    let kept = |what: &str| manager.stored().iter().filter(|name| name.contains(what)).count();
+    let kept =
+        |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
@@ -123,7 +124,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         return;
     }
     let name = "daemon_restart::p7_own_traffic_request_survives_a_restarted_daemon";
-    if !testkit::alone(name) {
+    if !testkit::runs_alone(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
@@ -147,9 +148,9 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     let mut sent = 0;
     for signal in ["-KILL", "-TERM", "-KILL"] {
         let stored =
-            |what: &str| manager.stored().iter().filter(|name| name.contains(what)).count();
+            |what: &str| manager.stored_names().iter().filter(|name| name.contains(what)).count();
         until("both connections are kept", || stored("line-") == 2);
-        assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored());
+        assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored_names());
         send_datagrams(CAROL, 20);
         let before = programs(&fixture);
         fixture.kill_and_wait(signal);
@@ -169,7 +170,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         assert_eq!(ran.frames("all.pcap").len(), sent, "{}", ran.ledger);
     }
     until("nothing of it is kept", || {
-        !manager.stored().iter().any(|name| !name.starts_with("path-"))
+        !manager.stored_names().iter().any(|name| !name.starts_with("path-"))
     });
     fixture.kill_and_wait("-TERM");
 }
@@ -206,14 +207,14 @@ fn program_of(link: &OwnedFd) -> u32 {
 #[test]
 fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     let name = "daemon_restart::v3_p7_daemon_killed_between_two_links_finishes_the_change";
-    if !can_run() || !testkit::alone(name) {
+    if !can_run() || !testkit::runs_alone(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let carol = fixture.run(CAROL, line);
     let path = fixture.path(&carol);
-    let links = || -> Vec<u32> { manager.copies("-link").iter().map(program_of).collect() };
+    let links = || -> Vec<u32> { manager.duplicates("-link").iter().map(program_of).collect() };
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let more = |what: &str| {
         let had = sent_count.load(Ordering::Relaxed);
@@ -224,7 +225,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         let talker = scope.spawn(|| send_to_self(&fixture, &sent_count, &stop));
         more("she speaks");
         until("her connection is kept", || {
-            manager.stored().iter().any(|name| name.starts_with("line-"))
+            manager.stored_names().iter().any(|name| name.starts_with("line-"))
         });
         fixture.kill_and_wait("-KILL");
         let mut words = fixture.words();
@@ -276,7 +277,7 @@ fn is_stopped(process: u32) -> bool {
 #[test]
 fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request";
-    if can_run() && testkit::alone(name) {
+    if can_run() && testkit::runs_alone(name) {
         kill_at_every_nth_step(3);
     }
 }
@@ -285,7 +286,7 @@ fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
 #[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored every_step_of"]
 fn v3_daemon_killed_at_any_step_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_any_step_of_a_change_keeps_one_request";
-    if can_run() && testkit::alone(name) {
+    if can_run() && testkit::runs_alone(name) {
         kill_at_every_nth_step(1);
     }
 }
@@ -317,7 +318,7 @@ impl Trial {
         work: impl FnOnce() -> T + Send,
     ) -> Option<Option<T>> {
         until("all connections are kept, and no other", || {
-            let stored = self.manager.stored();
+            let stored = self.manager.stored_names();
             let of = |what: &str| stored.iter().filter(|name| name.starts_with(what)).count();
             of("line-") == self.fixture.shared_program().lines.len()
                 && of("waits-") + of("leaves-") == 0

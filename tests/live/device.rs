@@ -90,8 +90,8 @@ fn device_that_goes_down_and_up_continues() {
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     until("it sees nothing", || packet_sockets(&pair.server).is_empty());
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
-    pair.client.until_up(CLIENT_DEVICE);
-    pair.server.until_up(SERVER_DEVICE);
+    pair.client.wait_until_up(CLIENT_DEVICE);
+    pair.server.wait_until_up(SERVER_DEVICE);
     until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_runs();
     send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));

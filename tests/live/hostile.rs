@@ -69,7 +69,7 @@ fn is_delivered(frame: &[u8]) -> bool {
 
 #[test]
 fn hostile_traffic_at_full_rate_is_accounted_for() {
-    send_at_full_speed(&testkit::made());
+    send_at_full_speed(&testkit::generated_captures());
 }
 
 #[test]

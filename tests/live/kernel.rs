@@ -296,8 +296,8 @@ fn program_survives_its_device_going_down_and_up() {
     send_all(&pair, &all[..10]);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
-    pair.client.until_up(CLIENT_DEVICE);
-    pair.server.until_up(SERVER_DEVICE);
+    pair.client.wait_until_up(CLIENT_DEVICE);
+    pair.server.wait_until_up(SERVER_DEVICE);
     send_all(&pair, &all[10..]);
     observer.until_written("seen.pcap", capture_length(&all));
     let ran = observer.stop();

@@ -28,8 +28,8 @@ impl Nginx {
         command.arg("-e").arg(folder.path("error.log")).arg("-p").arg(folder.path(""));
         command.arg("-c").arg(folder.path("nginx.conf")).env("TZ", "UTC");
         let child = command.spawn().expect("nginx");
-        space.until_listens((SERVER, 80));
-        space.until_listens((SERVER6, 80));
+        space.wait_until_listening((SERVER, 80));
+        space.wait_until_listening((SERVER6, 80));
         Some(Self { child, folder })
     }
 

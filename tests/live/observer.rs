@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use testkit::net::{Namespace, until, watches};
+use testkit::net::{Namespace, is_observing, until};
 
 /// An observing process, with its own directory.
 pub(crate) struct Observer {
@@ -88,7 +88,7 @@ impl Observer {
     fn until_attached(&mut self, space: &Namespace, line: &str) {
         until(line, || {
             self.assert_runs();
-            watches(space, self.child.id())
+            is_observing(space, self.child.id())
         });
     }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sys::bpf::{Rings, Side, cgroup_chain, root_cgroup};
 use testkit::need;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, until, watches};
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_observing, until};
 
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
@@ -188,7 +188,7 @@ fn tcpdump(pair: &Pair, scratch: &Scratch, last: &[u8], work: impl FnOnce()) -> 
     let mut command = pair.client.command(tcpdump);
     command.args(["-i", CLIENT_DEVICE, "-U", "-Z", "root", "-B", "65536", "-s", "0", "-w"]);
     let mut child = command.arg(&path).stderr(Stdio::null()).spawn().expect("tcpdump");
-    until("tcpdump watches", || watches(&pair.client, child.id()));
+    until("tcpdump watches", || is_observing(&pair.client, child.id()));
     work();
     let written = || fs::read(&path).unwrap_or_default();
     until("tcpdump has written all", || written().windows(last.len()).any(|part| part == last));

@@ -8,7 +8,7 @@ use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, until, watches};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, until};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
@@ -47,7 +47,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let mut child = command.spawn().expect("it starts");
     until("it is attached", || {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
-        watches(&pair.server, child.id())
+        is_observing(&pair.server, child.id())
     });
     send_some(&pair, 500);
     let process = child.id().to_string();

@@ -31,8 +31,8 @@ impl TwoLinks {
             space.ip(&format!("link set dev {device} addrgenmode none arp off"));
             space.ip(&format!("link set dev {device} up"));
         }
-        pair.server.until_up(OUT_DEVICE);
-        far.until_up(FAR_DEVICE);
+        pair.server.wait_until_up(OUT_DEVICE);
+        far.wait_until_up(FAR_DEVICE);
         Some(Self { pair, far })
     }
 

@@ -357,7 +357,7 @@ fn add_return_link(pair: &Pair) {
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
         space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
-    pair.server.until_up("back0");
+    pair.server.wait_until_up("back0");
 }
 
 /// Sends frames over one veth pair, from which a request forwards them to the other; returns the

@@ -3,7 +3,7 @@
 use crate::scratch::Scratch;
 use sys::packet::{PacketSender, Qdisc};
 use testkit::net::{
-    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, until_received,
+    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, until, wait_until_received,
 };
 
 /// Sends frames from a device in the given order, each once.
@@ -27,7 +27,7 @@ pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
     let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     let before = device.received + device.receive_dropped;
     send(&pair.client, CLIENT_DEVICE, frames);
-    until_received(&pair.server, SERVER_DEVICE, before + frames.len() as u64);
+    wait_until_received(&pair.server, SERVER_DEVICE, before + frames.len() as u64);
 }
 
 /// Returns the frames of a capture, in order.

@@ -180,7 +180,7 @@ fn o6_stateful_filter_is_separate_per_request() {
 #[test]
 fn failed_addition_of_a_request_changes_nothing() {
     let name = "shared_program::failed_addition_of_a_request_changes_nothing";
-    if !testkit::alone(name) {
+    if !testkit::runs_alone(name) {
         return;
     }
     let Some(pair) = silent() else { return };

@@ -103,7 +103,7 @@ fn all_judges_handle_frames_cut_at_every_length() {
 
 #[test]
 fn all_judges_are_mostly_sure_of_captures() {
-    assert_mostly_sure(testkit::made().paths);
+    assert_mostly_sure(testkit::generated_captures().paths);
 }
 
 #[test]

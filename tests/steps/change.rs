@@ -33,7 +33,7 @@ const DATAGRAMS_PER_CHECK: u64 = 5;
 
 #[test]
 fn o4_failing_step_of_a_change_leaves_the_path_running() {
-    if testkit::alone("change::o4_failing_step_of_a_change_leaves_the_path_running") {
+    if testkit::runs_alone("change::o4_failing_step_of_a_change_leaves_the_path_running") {
         each_step();
     }
 }
@@ -107,7 +107,7 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::alone(&self.pair, &self.folder.path(""))
+        Resources::of_this_process(&self.pair, &self.folder.path(""))
     }
 
     /// Asserts that the path still receives frames.
@@ -149,7 +149,7 @@ impl Trial {
                     self.change(undo, &Steps::default()).unwrap_or_else(|why| {
                         panic!("{what}: {undo:?}: {why}");
                     });
-                    base = base.or(&self.settled_resources());
+                    base = base.max(&self.settled_resources());
                 }
             }
             drop(steps);
@@ -164,7 +164,7 @@ impl Trial {
         until("nothing goes any more", || {
             std::thread::park_timeout(Duration::from_millis(1));
             let now = self.resources();
-            same = if last.beyond(&now).is_empty() { same + 1 } else { 0 };
+            same = if last.excess_over(&now).is_empty() { same + 1 } else { 0 };
             last = now;
             same >= 20
         });
@@ -175,7 +175,7 @@ impl Trial {
         let mut more = Vec::new();
         let mut looks = 0;
         until(&format!("nothing stays of {what}"), || {
-            more = self.resources().beyond(base);
+            more = self.resources().excess_over(base);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

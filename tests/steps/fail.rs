@@ -19,7 +19,7 @@ use testkit::{need, until};
 
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
-    if testkit::alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
+    if testkit::runs_alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
         each_step_of(|shape| shape.always);
     }
 }
@@ -28,7 +28,7 @@ fn a17_o4_failing_step_leaves_the_machine_unchanged() {
 #[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
 fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
     assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
-    if testkit::alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
+    if testkit::runs_alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
         each_step_of(|_| true);
     }
 }
@@ -65,7 +65,7 @@ impl Trial {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let base = Resources::alone(&pair, &folder.path("here"));
+        let base = Resources::of_this_process(&pair, &folder.path("here"));
         Self { pair, folder, capture, base }
     }
 
@@ -150,27 +150,27 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::alone(&self.pair, &self.working_directory())
+        Resources::of_this_process(&self.pair, &self.working_directory())
     }
 
     /// Records the resources after the first run of a request, since the process keeps some of
     /// them.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
-            if self.resources().beyond(&self.base).is_empty() {
+            if self.resources().excess_over(&self.base).is_empty() {
                 return;
             }
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
         let now = self.resources();
-        eprintln!("kept by the process since {line}: {}", now.beyond(&self.base).join(", "));
-        self.base = self.base.or(&now);
+        eprintln!("kept by the process since {line}: {}", now.excess_over(&self.base).join(", "));
+        self.base = self.base.max(&now);
     }
 
     fn assert_resources_restored(&self, what: &str) {
         let mut looks = 0;
         until(&format!("nothing stays of {what}"), || {
-            let more = self.resources().beyond(&self.base);
+            let more = self.resources().excess_over(&self.base);
             looks += 1;
             if looks % 5000 == 0 {
                 eprintln!("{what}: this is still there: {}", more.join(", "));

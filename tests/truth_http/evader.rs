@@ -48,7 +48,7 @@ fn contains_needle(path: &Path) -> bool {
 #[test]
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {
-        let path = testkit::made::file(&format!("http/{name}.pcap"));
+        let path = testkit::generated::capture_path(&format!("http/{name}.pcap"));
         let messages = messages::bodies(&path).expect("a capture that can be read");
         let bodies = messages.into_iter().map(|(_, body)| body);
         bodies.filter(|body| !body.is_empty()).collect()

@@ -116,7 +116,7 @@ fn h7_bodies_equal_tshark_exports() {
     }
     let scratch = Scratch::new();
     // tshark runs once per capture.
-    let mut made = testkit::made().of(&["http/", "web", "mixed/01", "mixed/02"]);
+    let mut made = testkit::generated_captures().of(&["http/", "web", "mixed/01", "mixed/02"]);
     made.paths.retain(|path| is_complete(path));
     let results = captures::each(&made, |path| compare(path, &scratch));
     for (name, results) in &results {

@@ -22,7 +22,7 @@ const FRAMES_MAX: usize = 4_000;
 
 #[test]
 fn state_moves_in_mid_capture() {
-    assert_state_moves(&testkit::made(), (200, 20));
+    assert_state_moves(&testkit::generated_captures(), (200, 20));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
 /// A filter that kept state outside its saved data would fail the test above.
 #[test]
 fn state_left_behind_is_detected() {
-    assert_lost_state_is_detected(&testkit::made());
+    assert_lost_state_is_detected(&testkit::generated_captures());
 }
 
 #[test]

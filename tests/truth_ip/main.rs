@@ -143,7 +143,8 @@ fn held_fragments_survive_laps_of_their_pool() {
 #[test]
 fn h3_reassembled_packets_equal_those_of_tshark() {
     let names = ["many", "reversed", "padded", "twice"];
-    let files = names.map(|name| testkit::made::file(&format!("fragments/{name}.pcap")));
+    let files =
+        names.map(|name| testkit::generated::capture_path(&format!("fragments/{name}.pcap")));
     assert_tshark_agrees(&files, 303);
 }
 

@@ -102,7 +102,7 @@ fn grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
 
 #[test]
 fn a14_h13_regex_matches_grep_on_the_same_streams() {
-    assert_regex_matches_grep(testkit::made());
+    assert_regex_matches_grep(testkit::generated_captures());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn assert_regex_matches_grep(captures: testkit::Captures) {
 
 #[test]
 fn signatures_match_stream_prefixes() {
-    assert_signatures_match_prefixes(testkit::made());
+    assert_signatures_match_prefixes(testkit::generated_captures());
 }
 
 #[test]

@@ -86,7 +86,7 @@ const GENERATED_CASES: &[(&str, &[Requirement])] = &[
 #[test]
 fn fragments_are_reassembled_or_dropped_with_a_reason() {
     let judged = GENERATED_CASES.iter().flat_map(|(name, wants)| {
-        judge(name, &testkit::made::file(&format!("fragments/{name}.pcap")), wants)
+        judge(name, &testkit::generated::capture_path(&format!("fragments/{name}.pcap")), wants)
     });
     let wrong: Vec<String> = judged.collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

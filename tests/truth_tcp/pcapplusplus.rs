@@ -23,7 +23,8 @@ fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
 #[test]
 fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {
-        let seen = run(&testkit::made::file(&format!("streams/{name}.pcap")), "ip | tcp");
+        let seen =
+            run(&testkit::generated::capture_path(&format!("streams/{name}.pcap")), "ip | tcp");
         let streams = group_into_streams(&seen);
         let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
         let missing = stream.missing(0) + stream.missing(1);
@@ -47,7 +48,7 @@ fn h5_both_directions_of_a_connection_are_exact() {
 /// Reassembled datagrams equal the unfragmented ones.
 #[test]
 fn fragments_reassemble_to_the_sent_packets() {
-    let seen = run(&testkit::made::file("fragments/many.pcap"), "ip");
+    let seen = run(&testkit::generated::capture_path("fragments/many.pcap"), "ip");
     let (cut, whole): (Vec<&CollectedBlock>, Vec<&CollectedBlock>) =
         seen.iter().partition(|block| block.bytes.len() > 100);
     assert_eq!((cut.len(), whole.len()), (200, 100));

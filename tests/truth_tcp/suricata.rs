@@ -125,7 +125,12 @@ const GENERATED_CASES: &[(&str, &str, &[Requirement])] = &[
 #[test]
 fn streams_hold_all_sent_bytes_and_no_others() {
     let judged = GENERATED_CASES.iter().flat_map(|(name, arguments, wants)| {
-        judge(name, &testkit::made::file(&format!("streams/{name}.pcap")), arguments, wants)
+        judge(
+            name,
+            &testkit::generated::capture_path(&format!("streams/{name}.pcap")),
+            arguments,
+            wants,
+        )
     });
     let wrong: Vec<String> = judged.collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

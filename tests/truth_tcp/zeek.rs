@@ -57,7 +57,7 @@ fn connections_start_and_gaps_match_the_capture() {
         ("same-ports-again", 2, [true, true], [0, 0]),
         ("many-small", 80, [true, true], [0, 0]),
     ] {
-        let path = testkit::made::file(&format!("streams/{name}.pcap"));
+        let path = testkit::generated::capture_path(&format!("streams/{name}.pcap"));
         let streams = crate::streams::streams(&path, "").expect("a capture");
         assert_eq!(streams.len(), connections, "{name}");
         for stream in streams {

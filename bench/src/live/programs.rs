@@ -9,7 +9,7 @@ use crate::replay::{EVE, find, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, until, watches};
+use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
 
 /// The name of our program.
 pub(super) const OURS: &str = "streamline";
@@ -241,7 +241,7 @@ impl LiveProgram {
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
-                "" => watches(&pair.server, child.id()),
+                "" => is_observing(&pair.server, child.id()),
                 words => text(told).contains(words),
             };
             begun || ended

@@ -8,7 +8,7 @@ use crate::replay::find;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Namespace, SERVER_DEVICE, until, watches};
+use testkit::net::{Namespace, SERVER_DEVICE, is_observing, until};
 
 /// Ring size in MB.
 const RING_MB: usize = 8;
@@ -113,7 +113,7 @@ impl PickTool {
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
-                "" => watches(space, child.id()) || has_tap(space),
+                "" => is_observing(space, child.id()) || has_tap(space),
                 words => text(&folder.join("err")).contains(words),
             };
             begun || ended

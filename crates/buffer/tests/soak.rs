@@ -118,7 +118,7 @@ fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
 #[test]
 fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     let name = "t10_process_killed_at_any_step_leaves_nothing_behind";
-    if !testkit::alone(name) {
+    if !testkit::runs_alone(name) {
         return;
     }
     let Some(()) = need::root() else { return };

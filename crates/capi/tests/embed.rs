@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, watches};
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_observing};
 use testkit::until;
 
 fn root() -> PathBuf {
@@ -127,7 +127,7 @@ fn programs_in_three_languages_count_the_urls_of_a_cable() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
         let mut program = command(&words, Some(&pair.server));
         let program = program.args([&source, "3"]).spawn().unwrap();
-        until("the program watches", || watches(&pair.server, program.id()));
+        until("the program watches", || is_observing(&pair.server, program.id()));
         let listener = pair.server.enter(|| TcpListener::bind((SERVER, 80)).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&listener, 3));

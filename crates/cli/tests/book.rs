@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Namespace, until, watches};
+use testkit::net::{Namespace, is_observing, until};
 
 /// Replaces a pause of the page: waits until the server listens on port 8000 and a bound packet
 /// socket exists (an unbound one receives nothing).
@@ -137,7 +137,7 @@ fn ps_lists_the_shared_kernel_program() {
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
     // User names may differ in width from the numbers in the book.
-    let mut free = testkit::user::unnamed(1001);
+    let mut free = testkit::user::unnamed_uids(1001);
     let mut typed = typed.to_owned();
     for uid in ["1001", "1002", "1003"] {
         typed = typed.replace(uid, &free.next().unwrap().to_string());
@@ -242,7 +242,7 @@ fn kernel_chapter_matches_the_note_of_a_refusal() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("it is attached", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        watches(&space, child.id())
+        is_observing(&space, child.id())
     });
     space.enter(|| {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[7; 24], "127.0.0.1:9").unwrap()

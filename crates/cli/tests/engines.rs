@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, until_received};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_received};
 use testkit::until;
 
 /// Returns the children of a process.
@@ -264,7 +264,7 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
     const SENT: u64 = 4000;
     let Some((ran, report)) = watched(2, |folder, pair, _| {
         send(folder, pair, SENT, 20_000);
-        until_received(&pair.server, SERVER_DEVICE, SENT);
+        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
     }) else {
         return;
     };
@@ -293,7 +293,7 @@ fn n7_v14_latency_covers_all_workers() {
         // The frames of one worker are late, since it is stopped when they arrive.
         signal(engines[0], "-STOP");
         send(folder, pair, SENT, 20_000);
-        until_received(&pair.server, SERVER_DEVICE, SENT);
+        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
         let here = Instant::now();
         until("the bound has passed", || here.elapsed() > BOUND);
         signal(engines[0], "-CONT");
@@ -317,11 +317,11 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     const SENT: u64 = 4000;
     let Some((ran, report)) = watched(2, |folder, pair, engines| {
         send(folder, pair, SENT / 2, 20_000);
-        until_received(&pair.server, SERVER_DEVICE, SENT / 2);
+        wait_until_received(&pair.server, SERVER_DEVICE, SENT / 2);
         signal(engines[0], "-KILL");
         until("it is gone", || !runs(&engines[0]));
         send(folder, pair, SENT / 2, 20_000);
-        until_received(&pair.server, SERVER_DEVICE, SENT);
+        wait_until_received(&pair.server, SERVER_DEVICE, SENT);
     }) else {
         return;
     };
@@ -443,7 +443,7 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     let all = engines(&child, 2);
     all.iter().for_each(|engine| signal(*engine, "-STOP"));
     send(&folder, &pair, SENT, 200_000);
-    until_received(&pair.server, SERVER_DEVICE, SENT);
+    wait_until_received(&pair.server, SERVER_DEVICE, SENT);
     all.iter().for_each(|engine| signal(*engine, "-CONT"));
     signal(child.id(), "-INT");
     let ran = Ran::from(child.wait_with_output().unwrap());

@@ -57,9 +57,9 @@ fn folded_header_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::begin().data(Client, text.as_bytes());
+        let whole = Script::new().data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::begin().data(Client, one).data(Client, other);
+        let cut = Script::new().data(Client, one).data(Client, other);
         for script in [whole, cut] {
             let script = script.ends(Client).ends(Server);
             let requests = objects(&folder, &script, "| http |request json");
@@ -72,7 +72,7 @@ fn folded_header_line_smuggles_no_request() {
 #[test]
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
-    let begun = || Script::begin().data(Client, GET).data(Server, OK);
+    let begun = || Script::new().data(Client, GET).data(Server, OK);
     let goes_on =
         |script: Script| script.data(Client, GET).data(Server, OK).ends(Client).ends(Server);
     let log = "| http |exchange weblog";
@@ -96,8 +96,8 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::begin().data(Client, post).data(Client, stray),
-            Script::begin().data(Client, &[post, stray].concat()),
+            Script::new().data(Client, post).data(Client, stray),
+            Script::new().data(Client, &[post, stray].concat()),
         ] {
             let script = script.data(Server, OK).ends(Server).ends(Client);
             let (lines, _) = told(&folder, &script, "| http |exchange weblog");
@@ -110,7 +110,7 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 #[test]
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
-    let open = || Script::begin().data(Client, GET).data(Server, BARE);
+    let open = || Script::new().data(Client, GET).data(Server, BARE);
     for (number, (script, complete)) in [
         (open().ends(Server).ends(Client), true),
         (open().ends(Server), true),
@@ -139,7 +139,7 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_head_is_reported() {
     let folder = Folder::new();
-    let script = Script::begin().data(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
+    let script = Script::new().data(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
     let requests = objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));

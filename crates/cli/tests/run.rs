@@ -161,7 +161,7 @@ fn closed_output_causes_no_error_message() {
         // The pipe is closed before the command starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        testkit::closed(&writer);
+        testkit::wait_until_closed(&writer);
         let ran = folder.streamline(words).stdout(writer).output().unwrap();
         assert_eq!((ran.status.code(), ran.stderr.as_slice()), (Some(141), &b""[..]), "{words:?}");
     }

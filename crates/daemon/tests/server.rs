@@ -262,7 +262,7 @@ fn admitted_client_of_a_dead_path_learns_of_its_end() {
 /// A client that floods, sends partial messages, never reads, and reconnects repeatedly.
 #[test]
 fn t8_t12_hostile_client_disturbs_no_others() {
-    if !testkit::alone("t8_t12_hostile_client_disturbs_no_others") {
+    if !testkit::runs_alone("t8_t12_hostile_client_disturbs_no_others") {
         return;
     }
     let daemon = Daemon::start();

@@ -154,7 +154,7 @@ fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
 
 #[test]
 fn captures_replay_exactly_and_copy_losslessly() {
-    let (packets, faults, mixed) = give_and_copy(&testkit::made());
+    let (packets, faults, mixed) = give_and_copy(&testkit::generated_captures());
     assert!(packets > 3_000 && faults > 5 && mixed == 1, "{packets}, {faults}, {mixed}");
 }
 
@@ -211,7 +211,7 @@ fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
 
 #[test]
 fn flipped_bits_end_in_packets_or_a_failure() {
-    flip_bits(&testkit::made());
+    flip_bits(&testkit::generated_captures());
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn flip_bits(captures: &Captures) {
 
 #[test]
 fn written_captures_open_in_common_tools() {
-    open_in_tools(&testkit::made());
+    open_in_tools(&testkit::generated_captures());
 }
 
 #[test]

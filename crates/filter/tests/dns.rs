@@ -35,7 +35,7 @@ fn messages_over_udp_and_tcp_are_described() {
     let fields =
         [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
     let shown = |name: &str| -> Vec<[String; 6]> {
-        let told = both(&testkit::made::file(&format!("dns/{name}.pcap")));
+        let told = both(&testkit::generated::capture_path(&format!("dns/{name}.pcap")));
         told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
     };
     assert_eq!(

@@ -113,7 +113,7 @@ const OTHERWISE_MADE: [(&str, usize, &str); 1] =
 
 #[test]
 fn tshark_reassembles_the_same_datagrams() {
-    if let Some(same) = as_tshark(testkit::made(), &OTHERWISE_MADE) {
+    if let Some(same) = as_tshark(testkit::generated_captures(), &OTHERWISE_MADE) {
         assert!(same >= 200, "only {same} datagrams were the same");
     }
 }
@@ -305,18 +305,19 @@ fn fragments_are_joined_or_counted_by_reason() {
         ("too-big4", &[], &[("too big", 1)]),
         ("too-big6", &[], &[("too big", 1)]),
     ] {
-        let made = run(&read(&testkit::made::file(&format!("fragments/{name}.pcap"))), &[]);
+        let made =
+            run(&read(&testkit::generated::capture_path(&format!("fragments/{name}.pcap"))), &[]);
         assert_eq!(made.joined.keys().copied().collect::<Vec<_>>(), completing, "{name}");
         assert_eq!(made.counts, counts.iter().copied().collect(), "{name}");
     }
-    let many = run(&read(&testkit::made::file("fragments/many.pcap")), &[]);
+    let many = run(&read(&testkit::generated::capture_path("fragments/many.pcap")), &[]);
     assert_eq!(many.counts, [("joined datagrams", 200)].into());
     // Each holds the original data: a UDP header, then bytes that count in sevens.
     for JoinedDatagram { data, class, .. } in many.joined.values() {
         assert_eq!((data.len(), class.0), (3_008, 17));
         assert!(data[8..].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at * 7 % 251));
     }
-    let syn = run(&read(&testkit::made::file("fragments/syn-behind-tag.pcap")), &[]);
+    let syn = run(&read(&testkit::generated::capture_path("fragments/syn-behind-tag.pcap")), &[]);
     let flags = syn.joined.values().map(|joined| (joined.class.0, joined.data[13]));
     assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
 }
@@ -325,7 +326,7 @@ fn fragments_are_joined_or_counted_by_reason() {
 /// The policy decides which are visible.
 #[test]
 fn overlapping_fragments_follow_the_policy() {
-    let frames = read(&testkit::made::file("fragments/overlap4.pcap"));
+    let frames = read(&testkit::generated::capture_path("fragments/overlap4.pcap"));
     for (policy, seen) in [
         ("first", 56),
         ("windows", 56),

@@ -100,7 +100,7 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
         ("unanswered", &[["1.3", "other.example.org", "http/1.1", ""]]),
         ("malformed", &[]),
     ] {
-        let told = hellos(&testkit::made::file(&format!("tls/{name}.pcap")));
+        let told = hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
         assert_eq!(shown(&told), wanted, "{name}");
     }
 }

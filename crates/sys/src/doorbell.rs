@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(there.clear(), Peer::Here);
         assert!(!ready(Some(Duration::ZERO)));
         drop(here);
-        testkit::closed(&there);
+        testkit::wait_until_closed(&there);
         assert!(ready(None), "a closed end is readable");
         assert_eq!((there.clear(), there.notify()), (Peer::Gone, Peer::Gone));
     }
@@ -173,13 +173,13 @@ mod tests {
         let full = (0..100_000).map(|_| here.send(&[2], &[file.as_fd()])).find(|t| *t != Sent::Yes);
         assert_eq!(full, Some(Sent::Full), "never blocks");
         drop(there);
-        testkit::closed(&here);
+        testkit::wait_until_closed(&here);
         assert_eq!(here.send(&[2], &[]), Sent::Gone);
         let (here, there) = SocketDoorbell::pair().unwrap();
         there.notify();
         here.send(&[7], &[]);
         drop(here);
-        testkit::closed(&there);
+        testkit::wait_until_closed(&there);
         assert!(
             matches!(there.drain(), Drained::Notification(note, _) if note == [7]),
             "and is not lost"

@@ -248,7 +248,7 @@ mod tests {
             assert!(full.is_some(), "a full peer never blocks the sender");
             assert!(!is_gone(&here));
             drop(there);
-            testkit::closed(&here);
+            testkit::wait_until_closed(&here);
             assert!(is_gone(&here) && send_now(&here, b"x", &[]).is_err());
             remove(&held, name).unwrap();
             remove(&held, name).unwrap();

@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn probes_name_their_use_and_leave_nothing_open() {
         let name = "probe::tests::probes_name_their_use_and_leave_nothing_open";
-        if !testkit::alone(name) {
+        if !testkit::runs_alone(name) {
             return;
         }
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

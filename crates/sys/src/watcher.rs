@@ -116,7 +116,7 @@ mod tests {
         watcher.change(&one, 7, Interest::ReadWrite).unwrap();
         assert_eq!(watcher.wait(None), [WatchEvent { writable: true, ..read }]);
         drop(other);
-        testkit::closed(&one);
+        testkit::wait_until_closed(&one);
         assert!(matches!(watcher.wait(None)[..], [WatchEvent { number: 7, gone: true, .. }]));
         watcher.forget(&one).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);

@@ -206,8 +206,8 @@ fn removed_interface_is_an_error() {
     assert_eq!(ring.error(), Some(ENETDOWN));
     assert_eq!(ring.error(), None, "told once");
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
-    pair.client.until_up(CLIENT_DEVICE);
-    pair.server.until_up(SERVER_DEVICE);
+    pair.client.wait_until_up(CLIENT_DEVICE);
+    pair.server.wait_until_up(SERVER_DEVICE);
     sender.send(&[&frame(3, 60)]);
     assert_eq!(number(&take(&ring, &mut 0, 1)[0].1), 3, "it goes on when the interface is up");
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));

@@ -140,7 +140,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
         space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
-    pair.server.until_up("back0");
+    pair.server.wait_until_up("back0");
     let frames = numbered(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {

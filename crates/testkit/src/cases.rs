@@ -1,17 +1,18 @@
-//! External captures and test vectors, in the folder that `STREAMLINE_CORPUS` names, or in
+//! External captures and test vectors, in the directory named by `STREAMLINE_CORPUS`, by default
 //! `../shared/cases` beside the repository. They are never copied into the repository.
 //!
 //! The name of a test that uses them begins with `corpus_`. `cargo xtask test` runs these tests as
-//! a separate group, and only if the folder exists. A second test beside each covers the same
-//! behaviour with [generated captures](crate::made()).
+//! a separate group, and only if the directory exists. Next to each, another test covers the same
+//! behavior with [generated captures](crate::generated_captures()).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::made::Captures;
+use crate::generated::Captures;
 use crate::need;
 
-/// Returns the folder of the external cases; `None`, with a skip recorded, if it does not exist.
+/// Returns the directory of the external cases. If it does not exist, reports a skip and returns
+/// `None`.
 pub fn cases() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return need::file(workspace().join(named));
@@ -20,14 +21,15 @@ pub fn cases() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::skip("../shared/cases is not here") }
 }
 
-/// Returns the external captures in the form of the [generated ones](crate::made()), so that one
-/// test can run on both; `None`, with a skip recorded, without the folder.
+/// Returns the external captures as a set like that of the [generated
+/// ones](crate::generated_captures()), so that one test can run on both. Without the directory,
+/// reports a skip and returns `None`.
 pub fn corpus() -> Option<Captures> {
     Some(Captures { root: cases()?, paths: captures()?, outside: true })
 }
 
-/// Returns all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted by path; `None`, with a
-/// skip recorded, without the folder.
+/// Returns the paths of all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted. Without the
+/// directory, reports a skip and returns `None`.
 pub fn captures() -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(&cases()?, &mut found);

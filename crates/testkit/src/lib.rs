@@ -1,19 +1,19 @@
 //! Tools for tests: external cases, requirements and reported skips, reproducible random numbers,
 //! generated packets and captures, private networks.
 //!
-//! Rules that hold for every user:
-//! - a test that cannot run says so: [`need`] prints `skipped: <test>: <reason>`, appends the line
-//!   to `skips.txt` in the target directory, and panics under `STREAMLINE_STRICT=1`;
-//! - a test with random input takes it from [`Random::replayable`], which prints the seed that
-//!   `SEED=` replays;
-//! - packets are built here with code of their own (checksums included), so that a fault in `wire`
-//!   does not hide behind the same fault in its judge. Only the writer of captures is `wire`'s.
+//! Rules for all tests:
+//! - a test that cannot run reports it: [`need`] prints `skipped: <test>: <reason>`, appends the
+//!   line to `skips.txt` in the target directory, and panics under `STREAMLINE_STRICT=1`;
+//! - a test with random input takes it from [`Random::replayable`], which prints the seed; `SEED=`
+//!   replays it;
+//! - packets are built by code in this crate (checksums included), so that no bug in `wire` is
+//!   hidden by the same bug in the test. Only [`Capture::to_pcap`] uses `wire`.
 //!
-//! No unsafe code, and nothing here is for the product.
+//! This crate contains no unsafe code, and the product does not depend on it.
 #![forbid(unsafe_code)]
 
 pub mod cases;
-pub mod made;
+pub mod generated;
 pub mod need;
 pub mod net;
 pub mod packet;
@@ -25,8 +25,8 @@ pub mod user;
 pub mod wait;
 
 pub use cases::{captures, cases, corpus};
-pub use made::{Captures, made};
+pub use generated::{Captures, generated_captures};
 pub use packet::{Frame, Segment};
 pub use random::Random;
 pub use traffic::{Capture, traffic, web};
-pub use wait::{alone, closed, copy_program, until};
+pub use wait::{copy_program, runs_alone, until, wait_until_closed};

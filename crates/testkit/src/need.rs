@@ -1,5 +1,5 @@
-//! Requirements of a test (privileges, programs, devices), and the skip if the machine does not
-//! meet them.
+//! Requirements of a test (privileges, programs, devices). A test is skipped if the machine does
+//! not meet them.
 //!
 //! ```
 //! use streamline_testkit::need;
@@ -22,28 +22,28 @@ mod capability {
     pub(super) const BPF: u32 = 39;
 }
 
-/// Requires the effective user root.
+/// Requires that the effective user is root.
 pub fn root() -> Option<()> {
-    let uids = status("Uid:");
+    let uids = status_field("Uid:");
     let effective = uids.split_whitespace().nth(1).unwrap_or("unknown");
     if effective == "0" { Some(()) } else { skip("needs root") }
 }
 
 /// Requires `CAP_NET_ADMIN`.
 pub fn net_admin() -> Option<()> {
-    if has(capability::NET_ADMIN) { Some(()) } else { skip("needs CAP_NET_ADMIN") }
+    if has_capability(capability::NET_ADMIN) { Some(()) } else { skip("needs CAP_NET_ADMIN") }
 }
 
 /// Requires `CAP_NET_RAW`.
 pub fn net_raw() -> Option<()> {
-    if has(capability::NET_RAW) { Some(()) } else { skip("needs CAP_NET_RAW") }
+    if has_capability(capability::NET_RAW) { Some(()) } else { skip("needs CAP_NET_RAW") }
 }
 
-/// Requires the privileges for loading a network program: `CAP_BPF` and `CAP_NET_ADMIN`, or
+/// Requires the capabilities for loading a network program: `CAP_BPF` and `CAP_NET_ADMIN`, or
 /// `CAP_SYS_ADMIN`.
 pub fn bpf() -> Option<()> {
-    let two = has(capability::BPF) && has(capability::NET_ADMIN);
-    if two || has(capability::SYS_ADMIN) {
+    let two = has_capability(capability::BPF) && has_capability(capability::NET_ADMIN);
+    if two || has_capability(capability::SYS_ADMIN) {
         Some(())
     } else {
         skip("needs CAP_BPF and CAP_NET_ADMIN")
@@ -65,12 +65,12 @@ pub fn file(path: impl AsRef<Path>) -> Option<PathBuf> {
     if path.exists() { Some(path.to_owned()) } else { skip(&format!("needs {}", path.display())) }
 }
 
-/// Reports that the running test is skipped, with the reason; returns `None`.
+/// Reports that the running test is skipped, with the reason, and returns `None`.
 ///
 /// # Panics
 /// Under `STREAMLINE_STRICT=1`.
 pub fn skip<T>(reason: &str) -> Option<T> {
-    let line = line(&test(), reason);
+    let line = skip_line(&test_name(), reason);
     let written = append(&target().join("skips.txt"), &line);
     // Not by `print!`, whose output the harness hides if the test passes.
     let mut stderr = std::io::stderr().lock();
@@ -91,7 +91,7 @@ pub fn target() -> PathBuf {
     }
 }
 
-fn line(test: &str, reason: &str) -> String {
+fn skip_line(test: &str, reason: &str) -> String {
     format!("skipped: {test}: {reason}\n")
 }
 
@@ -104,9 +104,9 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Returns the name of the running test: the name of its thread, or of the program if tests run in
+/// Returns the name of the running test: its thread's name, or the program's name if tests run in
 /// the main thread.
-fn test() -> String {
+fn test_name() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
         _ => {
@@ -116,13 +116,13 @@ fn test() -> String {
     }
 }
 
-fn has(capability: u32) -> bool {
-    let set = u64::from_str_radix(status("CapEff:").trim(), 16).unwrap_or(0);
+fn has_capability(capability: u32) -> bool {
+    let set = u64::from_str_radix(status_field("CapEff:").trim(), 16).unwrap_or(0);
     (set >> capability) & 1 == 1
 }
 
-/// Returns the value of a field of `/proc/self/status`; empty if there is no such field.
-fn status(name: &str) -> String {
+/// Returns the value of a field of `/proc/self/status`, or an empty text if the field is missing.
+fn status_field(name: &str) -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned()
 }
@@ -134,11 +134,11 @@ mod tests {
     #[test]
     fn skip_line_names_test_and_reason() {
         // Tests that run sequentially run in the main thread, which has another name.
-        let named = std::thread::spawn(test);
+        let named = std::thread::spawn(test_name);
         assert!(!named.join().unwrap().is_empty());
-        let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test).unwrap();
+        let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test_name).unwrap();
         assert_eq!(thread.join().unwrap(), "a::b");
-        assert_eq!(line("a::b", "needs root"), "skipped: a::b: needs root\n");
+        assert_eq!(skip_line("a::b", "needs root"), "skipped: a::b: needs root\n");
     }
 
     #[test]
@@ -179,6 +179,6 @@ mod tests {
     fn requirement_that_holds_is_not_skipped() {
         assert!(command("sh").is_some_and(|path| path.is_absolute()));
         assert!(file("/proc/self").is_some());
-        assert_eq!(root().is_some(), status("Uid:").split_whitespace().nth(1) == Some("0"));
+        assert_eq!(root().is_some(), status_field("Uid:").split_whitespace().nth(1) == Some("0"));
     }
 }

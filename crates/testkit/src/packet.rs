@@ -6,8 +6,8 @@
 //! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
 //! ```
 //!
-//! A test that needs an invalid frame changes the bytes afterwards: they are a plain `Vec<u8>`.
-//! Checksums are computed here and not by the code under test.
+//! A test that needs an invalid frame changes the finished bytes, a plain `Vec<u8>`. Checksums are
+//! computed here and not by the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +27,7 @@ pub struct Frame {
 /// The field of the last header that names the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
-    /// No such field.
+    /// The header has no such field.
     Nothing,
     /// An EtherType at this offset.
     Ethertype(usize),
@@ -78,12 +78,12 @@ impl Frame {
     /// Begins an Ethernet frame between two addresses.
     pub fn ethernet_between(source: [u8; 6], target: [u8; 6]) -> Self {
         let bytes = [&target[..], &source, &[0, 0]].concat();
-        Self::with(bytes, Next::Ethertype(12))
+        Self::new(bytes, Next::Ethertype(12))
     }
 
     /// Begins a frame without link header (link types RAW, IPV4, IPV6).
     pub fn raw() -> Self {
-        Self::with(Vec::new(), Next::Nothing)
+        Self::new(Vec::new(), Next::Nothing)
     }
 
     /// Begins a Linux cooked frame, version 1.
@@ -91,7 +91,7 @@ impl Frame {
         let mut bytes = vec![0, 0, 0, 1, 0, 6];
         bytes.extend(SOURCE);
         bytes.extend([0; 4]);
-        Self::with(bytes, Next::Ethertype(14))
+        Self::new(bytes, Next::Ethertype(14))
     }
 
     /// Begins a Linux cooked frame, version 2.
@@ -99,13 +99,13 @@ impl Frame {
         let mut bytes = vec![0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6];
         bytes.extend(SOURCE);
         bytes.extend([0; 2]);
-        Self::with(bytes, Next::Ethertype(0))
+        Self::new(bytes, Next::Ethertype(0))
     }
 
     /// Begins a BSD loopback frame; its address family is big-endian if `big` is true, else
     /// little-endian.
     pub fn loopback(big: bool) -> Self {
-        Self::with(vec![0; 4], Next::Family { big })
+        Self::new(vec![0; 4], Next::Family { big })
     }
 
     /// Appends an 802.1Q tag with this tag control information.
@@ -117,15 +117,15 @@ impl Frame {
     /// Appends a VLAN tag with another EtherType (0x88a8, 0x9100).
     #[must_use]
     pub fn tag_of(mut self, ethertype: u16, control: u16) -> Self {
-        self.announce(ethertype);
+        self.set_next_type(ethertype);
         self.bytes.extend(control.to_be_bytes());
         self.next = Next::Ethertype(self.bytes.len());
         self.bytes.extend([0, 0]);
         self
     }
 
-    /// Appends an 802.2 LLC header with SNAP, behind Ethernet or tags, whose EtherType field
-    /// becomes the 802.3 length.
+    /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag; the preceding EtherType
+    /// field becomes the 802.3 length.
     #[must_use]
     pub fn snap(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
@@ -134,7 +134,8 @@ impl Frame {
         self
     }
 
-    /// Sets the minimum length of the frame, reached by zeros at the end; Ethernet requires 60.
+    /// Sets the minimum length of the frame in bytes: a shorter frame is padded with zeros.
+    /// Ethernet requires 60.
     #[must_use]
     pub const fn padded_to(mut self, length: usize) -> Self {
         self.padded_to = length;
@@ -167,8 +168,8 @@ impl Frame {
     pub fn ip(mut self, source: IpAddr, target: IpAddr) -> Self {
         let at = self.bytes.len();
         let protocol = match (source, target) {
-            (IpAddr::V4(source), IpAddr::V4(target)) => self.header4(source, target),
-            (IpAddr::V6(source), IpAddr::V6(target)) => self.header6(source, target),
+            (IpAddr::V4(source), IpAddr::V4(target)) => self.append_ipv4_header(source, target),
+            (IpAddr::V6(source), IpAddr::V6(target)) => self.append_ipv6_header(source, target),
             _ => panic!("{source} and {target} are of different versions"),
         };
         self.network = Some(Network { at, source, target, protocol });
@@ -179,7 +180,7 @@ impl Frame {
     /// yet.
     #[must_use]
     pub fn options(mut self, options: &[u8]) -> Self {
-        let at = self.network().at;
+        let at = self.network_mut().at;
         self.bytes.extend(options);
         let length = (self.bytes.len() - at).next_multiple_of(4);
         self.bytes.resize(at + length, 0);
@@ -191,7 +192,7 @@ impl Frame {
     /// flag. For IPv6, appends the fragment header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
-        let (at, four) = (self.network().at, self.network().source.is_ipv4());
+        let (at, four) = (self.network_mut().at, self.network_mut().source.is_ipv4());
         let field =
             if four { (offset / 8) | (u16::from(more) << 13) } else { offset | u16::from(more) };
         let [high, low] = field.to_be_bytes();
@@ -207,7 +208,7 @@ impl Frame {
     #[must_use]
     pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
         let at = self.bytes.len();
-        let protocol = std::mem::replace(&mut self.network().protocol, at);
+        let protocol = std::mem::replace(&mut self.network_mut().protocol, at);
         self.bytes[protocol] = header;
         self.bytes.push(0);
         self.bytes.extend(body);
@@ -219,7 +220,7 @@ impl Frame {
         let length = (payload.len() + 8) as u16;
         let words = [source, target, length, 0];
         let header: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
-        self.summed(17, 6, [&header, payload].concat())
+        self.finish_with_checksum(17, 6, [&header, payload].concat())
     }
 
     /// Appends a TCP segment and returns the frame.
@@ -236,12 +237,12 @@ impl Frame {
         bytes.extend(&segment.options);
         bytes.resize(length, 0);
         bytes.extend(payload);
-        self.summed(6, 16, bytes)
+        self.finish_with_checksum(6, 16, bytes)
     }
 
     /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
     pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
-        let four = self.network().source.is_ipv4();
+        let four = self.network_mut().source.is_ipv4();
         let kind = match (four, request) {
             (true, true) => 8,
             (true, false) => 0,
@@ -253,20 +254,20 @@ impl Frame {
         bytes.extend(number.to_be_bytes());
         bytes.extend(payload);
         if !four {
-            return self.summed(58, 2, bytes);
+            return self.finish_with_checksum(58, 2, bytes);
         }
         let sum = checksum(&[&bytes]);
         bytes[2..4].copy_from_slice(&sum.to_be_bytes());
         self.protocol(1, &bytes)
     }
 
-    /// Appends an ARP request or reply and returns the frame. The hardware addresses are those of
-    /// the Ethernet header.
+    /// Appends an ARP request or reply and returns the frame. Its hardware addresses are copied
+    /// from the Ethernet header.
     ///
     /// # Panics
     /// If an argument is no IPv4 address, or without Ethernet header.
     pub fn arp(mut self, request: bool, sender: &str, target: &str) -> Vec<u8> {
-        self.announce(0x0806);
+        self.set_next_type(0x0806);
         let (to, from) = (self.bytes[..6].to_vec(), self.bytes[6..12].to_vec());
         let (sender, target) = (parse::<Ipv4Addr>(sender), parse::<Ipv4Addr>(target));
         self.bytes.extend([0, 1, 8, 0, 6, 4, 0, if request { 1 } else { 2 }]);
@@ -274,7 +275,7 @@ impl Frame {
         self.bytes.extend(sender.octets());
         self.bytes.extend(if request { vec![0; 6] } else { to });
         self.bytes.extend(target.octets());
-        self.done()
+        self.finish()
     }
 
     /// Appends the payload of any transport protocol unchanged and returns the frame.
@@ -282,30 +283,30 @@ impl Frame {
     /// # Panics
     /// Without IP header.
     pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let at = self.network().protocol;
+        let at = self.network_mut().protocol;
         self.bytes[at] = protocol;
         self.bytes.extend(payload);
         self.finish_network();
-        self.done()
+        self.finish()
     }
 
-    /// Appends bytes behind this EtherType and returns the frame.
+    /// Sets the EtherType of the last header, appends bytes and returns the frame.
     pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
-        self.announce(ethertype);
+        self.set_next_type(ethertype);
         self.bytes.extend(payload);
-        self.done()
+        self.finish()
     }
 
-    const fn with(bytes: Vec<u8>, next: Next) -> Self {
+    const fn new(bytes: Vec<u8>, next: Next) -> Self {
         Self { bytes, next, network: None, length_at: None, padded_to: 0 }
     }
 
-    fn network(&mut self) -> &mut Network {
+    fn network_mut(&mut self) -> &mut Network {
         self.network.as_mut().expect("the frame has an IP header")
     }
 
     /// Writes the type of the next layer into the last header.
-    fn announce(&mut self, ethertype: u16) {
+    fn set_next_type(&mut self, ethertype: u16) {
         match self.next {
             Next::Nothing => {}
             Next::Ethertype(at) => {
@@ -320,8 +321,8 @@ impl Frame {
     }
 
     /// Appends an IPv4 header without options; returns the offset of its protocol field.
-    fn header4(&mut self, source: Ipv4Addr, target: Ipv4Addr) -> usize {
-        self.announce(0x0800);
+    fn append_ipv4_header(&mut self, source: Ipv4Addr, target: Ipv4Addr) -> usize {
+        self.set_next_type(0x0800);
         let at = self.bytes.len();
         self.bytes.extend([0x45, 0, 0, 0, 0x12, 0x34, 0, 0, 64, 0, 0, 0]);
         self.bytes.extend(source.octets());
@@ -329,8 +330,8 @@ impl Frame {
         at + 9
     }
 
-    fn header6(&mut self, source: Ipv6Addr, target: Ipv6Addr) -> usize {
-        self.announce(0x86dd);
+    fn append_ipv6_header(&mut self, source: Ipv6Addr, target: Ipv6Addr) -> usize {
+        self.set_next_type(0x86dd);
         let at = self.bytes.len();
         self.bytes.extend([0x60, 0, 0, 0, 0, 0, 0, 64]);
         self.bytes.extend(source.octets());
@@ -338,11 +339,11 @@ impl Frame {
         at + 6
     }
 
-    /// Sets the checksum, at offset `at` of a transport header, over pseudo header and payload;
-    /// returns the frame. In a fragment the checksum covers the fragment alone, which no receiver
-    /// verifies.
-    fn summed(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
-        let Network { source, target, .. } = *self.network();
+    /// Appends a transport header with its payload, and returns the frame. The checksum at offset
+    /// `at` covers the pseudo header and these bytes; in a fragment this is not the checksum of the
+    /// datagram.
+    fn finish_with_checksum(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
+        let Network { source, target, .. } = *self.network_mut();
         let length = (transport.len() as u32).to_be_bytes();
         let pseudo = match (source, target) {
             (IpAddr::V4(source), IpAddr::V4(target)) => [source.octets(), target.octets()].concat(),
@@ -358,7 +359,7 @@ impl Frame {
 
     /// Sets the length of the IP header, and for IPv4 the header checksum.
     fn finish_network(&mut self) {
-        let Network { at, source, .. } = *self.network();
+        let Network { at, source, .. } = *self.network_mut();
         let total = self.bytes.len() - at;
         if source.is_ipv6() {
             let length = (total - 40) as u16;
@@ -371,7 +372,7 @@ impl Frame {
         self.bytes[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
     }
 
-    fn done(mut self) -> Vec<u8> {
+    fn finish(mut self) -> Vec<u8> {
         if let Some(at) = self.length_at {
             let length = (self.bytes.len() - at - 2) as u16;
             self.bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());

@@ -1,7 +1,7 @@
 //! A random number generator for tests: xoshiro256++ (Blackman, Vigna), seeded through SplitMix64.
 //!
-//! Implemented here because the sequence must not change with the update of a dependency: a seed in
-//! a report, and the bundled capture, must keep their meaning.
+//! Implemented here because updates of a dependency must not change the sequence: a reported seed
+//! must reproduce its run, and the bundled capture must stay the same.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -82,7 +82,7 @@ impl Random {
         }
     }
 
-    /// Flips `flips` random bits, possibly one bit several times. Does nothing if the slice is
+    /// Flips `flips` random bits; a bit may be flipped several times. Does nothing if the slice is
     /// empty.
     pub fn flip_bits(&mut self, bytes: &mut [u8], flips: usize) {
         if bytes.is_empty() {

@@ -13,42 +13,43 @@ use std::path::Path;
 use sys::bpf::{ObjectKind, Side, ids, tcx_chain};
 use sys::net::RouteSocket;
 
-/// The amount of each resource, by a description of the resource: a count, or bytes for memory.
+/// The amounts of resources, keyed by a description of the resource: counts, or bytes for memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
     /// Counts the resources of this process, the programs at the server's device of `pair`, and the
-    /// files in `folder`. Only meaningful if no other test runs in this process ([`crate::alone`]).
+    /// files in `folder`. Requires that no other test runs in this process ([`crate::runs_alone`]).
     ///
     /// # Panics
     /// If a resource cannot be read.
     #[must_use]
-    pub fn alone(pair: &Pair, folder: &Path) -> Self {
-        Self::of(std::process::id()).at(pair).with(folder)
+    pub fn of_this_process(pair: &Pair, folder: &Path) -> Self {
+        Self::of(std::process::id()).with_programs_at(pair).with_files_in(folder)
     }
 
-    /// Counts the descriptors, threads, children, and mappings of memfds, sockets and devices
-    /// of a process. Excludes heap
-    /// and stacks, which the allocator retains.
+    /// Counts the descriptors, threads and children of a process, and the bytes of its mappings of
+    /// memfds, anonymous inodes, sockets and devices. Heap and stacks are excluded, because the
+    /// allocator retains them.
     ///
     /// # Panics
     /// If the process does not exist or must not be inspected.
     #[must_use]
     pub fn of(process: u32) -> Self {
         let mut state = Self::default();
-        state.descriptors(process);
-        state.memory(process);
-        state.tasks(process);
+        state.add_descriptors(process);
+        state.add_memory(process);
+        state.add_threads_and_children(process);
         state
     }
 
-    /// Adds the BPF programs at the server's device of this pair, and its promiscuous mode.
+    /// Adds the BPF programs at the server's device of this pair, and the device's promiscuous
+    /// mode.
     ///
     /// # Panics
     /// If the device does not exist.
     #[must_use]
-    pub fn at(mut self, pair: &Pair) -> Self {
+    pub fn with_programs_at(mut self, pair: &Pair) -> Self {
         pair.server.enter(|| {
             let device =
                 RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device");
@@ -63,20 +64,20 @@ impl Resources {
         self
     }
 
-    /// Adds the files and directories below this folder.
+    /// Adds the files and directories below this directory.
     ///
     /// # Panics
-    /// If the folder cannot be read.
+    /// If the directory cannot be read.
     #[must_use]
-    pub fn with(mut self, folder: &Path) -> Self {
-        self.names(folder, "");
+    pub fn with_files_in(mut self, folder: &Path) -> Self {
+        self.add_files(folder, "");
         self
     }
 
-    /// Adds the files of these users in the shared directories of the machine (`/tmp`, `/dev/shm`,
-    /// …).
+    /// Adds the entries that these users own in the machine's public directories (`/tmp`,
+    /// `/dev/shm`, …), without subdirectories.
     #[must_use]
-    pub fn of_users(mut self, users: &[u32]) -> Self {
+    pub fn with_files_of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 // Another test may remove its files concurrently.
@@ -89,17 +90,17 @@ impl Resources {
         self
     }
 
-    /// Describes the resources that exceed those of `other`.
+    /// Returns a line for each resource of which there is more than in `other`.
     #[must_use]
-    pub fn beyond(&self, other: &Self) -> Vec<String> {
+    pub fn excess_over(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
         let more = self.0.iter().filter(|(what, now)| **now > before(what));
         more.map(|(what, now)| format!("{what}: {} and now {now}", before(what))).collect()
     }
 
-    /// Returns the maximum of both, resource by resource.
+    /// Returns the larger amount of each resource.
     #[must_use]
-    pub fn or(&self, other: &Self) -> Self {
+    pub fn max(&self, other: &Self) -> Self {
         let mut both = self.clone();
         for (what, count) in &other.0 {
             let here = both.0.entry(what.clone()).or_default();
@@ -112,7 +113,7 @@ impl Resources {
         *self.0.entry(what).or_default() += count;
     }
 
-    fn descriptors(&mut self, process: u32) {
+    fn add_descriptors(&mut self, process: u32) {
         for entry in fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors").flatten() {
             // The descriptor of the directory itself is closed by now.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -125,7 +126,7 @@ impl Resources {
     }
 
     /// Adds the bytes of mappings of memfds, anonymous inodes, sockets and devices.
-    fn memory(&mut self, process: u32) {
+    fn add_memory(&mut self, process: u32) {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("mappings");
         for line in maps.lines() {
             let mut words = line.split_whitespace();
@@ -142,7 +143,7 @@ impl Resources {
         }
     }
 
-    fn tasks(&mut self, process: u32) {
+    fn add_threads_and_children(&mut self, process: u32) {
         for task in fs::read_dir(format!("/proc/{process}/task")).expect("threads").flatten() {
             // The thread may exit concurrently.
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
@@ -157,18 +158,18 @@ impl Resources {
         }
     }
 
-    fn names(&mut self, folder: &Path, within: &str) {
+    fn add_files(&mut self, folder: &Path, within: &str) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
             let name = format!("{within}{}", entry.file_name().to_string_lossy());
             if entry.path().is_dir() {
-                self.names(&entry.path(), &format!("{name}/"));
+                self.add_files(&entry.path(), &format!("{name}/"));
             }
             self.add(format!("name {name}"), 1);
         }
     }
 }
 
-/// The IDs of the BPF objects and of the children of a process, unique on the machine.
+/// The IDs, unique on the machine, of a process's BPF objects and child processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelObjects {
     /// IDs of BPF programs.
@@ -182,7 +183,7 @@ pub struct KernelObjects {
 }
 
 impl KernelObjects {
-    /// Returns the objects of a process; no objects if the process has exited.
+    /// Returns the objects of a process; the set is empty if the process has exited.
     #[must_use]
     pub fn of(process: u32) -> Self {
         let mut all = Self::default();
@@ -205,7 +206,7 @@ impl KernelObjects {
 
     /// Returns the union of both.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn union(mut self, other: Self) -> Self {
         self.programs.extend(other.programs);
         self.maps.extend(other.maps);
         self.links.extend(other.links);
@@ -213,12 +214,12 @@ impl KernelObjects {
         self
     }
 
-    /// Describes the objects that still exist.
+    /// Returns a line for each of these objects that still exists.
     ///
     /// # Panics
     /// If the kernel does not list its BPF objects; this requires root.
     #[must_use]
-    pub fn left(&self) -> Vec<String> {
+    pub fn remaining(&self) -> Vec<String> {
         let kinds = [
             (ObjectKind::Programs, &self.programs),
             (ObjectKind::Maps, &self.maps),

@@ -20,15 +20,15 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The lowest number of the intermediate duplicates, above all descriptors of a starting service.
+/// Minimum number of intermediate duplicates, above all descriptors of a starting service.
 const DUPLICATES_MIN: i32 = 500;
-/// The interval at which the thread checks for the end of the manager.
+/// Interval at which the receiving thread checks whether the manager was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The maximum number of stored descriptors that is announced to the service (`FDSTORE`).
+/// Maximum number of stored descriptors, as announced to the service (`FDSTORE`).
 const STORED_MAX: usize = 512;
 
 impl Manager {
-    /// Returns a manager that listens at the socket `notify` in this folder.
+    /// Returns a manager that listens at the socket `notify` in this directory.
     ///
     /// # Panics
     /// If the socket cannot be created.
@@ -61,7 +61,7 @@ impl Manager {
 
     /// Returns the names of the stored descriptors, sorted.
     #[must_use]
-    pub fn stored(&self) -> Vec<String> {
+    pub fn stored_names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.lock().iter().map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names
@@ -72,7 +72,7 @@ impl Manager {
     /// # Panics
     /// If a descriptor cannot be duplicated.
     #[must_use]
-    pub fn copies(&self, part: &str) -> Vec<OwnedFd> {
+    pub fn duplicates(&self, part: &str) -> Vec<OwnedFd> {
         let store = self.lock();
         let mut those: Vec<_> = store.iter().filter(|(name, _)| name.contains(part)).collect();
         those.sort_unstable_by_key(|(name, _)| name.clone());
@@ -80,17 +80,17 @@ impl Manager {
     }
 
     /// Stores a descriptor under this name.
-    pub fn keep(&self, name: &str, descriptor: OwnedFd) {
+    pub fn store(&self, name: &str, descriptor: OwnedFd) {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Turns `shell` (bash, with any wrapper in front) into a command that runs `service` with all
-    /// stored descriptors, and passes the command to `start`, which must not return before the
-    /// process runs.
+    /// Completes `shell` (bash, with any wrapper in front) to a command that runs `service` with
+    /// all stored descriptors. Passes the command to `start`, which must not return before the
+    /// process runs; returns its result.
     ///
     /// # Panics
     /// If a descriptor cannot be duplicated.
-    pub fn service<A>(
+    pub fn run_service<A>(
         &self,
         mut shell: Command,
         service: &[String],
@@ -130,7 +130,7 @@ impl Drop for Manager {
     }
 }
 
-/// Handles all pending notifications without waiting.
+/// Handles all pending notifications; does not block.
 fn receive(notified: &UnixDatagram, stored: &Mutex<Vec<(String, OwnedFd)>>) {
     let mut bytes = [0; 4096];
     let mut store = stored.lock().unwrap_or_else(PoisonError::into_inner);

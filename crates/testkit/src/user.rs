@@ -1,4 +1,4 @@
-//! User names: a user ID that a test chooses may have a name on some machines.
+//! Names of users. A user ID chosen by a test has a name on some machines and none on others.
 
 use std::fs;
 
@@ -12,11 +12,11 @@ pub fn name(uid: u32) -> Option<String> {
 }
 
 /// Returns the user IDs from `from` on that have no name on this machine.
-pub fn unnamed(from: u32) -> impl Iterator<Item = u32> {
+pub fn unnamed_uids(from: u32) -> impl Iterator<Item = u32> {
     (from..).filter(|uid| name(*uid).is_none())
 }
 
-/// Describes a user for messages: the quoted name, else `user 1000`.
+/// Describes a user for messages: the quoted name, or `user UID` without a name.
 #[must_use]
 pub fn describe(uid: u32) -> String {
     name(uid).map_or_else(|| format!("user {uid}"), |name| format!("`{name}`"))
@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn user_without_a_name_is_described_by_its_id() {
         assert_eq!((name(0).as_deref(), describe(0).as_str()), (Some("root"), "`root`"));
-        let free = unnamed(70_000).next().unwrap();
+        let free = unnamed_uids(70_000).next().unwrap();
         assert_eq!(describe(free), format!("user {free}"));
     }
 }

@@ -1,9 +1,9 @@
 //! Waits for conditions instead of fixed times.
 //!
 //! Between fork and exec, a program that another test starts holds copies of all descriptors of
-//! this process. So the effects of closing the last copy are delayed, and tests must wait for them:
-//! [`closed`], [`until`]. Resources of the whole process are counted in a process without other
-//! tests: [`alone`].
+//! this process. This delays the effects of closing the last copy, so tests must wait for them
+//! ([`wait_until_closed`], [`until`]). Tests that count the resources of the whole process run in a
+//! process without other tests ([`runs_alone`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until `holds` returns true; `what` names the condition.
+/// Blocks until `holds` returns true; `what` names the condition in the failure message.
 ///
 /// # Panics
 /// After [`LIMIT`].
@@ -30,12 +30,12 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until no process has the other end of this pipe or socket open.
+/// Blocks until no process has the other end of this pipe or socket open.
 ///
 /// # Panics
 /// After [`LIMIT`].
 #[track_caller]
-pub fn closed(end: impl AsFd) {
+pub fn wait_until_closed(end: impl AsFd) {
     // Without requested events, poll reports only errors and hang-ups.
     let mut fds = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -44,9 +44,9 @@ pub fn closed(end: impl AsFd) {
     });
 }
 
-/// Copies a program that is to be started afterwards, by a child process (`cp`). A copy within this
-/// process could make the start fail with `ETXTBSY`, because a concurrently forked child may hold
-/// the file open for writing.
+/// Copies a program in a child process (`cp`), so that the copy can be started at once. If this
+/// process wrote the copy, its start could fail with `ETXTBSY`, because a concurrently forked child
+/// may hold the file open for writing.
 ///
 /// # Panics
 /// If `cp` fails.
@@ -56,14 +56,15 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(done.success(), "cp {} {} ended with {done}", from.display(), to.display());
 }
 
-/// Runs the test of this name in a process of its own, once; returns true in that process:
-/// `if !testkit::alone("module::name") { return }`. For tests of resources of the whole process:
-/// descriptors, mappings, threads, signals, the environment.
+/// Runs the test of this name once in a separate process. Returns true in that process, and false
+/// in the calling process after the test has passed, which may then return:
+/// `if !testkit::runs_alone("module::name") { return }`. For tests of resources of the whole
+/// process: descriptors, mappings, threads, signals, the environment.
 ///
 /// # Panics
 /// If the test fails in that process, or if no test has this name.
 #[track_caller]
-pub fn alone(name: &str) -> bool {
+pub fn runs_alone(name: &str) -> bool {
     const ALONE: &str = "STREAMLINE_TEST_ALONE";
     if std::env::var(ALONE).is_ok_and(|alone| alone == name) {
         return true;
@@ -98,21 +99,21 @@ mod tests {
         let copy = writing.try_clone().unwrap();
         drop(writing);
         std::thread::scope(|scope| {
-            scope.spawn(|| closed(&reading));
+            scope.spawn(|| wait_until_closed(&reading));
             drop(copy);
         });
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(there);
-        closed(here);
+        wait_until_closed(here);
         let (reading, writing) = std::io::pipe().unwrap();
         drop(reading);
-        closed(writing);
+        wait_until_closed(writing);
     }
 
     #[test]
     fn alone_is_another_process() {
         let name = "wait::tests::alone_is_another_process";
-        if alone(name) {
+        if runs_alone(name) {
             let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
             assert!(threads <= 2, "{threads} threads");
         }

@@ -16,7 +16,7 @@ use testkit::{Captures, Random};
 
 #[test]
 fn captures_read_as_by_another_reader() {
-    let (captures, agreed, refused) = compare_with_reference_reader(&testkit::made());
+    let (captures, agreed, refused) = compare_with_reference_reader(&testkit::generated_captures());
     assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
 }
 
@@ -91,7 +91,7 @@ fn bundled_capture_is_right_in_every_field() {
 
 #[test]
 fn truncation_anywhere_never_panics() {
-    cut_anywhere(&testkit::made());
+    cut_anywhere(&testkit::generated_captures());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn cut_anywhere(captures: &Captures) {
 
 #[test]
 fn flipped_bits_never_panic() {
-    flip_bits(&testkit::made());
+    flip_bits(&testkit::generated_captures());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn flip_bits(captures: &Captures) {
 
 #[test]
 fn layers_of_damaged_frames_lie_inside() {
-    flip_frames(&testkit::made());
+    flip_frames(&testkit::generated_captures());
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     guard.0.wait().unwrap();
     let mut looks = 0;
     until("nothing is left of a process that was killed", || {
-        let mut all = held.left();
+        let mut all = held.remaining();
         all.extend(left());
         looks += 1;
         if looks % 5000 == 0 {

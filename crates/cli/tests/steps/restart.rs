@@ -25,8 +25,8 @@ impl Manager {
         Self { fixture, manager }
     }
 
-    fn stored(&self) -> Vec<String> {
-        self.manager.stored()
+    fn stored_names(&self) -> Vec<String> {
+        self.manager.stored_names()
     }
 
     /// Starts the service with the contents of the store.
@@ -34,7 +34,7 @@ impl Manager {
         let shell = self.fixture.tamed(Command::new("bash"));
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
         let words = [vec![program], self.fixture.daemon_words()].concat();
-        Guard(self.manager.service(shell, &words, |command| command.spawn().unwrap()))
+        Guard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
     }
 }
 
@@ -52,7 +52,7 @@ fn sockets(process: i32) -> Vec<String> {
 fn restarted_daemon_keeps_all_paths() {
     // The passed descriptors must not be duplicated into children of other tests.
     let name = "restart::restarted_daemon_keeps_all_paths";
-    if need::command("bash").is_none() || !testkit::alone(name) {
+    if need::command("bash").is_none() || !testkit::runs_alone(name) {
         return;
     }
     let manager = Manager::new();
@@ -65,7 +65,7 @@ fn restarted_daemon_keeps_all_paths() {
         listed.filter_map(|path| Some((path.name?, (path.number, path.process?)))).collect()
     };
     until("both are registered", || processes(&manager.fixture).len() == 2);
-    until("both are kept", || manager.stored().len() == 6);
+    until("both are kept", || manager.stored_names().len() == 6);
     let before = processes(&manager.fixture);
     let process = before["one"].1;
     let ends = sockets(process);
@@ -77,7 +77,7 @@ fn restarted_daemon_keeps_all_paths() {
         listed.iter().any(|path| path.line.as_deref() == Some(line))
     });
     for signal in ["-TERM", "-KILL", "-TERM"] {
-        until("all of both is kept", || manager.stored().len() == 6);
+        until("all of both is kept", || manager.stored_names().len() == 6);
         let number = daemon.0.id().to_string();
         assert!(Command::new("kill").args([signal, &number]).status().unwrap().success());
         daemon.0.wait().unwrap();
@@ -97,17 +97,17 @@ fn restarted_daemon_keeps_all_paths() {
     }
     two.0.kill().unwrap();
     two.0.wait().unwrap();
-    until("what was killed is kept no more", || manager.stored().len() == 3);
+    until("what was killed is kept no more", || manager.stored_names().len() == 3);
     let number = before["one"].0;
     let parts = ["connection", "entry", "way"].map(|part| format!("path-{number}-{part}"));
-    assert_eq!(manager.stored(), parts);
+    assert_eq!(manager.stored_names(), parts);
     let stopped = manager.fixture.run(&["stop", "one"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
-    until("nothing is kept", || manager.stored().is_empty());
+    until("nothing is kept", || manager.stored_names().is_empty());
     // Stale or foreign descriptors in the store do no harm.
     let file = fs::File::open("/dev/null").unwrap();
     for name in ["path-7-entry", "path-7-connection", "path-x-way", "path-8-way"] {
-        manager.manager.keep(name, OwnedFd::from(file.try_clone().unwrap()));
+        manager.manager.store(name, OwnedFd::from(file.try_clone().unwrap()));
     }
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();

@@ -181,7 +181,7 @@ fn dropped_program_is_killed() {
     let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
     drop((output, program));
-    testkit::closed(&descriptor);
+    testkit::wait_until_closed(&descriptor);
     let mut text = String::new();
     std::io::Read::read_to_string(&mut File::from(descriptor), &mut text).unwrap();
     assert_eq!(text, "here\n");

@@ -463,7 +463,7 @@ mod tests {
     fn closed_pipe_fails_quietly_and_full_disk_does_not() {
         let (reader, mut out) = on_pipe();
         drop(reader);
-        testkit::closed(&out.file);
+        testkit::wait_until_closed(&out.file);
         block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
         let mut out = Out::create("/dev/full", CREATION).unwrap();

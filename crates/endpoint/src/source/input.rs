@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Bytes(5));
         assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Nothing);
         drop(writer);
-        testkit::closed(input.descriptor().unwrap());
+        testkit::wait_until_closed(input.descriptor().unwrap());
         assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::End);
     }
 

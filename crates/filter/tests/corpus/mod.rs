@@ -19,13 +19,13 @@ pub(crate) type Captured = fn(usize) -> Vec<Frame>;
 
 /// Returns the first `each` packets of every capture that testkit makes.
 pub(crate) fn captured(each: usize) -> Vec<Frame> {
-    first(&testkit::made(), each)
+    first(&testkit::generated_captures(), each)
 }
 
 /// Returns the first `each` packets of every generated capture of plain traffic.
 pub(crate) fn plain(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
-    first(&testkit::made().of(&kinds), each)
+    first(&testkit::generated_captures().of(&kinds), each)
 }
 
 /// Returns the first `each` packets of every external capture.

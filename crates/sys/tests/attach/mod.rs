@@ -16,7 +16,7 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, Qdisc};
 use sys::xdp::{Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::Frame;
-use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, until_received};
+use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, wait_until_received};
 
 /// Loads a program that only returns `value`.
 pub(crate) fn answer(kind: ProgramKind, name: &str, value: i32) -> Program {
@@ -53,7 +53,7 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
             until("there is room", || sender.send(&[&frame]).frames == 1);
         }
     });
-    until_received(&pair.server, SERVER_DEVICE, before + count);
+    wait_until_received(&pair.server, SERVER_DEVICE, before + count);
 }
 
 /// Number of steps.

@@ -17,7 +17,7 @@
 mod packets;
 
 pub use crate::wait::{LIMIT, until};
-pub use packets::{Counters, counters, packet_sockets, until_received, watches};
+pub use packets::{Counters, counters, is_observing, packet_sockets, wait_until_received};
 
 use crate::need;
 use std::fs::{self, File};
@@ -53,8 +53,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace with only the loopback device, which is up. Returns `None`, with the
-    /// skip reported, if the machine cannot.
+    /// Creates a namespace with only a loopback device, which is up. Reports a skip and returns
+    /// `None` without the required privileges or kernel support.
     pub fn new() -> Option<Self> {
         need::root()?;
         need::net_admin()?;
@@ -67,12 +67,12 @@ impl Namespace {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
         if let Err(why) = try_ip(&["netns", "add", &name]) {
-            return need::skip(&format!("needs network name spaces: {why}"));
+            return need::skip(&format!("needs network namespaces: {why}"));
         }
         let made = Self { name };
         // Entering needs more privileges than creating, because `ip` mounts `/sys` again.
         if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
-            return need::skip(&format!("needs to enter network name spaces: {why}"));
+            return need::skip(&format!("needs to enter network namespaces: {why}"));
         }
         made.ip("link set dev lo up");
         Some(made)
@@ -121,7 +121,7 @@ impl Namespace {
     /// If `work` panics.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
-            let file = File::open(self.path()).expect("the name space is there");
+            let file = File::open(self.path()).expect("the namespace exists");
             let network = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(file.as_fd(), network).expect("root may go there");
             work()
@@ -130,8 +130,8 @@ impl Namespace {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Switches offloads of a device: `offload("client0", "tso off gso off")`. Returns `None`, with
-    /// the skip reported, if `ethtool` is not installed.
+    /// Switches offloads of a device: `offload("client0", "tso off gso off")`. If `ethtool` is not
+    /// installed, reports a skip and returns `None`.
     ///
     /// # Panics
     /// If `ethtool` fails.
@@ -141,11 +141,12 @@ impl Namespace {
         Some(())
     }
 
-    /// Waits until a device has its carrier: both ends of the pair are up.
+    /// Waits until a device is up and has a carrier, which requires that both ends of its pair are
+    /// up.
     ///
     /// # Panics
     /// After [`LIMIT`].
-    pub fn until_up(&self, device: &str) {
+    pub fn wait_until_up(&self, device: &str) {
         until(&format!("{device} is up"), || {
             self.ip(&format!("-o link show dev {device}")).contains(" state UP ")
         });
@@ -155,7 +156,7 @@ impl Namespace {
     ///
     /// # Panics
     /// After [`LIMIT`].
-    pub fn until_listens(&self, address: (&str, u16)) {
+    pub fn wait_until_listening(&self, address: (&str, u16)) {
         until(&format!("somebody listens at {address:?}"), || {
             self.enter(|| std::net::TcpStream::connect(address).is_ok())
         });
@@ -173,10 +174,10 @@ impl Drop for Namespace {
 pub struct Cable {
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The number of receive queues, and of transmit queues, of each end.
+    /// The number of receive queues of each end, and of transmit queues.
     pub queues: u32,
-    /// True if the devices have addresses. Without addresses, only the test sends frames: no ARP,
-    /// no router solicitations, no multicast listener reports.
+    /// True if the devices have addresses. Without addresses the host sends no frames by itself (no
+    /// ARP, router solicitations or multicast listener reports), so all frames are the test's.
     pub addresses: bool,
 }
 
@@ -198,7 +199,7 @@ pub struct Pair {
 
 impl Pair {
     /// Creates both namespaces and the devices between them, and waits until the devices are up.
-    /// Returns `None`, with the skip reported, if the machine cannot.
+    /// Reports a skip and returns `None` without the required privileges or kernel support.
     pub fn new(cable: Cable) -> Option<Self> {
         let pair = Self { client: Namespace::new()?, server: Namespace::new()? };
         let Cable { mtu, queues, addresses } = cable;
@@ -227,13 +228,13 @@ impl Pair {
             space.ip(&format!("link set dev {device} up"));
         }
         for (space, device, ..) in ends {
-            space.until_up(device);
+            space.wait_until_up(device);
         }
         Some(pair)
     }
 }
 
-/// Removes the namespaces whose process `has_gone`.
+/// Removes the namespaces for whose process `has_gone` returns true.
 fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -243,8 +244,8 @@ fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     }
 }
 
-/// Returns the ID of the process that created the namespace of this name; `None` if this module did
-/// not create it.
+/// Returns the ID of the process that created the namespace of this name, or `None` if it was not
+/// created by this module.
 fn owner(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;
     number.parse::<u32>().ok()?;

@@ -30,7 +30,7 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
 /// # Panics
 /// After `LIMIT`, or if there is no such device.
 #[track_caller]
-pub fn until_received(space: &Namespace, device: &str, frames: u64) {
+pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     until(&format!("{device} has received {frames} frames"), || {
         let now = counters(space, device).expect("the device is there");
         now.received + now.receive_dropped >= frames && backlog(&read("softnet_stat")) == 0
@@ -43,9 +43,9 @@ pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }
 
-/// Returns true if the process has a receiving packet socket of the namespace, or a BPF link of any
-/// kind.
-pub fn watches(space: &Namespace, process: u32) -> bool {
+/// Returns true if the process has a BPF link of any kind, or a packet socket that receives frames
+/// in the namespace.
+pub fn is_observing(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
     let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();

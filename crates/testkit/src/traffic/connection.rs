@@ -6,7 +6,7 @@ use super::{Capture, reply, segment};
 use crate::packet::Frame;
 use crate::random::Random;
 
-/// The maximum payload of a segment: the Ethernet MTU of 1500 bytes without the headers of IPv6 and
+/// Maximum payload of a segment in bytes: the Ethernet MTU of 1500 without the headers of IPv6 and
 /// TCP.
 const SEGMENT_MAX: usize = 1_440;
 
@@ -68,7 +68,7 @@ impl Connection {
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Sends data in segments; the peer acknowledges the last one.
+    /// Sends data in segments; the peer acknowledges all of it after the last segment.
     pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
         for segment in self.segments(side, data) {
             capture.add(220, segment);
@@ -134,8 +134,8 @@ impl Connection {
         frame.tcp(&segment, data)
     }
 
-    /// Returns a segment with data `ahead` bytes after the next sequence number of `side`, which
-    /// stays unchanged.
+    /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`;
+    /// does not advance that number.
     pub(crate) fn piece(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);

@@ -167,7 +167,7 @@ pub(crate) fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &counted(body.iter().copied())].concat()
 }
 
-/// Returns the bytes with their 16-bit length in front.
+/// Returns the bytes, preceded by their 16-bit length.
 pub(crate) fn counted(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()

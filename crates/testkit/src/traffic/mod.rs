@@ -1,9 +1,9 @@
 //! Generated captures: a small mixed web capture that never changes, and any amount of similar
 //! traffic for tests and benchmarks.
 //!
-//! Frames are in order and have the times that an Ethernet tap beside a client would record. All
-//! contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and HTTP,
-//! DNS and the first flight of TLS are valid.
+//! Frames are in the order, and have the times, that an Ethernet tap beside a client would record.
+//! All contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and
+//! HTTP, DNS and the first flight of TLS are valid.
 
 pub(crate) mod connection;
 pub(crate) mod content;
@@ -49,7 +49,7 @@ impl Capture {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
     }
 
-    /// Appends a frame, `after_us` µs after the last one.
+    /// Appends a frame whose time is `after_us` µs later than that of the last one.
     pub(crate) fn add(&mut self, after_us: u64, frame: Vec<u8>) {
         self.now_ns += after_us * 1_000;
         self.frames.push((self.now_ns, frame));

@@ -10,7 +10,7 @@ const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 const PORTS: (u16, u16) = (40_000, 80);
 
-/// A connection to port 80, from its handshake on. Frames are 1 ms apart.
+/// A connection to port 80, captured from its handshake on. Frames are 1 ms apart.
 #[derive(Clone, Debug)]
 pub struct Script {
     capture: Capture,
@@ -20,35 +20,35 @@ pub struct Script {
 
 impl Script {
     /// Captures the handshake.
-    pub fn begin() -> Self {
+    pub fn new() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
-        this.sends(Side::Client, SYN, &[], &[]);
+        this.send(Side::Client, SYN, &[], &[]);
         this.next[0] += 1;
-        this.sends(Side::Server, SYN | ACK, &[], &[]);
+        this.send(Side::Server, SYN | ACK, &[], &[]);
         this.next[1] += 1;
-        this.sends(Side::Client, ACK, &[], &[]);
+        this.send(Side::Client, ACK, &[], &[]);
         this
     }
 
     /// Sends data from a side in one segment, which the peer acknowledges.
     pub fn data(mut self, side: Side, data: &[u8]) -> Self {
-        self.sends(side, ACK, &[], data);
+        self.send(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
-        self.sends(side.other(), ACK, &[], &[]);
+        self.send(side.other(), ACK, &[], &[]);
         self
     }
 
     /// Closes one direction (FIN), which the peer acknowledges.
     pub fn ends(mut self, side: Side) -> Self {
-        self.sends(side, FIN | ACK, &[], &[]);
+        self.send(side, FIN | ACK, &[], &[]);
         self.next[side as usize] += 1;
-        self.sends(side.other(), ACK, &[], &[]);
+        self.send(side.other(), ACK, &[], &[]);
         self
     }
 
-    /// Adds a reset with the source of `side` and these TCP options.
+    /// Sends a reset with the source address of `side` and these TCP options.
     pub fn resets(mut self, side: Side, options: &[u8]) -> Self {
-        self.sends(side, RST | ACK, options, &[]);
+        self.send(side, RST | ACK, options, &[]);
         self
     }
 
@@ -63,7 +63,7 @@ impl Script {
         self.capture
     }
 
-    fn sends(&mut self, side: Side, flags: u8, options: &[u8], data: &[u8]) {
+    fn send(&mut self, side: Side, flags: u8, options: &[u8], data: &[u8]) {
         let [client, server] = self.next;
         let acknowledged = |number| if flags & ACK == 0 { 0 } else { number };
         let (frame, mut header) = match side {

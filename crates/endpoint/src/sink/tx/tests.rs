@@ -347,7 +347,7 @@ fn down_and_gone(pair: &Pair, way: Transmitter) {
     pair.client.ip(&format!("link set dev {CLIENT_DEVICE} down"));
     assert_eq!(send().unwrap().blocks, 1);
     pair.client.ip(&format!("link set dev {CLIENT_DEVICE} up"));
-    pair.client.until_up(CLIENT_DEVICE);
+    pair.client.wait_until_up(CLIENT_DEVICE);
     assert_eq!(send().unwrap().blocks, 2);
     pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let failure = refused(send());

@@ -93,7 +93,7 @@ fn piped_bytes_are_emitted_as_available() {
         let wait = SourceStatus::AWAITS_INPUT;
         let mut ask = |ended: bool| {
             if ended {
-                testkit::closed(source.descriptor().unwrap());
+                testkit::wait_until_closed(source.descriptor().unwrap());
             }
             let (given, emitted) = ask(&mut source, &mut pool, 64, 0).unwrap();
             (given, emitted.into_iter().map(|block| block.bytes).collect::<Vec<_>>())

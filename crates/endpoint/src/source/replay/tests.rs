@@ -149,7 +149,7 @@ fn piped_packets_are_emitted_once_complete() {
     }
     assert_eq!(lengths(&got), [3, 6]);
     drop(writer);
-    testkit::closed(source.descriptor().unwrap());
+    testkit::wait_until_closed(source.descriptor().unwrap());
     assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
 }
 
