@@ -388,7 +388,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.folded(total);
             let sum = s.one_complement(folded, 0xffff);
-            let sum = if may_be_absent { s.zero_to_ones(sum) } else { sum };
+            let sum = if may_be_absent { s.zero_to(sum, Insn::mov(R0, 0xffff)) } else { sum };
             s.set(updated, sum);
         });
         let value = self.get(updated);
@@ -441,17 +441,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             total = self.add(low, high);
         }
         total
-    }
-
-    /// Replaces 0 by 0xffff.
-    fn zero_to_ones(&mut self, num: Num<'s>) -> Num<'s> {
-        let b = self.builder();
-        let done = b.asm.label();
-        b.fetch(num.into(), R0);
-        b.asm.jump_if(Cond::Ne, R0, 0, done);
-        b.asm.push(Insn::mov(R0, 0xffff));
-        b.bind(done);
-        b.keep(R0)
     }
 
     /// Leaves to `other` if a checksum is not filled in yet, which is when it equals the sum of the

@@ -297,12 +297,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the class of a natural value: the value, or [`ZERO`] for 0, since class 0 means no
     /// answer.
     pub fn natural(&mut self, num: Num<'s>) -> Num<'s> {
+        self.zero_to(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
+    }
+
+    /// Replaces 0 by the number that `insn` loads into r0.
+    pub(super) fn zero_to(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
-        let named = b.asm.label();
+        let done = b.asm.label();
         b.fetch(num.into(), R0);
-        b.asm.jump_if(Cond::Ne, R0, 0, named);
-        b.asm.push(Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()));
-        b.bind(named);
+        b.asm.jump_if(Cond::Ne, R0, 0, done);
+        b.asm.push(insn);
+        b.bind(done);
         b.keep(R0)
     }
 

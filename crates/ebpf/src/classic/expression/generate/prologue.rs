@@ -80,7 +80,7 @@ impl Generator<'_> {
             line(code::LD | code::IND | code::B, 0),
         ]);
         self.unless(lines, 0x08, end);
-        self.when(lines, 0x04, end);
+        self.when(lines, code::JSET, 0x04, end);
         let plain = self.label();
         self.unless(lines, 0x80, plain);
         lines.extend([
@@ -103,10 +103,10 @@ impl Generator<'_> {
         let (early, padded) = (self.label(), self.label());
         lines.push(load(code::W, 4));
         self.unless(lines, FLAGS, end);
-        self.when(lines, EXTENDED, end);
+        self.when(lines, code::JSET, EXTENDED, end);
         self.unless(lines, TIME, early);
         lines.push(load(code::B, 16));
-        self.when(lines, PADDED, padded);
+        self.when(lines, code::JSET, PADDED, padded);
         lines.extend([PseudoInsn::Goto(end), PseudoInsn::Place(early), load(code::B, 8)]);
         self.unless(lines, PADDED, end);
         lines.extend([
@@ -118,10 +118,10 @@ impl Generator<'_> {
         ]);
     }
 
-    /// Jumps to `target` if A has one of `bits`, else continues.
-    fn when(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
+    /// Jumps to `target` if the comparison of A with `k` holds, else continues.
+    pub(super) fn when(&mut self, lines: &mut Code, op: u16, k: u32, target: JumpLabel) {
         let next = self.label();
-        let compare = Compare { op: code::JSET, with: Some(bits) };
+        let compare = Compare { op, with: Some(k) };
         lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
         lines.push(PseudoInsn::Place(next));
     }

@@ -6,8 +6,7 @@
 
 use super::super::ast::Protocol;
 use super::super::condition::{
-    Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, line,
-    memory_to_a, store_a,
+    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, line, memory_to_a, store_a,
 };
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
@@ -59,12 +58,12 @@ impl Generator<'_> {
     fn chain(&mut self, lines: &mut Code, network: u32, ip6: bool, number: u32) {
         let (again, end) = (self.label(), self.label());
         lines.push(PseudoInsn::Place(again));
-        self.branch(lines, number, end);
-        self.branch(lines, NO_NEXT, end);
+        self.when(lines, code::JEQ, number, end);
+        self.when(lines, code::JEQ, NO_NEXT, end);
         if ip6 {
             let (step, other) = (self.label(), self.label());
             for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
-                self.branch(lines, option, step);
+                self.when(lines, code::JEQ, option, step);
             }
             lines.extend([PseudoInsn::Goto(other), PseudoInsn::Place(step)]);
             lines.extend([
@@ -81,7 +80,7 @@ impl Generator<'_> {
             ]);
         }
         let authenticated = self.label();
-        self.branch(lines, AUTHENTICATION, authenticated);
+        self.when(lines, code::JEQ, AUTHENTICATION, authenticated);
         lines.extend([
             PseudoInsn::Goto(end),
             PseudoInsn::Place(authenticated),
@@ -98,13 +97,5 @@ impl Generator<'_> {
             PseudoInsn::Goto(again),
             PseudoInsn::Place(end),
         ]);
-    }
-
-    /// Jumps to `target` if A is `k`, else continues.
-    fn branch(&mut self, lines: &mut Code, k: u32, target: JumpLabel) {
-        let next = self.label();
-        let compare = Compare { op: code::JEQ, with: Some(k) };
-        lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
-        lines.push(PseudoInsn::Place(next));
     }
 }
