@@ -59,14 +59,13 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
-    /// Replaces the block of each live lane by what `answer` returns; with a reason the block stays,
-    /// without a class.
+    /// Replaces the block of each live lane by the result of `answer`; if that is a reason, the
+    /// block stays, without a class.
     #[inline]
-    pub fn answer_each(
-        &mut self,
-        batch: &mut Batch<'a>,
-        mut answer: impl FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<Block<'a>, Reason>,
-    ) {
+    pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
+    where
+        F: FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<Block<'a>, Reason>,
+    {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             let answered = answer(&mut block, &mut self.common);
