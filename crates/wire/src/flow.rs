@@ -8,12 +8,15 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::checksum::{Sum, pseudo};
 use crate::dissect::Layers;
+use crate::ip::{Fragment, protocol};
 use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::link::Network;
 use crate::ports::Ports;
 use crate::read::low64;
+use crate::{tcp, udp};
 
 /// Addresses, protocol and ports of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -44,19 +47,32 @@ impl Flow {
         let packet = layers.packet(frame)?;
         let protocol = layers.protocol?;
         let ports = layers.ports(frame);
-        match layers.network {
+        let (source, target) = match layers.network {
             Network::Ipv4 => {
                 let (ip, _) = Ipv4::parse(packet)?;
-                let (source, target) = (ip.source().into(), ip.target().into());
-                Some(Self { source, target, protocol, ports })
+                (ip.source().into(), ip.target().into())
             }
             Network::Ipv6 => {
                 let (ip, _) = Ipv6::parse(packet)?;
-                let (source, target) = (ip.source().into(), ip.target().into());
-                Some(Self { source, target, protocol, ports })
+                (ip.source().into(), ip.target().into())
             }
-            Network::Arp | Network::Other(_) | Network::Unknown => None,
-        }
+            Network::Arp | Network::Other(_) | Network::Unknown => return None,
+        };
+        Some(Self { source, target, protocol, ports })
+    }
+
+    /// Returns the offset of a frame's TCP or UDP checksum, which may not have been captured, and
+    /// the sum over its pseudo header; `None` for fragments and other protocols.
+    pub fn checksum(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
+        let offset = match layers.protocol? {
+            protocol::TCP => tcp::CHECKSUM,
+            protocol::UDP => udp::CHECKSUM,
+            _ => return None,
+        };
+        let l4 = layers.l4.filter(|_| layers.fragment == Fragment::Whole)?;
+        let Self { source, target, protocol, .. } = Self::of(layers, frame)?;
+        let length = layers.end.checked_sub(u32::from(l4))?;
+        Some((usize::from(l4) + offset, pseudo(source, target, protocol, length)?))
     }
 
     /// Returns the flow of the opposite direction.

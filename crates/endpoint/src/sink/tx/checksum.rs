@@ -3,32 +3,24 @@
 //! In: a whole frame. The old value of the field, usually the sum over the pseudo header, is
 //! ignored.
 
-use wire::checksum;
+use wire::dissect;
 use wire::flow::Flow;
-use wire::ip::{Fragment, protocol};
+use wire::ip::protocol;
 use wire::link::LinkType;
-use wire::{dissect, tcp, udp};
 
 /// Computes and stores the TCP or UDP checksum. Returns `None`, without a change, if the frame has
 /// none or is malformed. Packets inside a tunnel are not modified.
 pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let layers = dissect::layers(link, frame);
-    if layers.fragment != Fragment::Whole || layers.faults != dissect::Faults::default() {
+    if layers.faults != dissect::Faults::default() {
         return None;
     }
-    let offset = match layers.protocol? {
-        protocol::TCP => tcp::CHECKSUM,
-        protocol::UDP => udp::CHECKSUM,
-        _ => return None,
-    };
-    let Flow { source, target, protocol, .. } = Flow::of(&layers, frame)?;
-    let segment = frame.get_mut(usize::from(layers.l4?)..usize::try_from(layers.end).ok()?)?;
-    let length = u32::try_from(segment.len()).ok()?;
-    segment.get_mut(offset..offset + 2)?.fill(0);
-    let sum = checksum::pseudo(source, target, protocol, length)?.with(segment).checksum();
+    let (at, pseudo) = Flow::checksum(&layers, frame)?;
+    frame.get_mut(at..at + 2)?.fill(0);
+    let sum = pseudo.with(layers.transport(frame)?).checksum();
     // 0 would mean that there is no checksum (RFC 768); TCP accepts both forms of zero.
-    let sum = if sum == 0 && protocol == protocol::UDP { 0xffff } else { sum };
-    segment.get_mut(offset..offset + 2)?.copy_from_slice(&sum.to_be_bytes());
+    let sum = if sum == 0 && layers.protocol == Some(protocol::UDP) { 0xffff } else { sum };
+    frame.get_mut(at..at + 2)?.copy_from_slice(&sum.to_be_bytes());
     Some(())
 }
 

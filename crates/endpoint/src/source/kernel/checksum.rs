@@ -1,29 +1,14 @@
 //! Detection of checksum offload: the checksum field contains only the sum over the pseudo header,
 //! which a network stack leaves for the device to complete.
 
-use wire::checksum;
 use wire::dissect::Layers;
 use wire::flow::Flow;
-use wire::ip::{Fragment, protocol};
-use wire::{tcp, udp};
 
 /// Returns true if the TCP or UDP checksum of the frame has been left to the device. False for
 /// fragments and truncated headers.
 pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
-    let unset = || {
-        let offset = match layers.protocol? {
-            protocol::TCP => tcp::CHECKSUM,
-            protocol::UDP => udp::CHECKSUM,
-            _ => return None,
-        };
-        let Flow { source, target, protocol, .. } = Flow::of(layers, frame)?;
-        let begin = usize::from(layers.l4?);
-        let field = frame.get(begin + offset..begin + offset + 2)?;
-        let length = layers.end.checked_sub(u32::from(layers.l4?))?;
-        let sum = checksum::pseudo(source, target, protocol, length)?.checksum();
-        Some(field == (!sum).to_be_bytes())
-    };
-    layers.fragment == Fragment::Whole && unset().unwrap_or(false)
+    let Some((at, pseudo)) = Flow::checksum(layers, frame) else { return false };
+    frame.get(at..at + 2) == Some(&pseudo.folded().to_be_bytes())
 }
 
 #[cfg(test)]
