@@ -15,9 +15,7 @@ pub(super) struct CountingSink {
 
 impl Sink for CountingSink {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let Amount { blocks, bytes } = batch.amount_in(batch.live());
-        self.consumed.blocks += blocks;
-        self.consumed.bytes += bytes;
+        self.consumed += batch.amount_in(batch.live());
         Ok(())
     }
 

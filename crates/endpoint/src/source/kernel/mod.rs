@@ -325,13 +325,6 @@ impl KernelSource {
         Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }
 
-    fn taken(&self) -> Amount {
-        self.arrived.iter().fold(Amount::default(), |sum, one| Amount {
-            blocks: sum.blocks + one.taken.blocks,
-            bytes: sum.bytes + one.taken.bytes,
-        })
-    }
-
     /// Detaches the programs. No frame is exported after it returns.
     fn detach(&self) {
         self.parts.attachment.leave();
@@ -356,7 +349,7 @@ impl Source for KernelSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        let given = self.taken();
+        let given: Amount = self.arrived.iter().map(|edge| edge.taken).sum();
         let missing = self.reader.missing();
         let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
         let unread = missing.iter().map(|missing| missing.unread).filter(|_| self.closed).sum();
