@@ -2,7 +2,7 @@
 
 use super::counting::CountingSink;
 use crate::{Failure, Opening, Sink, SinkEntry};
-use filter::{Description, FilterKind, Forms, OutputForm, ReadDepth};
+use filter::{Description, ReadDepth};
 
 /// The description of `discard`.
 pub const DISCARD: Description = Description {
@@ -12,12 +12,9 @@ pub const DISCARD: Description = Description {
 Takes blocks and forgets them. The report says how many there were and how many bytes they viewed.
 It reads no byte, so what stands before it costs no more than it must.",
     example: "replay web.pcap | tcp | discard",
-    kind: FilterKind::Sink,
-    takes: Forms::ANY,
-    gives: OutputForm::Nothing,
     reads: ReadDepth::Nothing,
     kernel: Some(filter::PLAIN),
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `discard`.

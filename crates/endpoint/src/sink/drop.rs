@@ -5,8 +5,9 @@
 //! (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for unwanted ones.
 
 use super::counting::CountingSink;
+use super::discard::DISCARD;
 use crate::{Failure, Opening, Sink, SinkEntry};
-use filter::{Description, FilterKind, Forms, OutputForm, ReadDepth};
+use filter::Description;
 
 /// The description of `drop`.
 pub const DROP: Description = Description {
@@ -17,12 +18,7 @@ Takes blocks and throws them away. The ledger counts each as dropped, `by reques
 that drops says so at its end. Frames that were taken from the host (`take`) end here; what is only
 observed reaches the host all the same. It reads no byte.",
     example: "replay web.pcap | udp |dns drop",
-    kind: FilterKind::Sink,
-    takes: Forms::ANY,
-    gives: OutputForm::Nothing,
-    reads: ReadDepth::Nothing,
-    kernel: Some(filter::PLAIN),
-    ..Description::EMPTY
+    ..DISCARD
 };
 
 /// The catalog entry of `drop`.

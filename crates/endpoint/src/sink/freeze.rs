@@ -10,8 +10,7 @@ use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
 use filter::{
-    Arguments, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter,
-    StateFacts, WorkerRule,
+    Arguments, Batch, Block, Description, Form, Forms, Parameter, StateFacts, WorkerRule,
 };
 use filter::{Report, Time, Type, Value};
 use std::fs::{File, OpenOptions};
@@ -37,9 +36,7 @@ blocks without an answer, which are what came before).
 At most `bytes` are remembered, and one file holds at most twice as much. What could not be written
 is counted in the report; the path goes on. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
-    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: OutputForm::Nothing,
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not("it remembers what came before, of all sessions", WorkerRule::LEAVE)
     }),
@@ -56,7 +53,7 @@ is counted in the report; the path goes on. Times are those of the blocks.",
         ),
         Parameter::named("files", Type::Number { low: 1, high: 1000 }, "10", "at most so many"),
     ],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `freeze`.

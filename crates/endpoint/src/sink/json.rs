@@ -15,7 +15,7 @@ use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use filter::{Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Type};
+use filter::{Block, Description, Form, Parameter, Report, Type};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -50,16 +50,13 @@ dst_port, malformed. A missing field is unknown, never null.
 `payload=base64` adds the viewed bytes exactly, `payload=text` as text in which bytes that are no
 UTF-8 are replaced by U+FFFD.",
     example: "replay web.pcap | dport | json payload=base64",
-    kind: FilterKind::Sink,
-    takes: Forms::ANY,
-    gives: OutputForm::Nothing,
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "base64", "text"]),
         "none",
         "whether and how the viewed bytes are added",
     )],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `json`.

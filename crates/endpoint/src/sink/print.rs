@@ -23,9 +23,7 @@ use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
 use abi::text::Visible;
-use filter::{
-    Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Time, Type,
-};
+use filter::{Block, Description, Form, Parameter, Report, Time, Type};
 use std::io::Write;
 
 /// The description of `print`.
@@ -42,16 +40,13 @@ says what it asks or answers; its bytes have no lines of their own, unless `payl
 printable ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and
 in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
-    kind: FilterKind::Sink,
-    takes: Forms::ANY,
-    gives: OutputForm::Nothing,
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "hex", "text"]),
         "none",
         "how to show the viewed bytes under each line",
     )],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `print`.

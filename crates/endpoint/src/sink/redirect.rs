@@ -13,8 +13,7 @@
 use super::tx;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
-    Arguments, Description, EndpointFacts, FilterKind, Form, Forms, Outlet, OutputForm, Parameter,
-    ReadDepth, Right, Type,
+    Arguments, Description, EndpointFacts, Form, Forms, Outlet, Parameter, ReadDepth, Right, Type,
 };
 
 /// The description of `redirect`.
@@ -37,9 +36,7 @@ seen: they would be seen again, for ever.
 
 Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing.",
     example: "rx eth0 | udp | dport |53 redirect eth1",
-    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
-    gives: OutputForm::Nothing,
     reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("interface", Type::Text, "where they leave"),
@@ -47,7 +44,7 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
     ],
     kernel: Some(filter::PLAIN),
     right: Some(Right::SendFrames),
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `redirect`.

@@ -11,9 +11,7 @@ use crate::{
 };
 use abi::{Entry, Extent, Marks};
 use buffer::pool::Pool;
-use filter::{
-    Amount, Description, FilterKind, Form, Forms, LANES, OutputForm, Parameter, Time, Type,
-};
+use filter::{Amount, Description, LANES, Parameter, Time, Type};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use wire::address::Mac;
 use wire::checksum::Sum;
@@ -39,9 +37,6 @@ identical and are not written again, which is what benchmarks of filters want. `
 N frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches
 up after a delay.",
     example: "generate count=1000 seq=yes | dport |9 count",
-    kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Frame),
     parameters: &[
         Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "how many frames"),
         Parameter::named(
@@ -64,7 +59,7 @@ up after a delay.",
         ),
         Parameter::named("port", Type::Number { low: 0, high: 65_535 }, "9", "the target port"),
     ],
-    ..Description::EMPTY
+    ..Description::SOURCE
 };
 
 /// The catalog entry of `generate`.

@@ -8,10 +8,7 @@
 
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Marks};
-use filter::{
-    Amount, Description, FilterKind, Form, Forms, OutputForm, Parameter, StateFacts, Time, Type,
-    WorkerRule,
-};
+use filter::{Amount, Description, Parameter, StateFacts, Time, Type, WorkerRule};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,9 +25,6 @@ is the other end, and `injector.inject(frame)` hands in one frame. `queue` bound
 wait; what finds no room is dropped and counted in `queue`. The path ends when the injector is
 dropped. The command itself hands nothing in.",
     example: "inject driver0 | dport |53 count",
-    kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Frame),
     state: StateFacts::NONE
         .several(|_| WorkerRule::Not("what is handed in comes to one process", WorkerRule::LEAVE)),
     parameters: &[
@@ -42,7 +36,7 @@ dropped. The command itself hands nothing in.",
             "how many bytes may wait",
         ),
     ],
-    ..Description::EMPTY
+    ..Description::SOURCE
 };
 
 /// The catalog entry of `inject`.

@@ -7,10 +7,8 @@
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
-use filter::{
-    Amount, Arguments, Description, Effect, FilterKind, Form, Forms, OutputForm, Parameter, Type,
-};
+use abi::{BLOCK_MAX, Entry, Extent, Flags, Marks};
+use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
 /// The description of `read`.
@@ -23,8 +21,6 @@ what is left); from a pipe or terminal a block is given as soon as anything came
 one record per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
 in no frame: filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
-    kind: FilterKind::Source,
-    takes: Forms::NONE,
     gives: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
@@ -32,7 +28,7 @@ in no frame: filters that read headers refuse them.",
         Parameter::named("block", BLOCK, "64k", "the most bytes of a block"),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
-    ..Description::EMPTY
+    ..Description::SOURCE
 };
 
 /// Type of the block size in bytes; the upper limit is the longest block that a rich pointer can
@@ -178,9 +174,10 @@ impl Read {
 
     fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: Flags) -> Entry {
         self.given.add(place.length());
-        let context = BlockMetadata { time: intake.now, session: 0, origin: self.origin, flags };
-        let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-        Entry::new(pointer, context, Marks::bare(place.length()))
+        let marks = Marks::bare(place.length());
+        let mut entry = intake.entry(place, (intake.now, self.origin), marks);
+        entry.context.flags = flags;
+        entry
     }
 }
 

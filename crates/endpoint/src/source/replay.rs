@@ -13,7 +13,7 @@ use crate::{
     Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
 };
 use abi::{Entry, Marks};
-use filter::{Amount, Description, FilterKind, Form, Forms, OutputForm, Parameter, Time, Type};
+use filter::{Amount, Description, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
 use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 
@@ -33,14 +33,11 @@ A capture that ends within a record or is broken gives every packet before that 
 error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - |
 count'`.",
     example: "replay web.pcap speed=1 | print",
-    kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Frame),
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
         Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),
     ],
-    ..Description::EMPTY
+    ..Description::SOURCE
 };
 
 const SPEED: Type = Type::Factor { or: "max" };

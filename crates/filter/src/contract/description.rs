@@ -4,7 +4,7 @@
 //! description in the crate `endpoint`.
 
 use super::signature::{
-    Classes, Effect, FilterKind, Forms, OutputForm, ReadDepth, Right, ValueRange,
+    Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
 use super::{
     Arguments, COMMON, Column, Counter, Filter, Mistake, Parameter, Reason, SESSION, StateScope,
@@ -173,6 +173,18 @@ impl Description {
         kernel: None,
         right: None,
         examined: &[],
+    };
+
+    /// The common part of sinks.
+    pub const SINK: Self =
+        Self { kind: FilterKind::Sink, gives: OutputForm::Nothing, ..Self::EMPTY };
+
+    /// The common part of sources, which give frames unless they say otherwise.
+    pub const SOURCE: Self = Self {
+        kind: FilterKind::Source,
+        takes: Forms::NONE,
+        gives: OutputForm::Form(Form::Frame),
+        ..Self::EMPTY
     };
 
     /// Returns the reason with this name. In a constant, an unknown name fails to compile.

@@ -10,8 +10,7 @@ use super::file_set::{FILL_MAX, FilePolicy, FileSet, Key, OPEN, OutputFile, SESS
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
-    Amount, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report,
-    StateFacts, Time, Type, WorkerRule,
+    Amount, Batch, Block, Description, Form, Parameter, Report, StateFacts, Time, Type, WorkerRule,
 };
 
 /// The description of `files`.
@@ -40,9 +39,6 @@ Lost bytes stand in the file as zeros (at most 16 MiB of them; unfilled says how
 are left out with `holes=skip`. At most `open` files are open at one time, and at most `sessions`
 sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
-    kind: FilterKind::Sink,
-    takes: Forms::ANY,
-    gives: OutputForm::Nothing,
     state: StateFacts::NONE.several(|_| WorkerRule::Folder("dir")),
     parameters: &[
         Parameter::needed("dir", Type::Path, "the directory to write into"),
@@ -61,7 +57,7 @@ sessions are remembered; a session that was forgotten goes on in another file.",
         OPEN,
         SESSIONS,
     ],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");

@@ -13,8 +13,8 @@ use crate::history::{self, FrameHeader};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Class, RichPointer};
 use filter::{
-    Amount, Batch, Block, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report,
-    StateFacts, Time, Type, WorkerRule,
+    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
+    WorkerRule,
 };
 use split::Split;
 use wire::capture::write;
@@ -40,9 +40,7 @@ what has the same addresses, ports and protocol, so that captures keep the frame
 that `tcp` takes out. What is no IP goes to one file. At most `open` files are open at one time, and
 at most `sessions` are remembered; what was forgotten goes on in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
-    kind: FilterKind::Sink,
     takes: FRAMED,
-    gives: OutputForm::Nothing,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
         Some("connection" | "session") => WorkerRule::Folder("file"),
         _ => WorkerRule::Not(
@@ -65,7 +63,7 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
         OPEN,
         SESSIONS,
     ],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// Forms whose blocks lie in frames; for messages this holds for most blocks.

@@ -20,8 +20,7 @@ use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use abi::Flags;
 use device::{Transmitter, TxDevice};
 use filter::{
-    Amount, Batch, Block, Description, FilterKind, Form, Forms, LANES, OutputForm, Parameter,
-    Report, Time, Type,
+    Amount, Batch, Block, Description, Form, Forms, LANES, Parameter, Report, Time, Type,
 };
 use std::ops::Range;
 use std::time::Duration;
@@ -49,9 +48,7 @@ network that others use must know what they do there.
 
 Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
     example: "replay requests.pcap | tx eth0",
-    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
-    gives: OutputForm::Nothing,
     parameters: &[
         Parameter::needed("interface", Type::Text, "where they leave"),
         Parameter::named(
@@ -68,7 +65,7 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
         ),
         Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
     ],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `tx`.

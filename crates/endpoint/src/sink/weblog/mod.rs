@@ -19,8 +19,8 @@ use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
-    Block, Description, FilterKind, Form, Forms, InputNeeds, OutputForm, Parameter, Report, Time,
-    Type, UsableInput, ValueRange,
+    Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
+    ValueRange,
 };
 use jiff::tz::TimeZone;
 use std::io::Write;
@@ -43,7 +43,6 @@ of the Elastic Common Schema.
 An exchange is given to those who ask for it: write `http |exchange weblog`. Blocks that are none
 are counted in the report.",
     example: "replay web.pcap | tcp | http |exchange weblog access.log",
-    kind: FilterKind::Sink,
     takes: Forms::of(&[Form::Message]),
     needs: InputNeeds {
         otherwise: "it writes the exchanges of `http`",
@@ -54,14 +53,13 @@ are counted in the report.",
             hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
         }])
     },
-    gives: OutputForm::Nothing,
     parameters: &[
         Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
             .positional(),
         Parameter::named("zone", Type::OneOf(&["local", "utc"]), "local", "the zone of the times"),
         Parameter::named("ecs", Type::Flag, "no", "whether to write ECS objects"),
     ],
-    ..Description::EMPTY
+    ..Description::SINK
 };
 
 /// The catalog entry of `weblog`.

@@ -30,8 +30,8 @@ use buffer::pool::SegmentPin;
 use device::{LinkState, RxDevice, RxParameters};
 use filter::general::bpf::Direction;
 use filter::{
-    Amount, Arguments, Attach, Description, EndpointFacts, FilterKind, Form, Forms, ObservedSource,
-    OutputForm, Parameter, Right, Side, Time, Type,
+    Amount, Arguments, Attach, Description, EndpointFacts, ObservedSource, Parameter, Right, Side,
+    Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -80,12 +80,9 @@ have it yet, and larger ones than the link carries are cut by the device. `loopb
 the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
 itself. The rest is as for `rx`.",
     example: "tx eth0 | bpf \"udp port 53\" | print",
-    kind: FilterKind::Source,
-    takes: Forms::NONE,
-    gives: OutputForm::Form(Form::Frame),
     parameters: &[INTERFACE, LOOPBACK, NETNS, RING, PROMISCUOUS],
     right: Some(Right::ObserveSent),
-    ..Description::EMPTY
+    ..Description::SOURCE
 };
 
 const INTERFACE: Parameter =
