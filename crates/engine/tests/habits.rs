@@ -37,6 +37,12 @@ const LINES: &[(&str, &str)] = &[
     ("-r x.pcap -w y.pcap icmp", "replay x.pcap | bpf \"icmp\" | pcap y.pcap"),
     ("tcpdump -nni any -c 10 icmp", "streamline run -c 10 'rx | bpf \"icmp\" | print'"),
     ("tcpdump -i lo -w x.pcap", "rx lo | pcap x.pcap"),
+    ("/pipes/rx/ip/dport/80/untcp/http/get/all", "rx | ip | dport |80 untcp | http |get print"),
+    (
+        "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
+        "rx | ip | dport |80 untcp | http |get exec \"gzip > log.gz\"",
+    ),
+    ("/rx/bpf:udp/dport/22:23/count", "rx | bpf \"udp\" | dport |22:23 count"),
 ];
 
 fn errors(text: &str) -> Vec<Diagnostic> {

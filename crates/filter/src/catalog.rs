@@ -25,6 +25,8 @@ pub const FILTERS: &[&Description] = &[
     &general::sample::SAMPLE,
     &general::ratelimit::RATELIMIT,
     &general::split::SPLIT,
+    &general::split::SPLIT_RR,
+    &general::join::JOIN,
     &general::shard::SHARD,
     &application::http::HTTP,
     &application::dns::DNS,

@@ -5,6 +5,8 @@
 //! proposal would itself have errors. [`WORDS`] lists the first words of a stage, [`OPTIONS`] the
 //! options.
 
+mod path;
+
 use filter::general::bpf::is_expression;
 use filter::{Classes, Description, FilterKind};
 
@@ -224,6 +226,9 @@ fn translate_stage(
     if let Some(line) = option_in_front(text, stage, &words) {
         return of(FRONT, line);
     }
+    if let Some(line) = pipes_path(text, stages, at, registry).filter(|_| is_head) {
+        return of(path::MESSAGE, line);
+    }
     let entry = registry.find(first);
     if let Some(written) = entry.and_then(|entry| as_label(entry, arguments)) {
         // The label replaces the next pipe.
@@ -264,6 +269,20 @@ fn translate_stage(
             let shell = text.get(stage.start..).map(str::to_owned);
             Some(Translation { message, line, count: None, shell })
         }
+    }
+}
+
+/// Translates a path of PipesFS, bare or read by `cat`, together with the stages behind it.
+fn pipes_path(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
+    let stage = stages.get(at)?;
+    let behind = stages.get(at + 1).and_then(|next| text.get(next.start..));
+    match words(text.get(stage.start..stage.end)?).as_slice() {
+        [path] => path::request(path, behind.map(str::to_owned), registry),
+        ["cat", path] => {
+            let command = behind.map(|shell| format!("exec {}", quoted(shell)));
+            path::request(path, command, registry)
+        }
+        _ => None,
     }
 }
 

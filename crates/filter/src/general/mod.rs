@@ -1,6 +1,7 @@
 //! Filters of no particular layer.
 
 pub mod bpf;
+pub mod join;
 pub mod ratelimit;
 pub mod sample;
 pub mod shard;

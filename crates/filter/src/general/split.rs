@@ -52,6 +52,30 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     ..Description::EMPTY
 };
 
+/// `split_rr`: splits in turn. The checks add the number of branches and their labels
+/// (`pipeline/check/spread.rs`).
+pub const SPLIT_RR: Description = Description {
+    name: "split_rr",
+    summary: "share blocks out among the branches behind it, in turn",
+    details: "\
+Each block goes to one branch of the group behind it, in turn: `split_rr | f + f + f | join` is
+`split 3 by=block | (|1 f + |2 f + |3 f) | join`. The class is the number of the branch, from 1 to
+`ways`. Before anything else than a group of branches without classes it needs `ways`.",
+    example: "replay web.pcap | split_rr 3 | count + count + count | join",
+    reads: ReadDepth::Nothing,
+    effect: None,
+    parameters: &[Parameter::needed(
+        "ways",
+        Type::Number { low: 1, high: WAYS_MAX as u64 },
+        "how many branches there are; the group behind it says so",
+    )],
+    reasons: &[],
+    user: Some(make_in_turn),
+    kernel: Some(emit_in_turn),
+    examined: &["3"],
+    ..SPLIT
+};
+
 const _: () = HeaderError::lead(SPLIT.reasons, 4);
 const WAYS_MAX: u32 = 4096;
 
@@ -70,10 +94,18 @@ fn ways(arguments: &Arguments) -> u32 {
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let (ways, by_flow) = (ways(arguments).into(), by_flow(arguments));
+    Ok(splitter(arguments, by_flow(arguments)))
+}
+
+fn make_in_turn(arguments: &Arguments) -> Result<Filter, Mistake> {
+    Ok(splitter(arguments, false))
+}
+
+fn splitter(arguments: &Arguments, by_flow: bool) -> Filter {
+    let ways = ways(arguments).into();
     let mut given = Sessions::<RoundRobin>::default();
     given.of(PRIVATE);
-    Ok(Filter::classify(Split { ways, by_flow, given }))
+    Filter::classify(Split { ways, by_flow, given })
 }
 
 /// Returns the class of a hash or count.
@@ -119,16 +151,24 @@ impl Classify for Split {
 
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    let number = match by_flow(a) {
-        true => {
-            let ways = TwinExits::new(s, out);
-            Sharing::Flow.emitted(s, on, ways)?
-        }
-        false => {
-            let given = s.state(size_of::<RoundRobin>() as u16);
-            s.fetch_add(given, 0, 1)
-        }
-    };
+    if !by_flow(a) {
+        return emit_in_turn(a, s, on, out);
+    }
+    let exits = TwinExits::new(s, out);
+    let number = Sharing::Flow.emitted(s, on, exits)?;
+    let rest = s.remainder(number, ways(a));
+    Ok(Answer::new(s.add(rest, 1), on))
+}
+
+/// Emits the twin of a split in turn.
+fn emit_in_turn<'s>(
+    a: &Arguments,
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    _: Exit<'s>,
+) -> Emitted<'s> {
+    let given = s.state(size_of::<RoundRobin>() as u16);
+    let number = s.fetch_add(given, 0, 1);
     let rest = s.remainder(number, ways(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }
@@ -152,6 +192,13 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn h18_split_rr_rotates_through_its_ways() {
+        let frames: Vec<Frame> = (0..5).map(|_| Frame::ethernet(&[0, 0])).collect();
+        let found = answers(&SPLIT_RR, &["2"], &frames);
+        assert_eq!(found.iter().map(|answer| answer.class.0).collect::<Vec<_>>(), [1, 2, 1, 2, 1]);
     }
 
     #[test]

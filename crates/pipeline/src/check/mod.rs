@@ -1,10 +1,10 @@
 //! The static checks: a syntax tree and a registry in, a graph and diagnostics out.
 //!
-//! Each step runs for the whole request, so that all errors are found at once: `lower` (tree to
-//! nodes and arcs), `shape` (cycles, sources at heads, sinks at ends, lookup of names), `uses`
-//! (arguments, marks, pins; then which filters may be operands), `labels` (classes of the arcs),
-//! `forms` (forms of the streams), `options`. A step skips what an earlier error left unknown. [SL
-//! §4.2]
+//! Each step runs for the whole request, so that all errors are found at once: `spread` (the
+//! branches of `split_rr`), `lower` (tree to nodes and arcs), `shape` (cycles, sources at heads,
+//! sinks at ends, lookup of names), `uses` (arguments, marks, pins; then which filters may be
+//! operands), `labels` (classes of the arcs), `forms` (forms of the streams), `options`. A step
+//! skips what an earlier error left unknown. [SL §4.2]
 
 mod arguments;
 mod forms;
@@ -13,8 +13,10 @@ mod links;
 mod lower;
 mod needs;
 mod options;
+mod other_names;
 mod send_loops;
 mod shape;
+mod spread;
 mod state;
 mod union;
 mod upstream;
@@ -36,6 +38,7 @@ pub use options::OPTIONS;
 /// The graph may be planned only if no diagnostic is an error. The request may contain missing
 /// terms, which the parser has already reported.
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+    let request = &*spread::spread(request);
     let mut draft = lower::lower(request, registry);
     if draft.too_many {
         return (Graph::default(), settle(draft.mistakes));

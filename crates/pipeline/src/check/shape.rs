@@ -5,6 +5,7 @@
 use filter::FilterKind;
 
 use super::lower::{Draft, DraftStep};
+use super::other_names;
 use crate::graph::{NodeId, Use};
 use crate::language::label::brief;
 use crate::language::limits::PROGRAMS_MAX;
@@ -101,9 +102,10 @@ fn name(draft: &mut Draft<'_>, id: NodeId, head: bool, registry: &dyn Registry) 
 fn unknown(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
-    let hint = match nearest(name, names) {
-        Some(meant) => format!("did you mean `{meant}`?  ({all})"),
-        None => all,
+    let hint = match (other_names::hint(name, registry), nearest(name, names)) {
+        (Some(hint), _) => hint.to_owned(),
+        (None, Some(meant)) => format!("did you mean `{meant}`?  ({all})"),
+        (None, None) => all,
     };
     Diagnostic::error(place, format!("no filter is called `{}`", brief(name))).hint(hint)
 }

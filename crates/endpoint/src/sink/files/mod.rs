@@ -23,7 +23,7 @@ Writes the viewed bytes. `per=session` makes one file for each direction of a se
 The default, `auto`, takes messages where messages come, and sessions otherwise; blocks without a
 session get a file each.
 
-The directory is made if it is missing, links in it are not followed, and no file is ever
+Without a directory they go to `files/`, which the report names. It is made if it is missing, links in it are not followed, and no file is ever
 overwritten: names begin with a number, and a second run goes on with the next one. What has no
 bytes, such as a request without a body, gets no file, only its line in the index.
 
@@ -41,7 +41,7 @@ sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     state: StateFacts::NONE.several(|_| WorkerRule::Folder("dir")),
     parameters: &[
-        Parameter::needed("dir", Type::Path, "the directory to write into"),
+        Parameter::named("dir", Type::Path, "files/", "the directory to write into").positional(),
         Parameter::named(
             "per",
             Type::OneOf(&["auto", "session", "connection", "message", "block"]),

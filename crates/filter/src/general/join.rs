@@ -1,0 +1,39 @@
+//! `join`: the end of a split.
+//!
+//! In: the outputs of several branches. Out: the same blocks in the order of the branches' input.
+//! The order is the work of the arcs that lead here (CONTRACT 16), for any filter behind branches;
+//! this one gives the place a name, as the sources write it. [Th §5.4]
+
+use crate::prelude::*;
+
+/// The description of `join`.
+pub const JOIN: Description = Description {
+    name: "join",
+    summary: "join branches, in the order in which their blocks came",
+    details: "\
+Passes every block as it comes. What several branches give arrives in the order of their input, as
+at any filter behind branches; `join` only names the place, and counts what passes it.",
+    example: "replay web.pcap | split_rr 3 | count + count + count | join",
+    kind: FilterKind::Statistics,
+    reads: ReadDepth::Nothing,
+    user: Some(|_| Ok(Filter::statistics(Join))),
+    ..Description::EMPTY
+};
+
+struct Join;
+
+impl Statistics for Join {
+    fn record(&mut self, _: Tags<'_>, _: Time) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers};
+
+    #[test]
+    fn blocks_pass_unchanged() {
+        let found = answers(&JOIN, &[], &[Frame::udp(1, 2, b"abc")]);
+        assert_eq!((found[0].class, found[0].view, found[0].length), (Class::YES, 0, 45));
+    }
+}

@@ -1,0 +1,47 @@
+//! Names of filters that the literature uses and this program does not have, with the filters that
+//! do their work.
+
+use crate::registry::Registry;
+
+/// Names, each with the hint. Every filter that a hint names in backticks must exist for the hint
+/// to be given.
+const NAMES: &[(&str, &str)] = &[
+    (
+        "log",
+        "`json log.jsonl` writes a line for each block, `weblog access.log` one for each web \
+         request (behind `http`), `print` shows them",
+    ),
+    (
+        "ids",
+        "`regex \"PATTERN\"` and `match \"TEXT\"` find what is known to be bad, `json alerts.jsonl` \
+         writes down where",
+    ),
+    ("gzip", "`compress` makes gzip members of blocks, and `exec \"gzip\"` runs the program"),
+    ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),
+];
+
+/// Returns a hint for a name of the literature; `None` if the name is not one of them, or if this
+/// registry lacks the filters of the hint.
+pub(super) fn hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
+    let (_, hint) = NAMES.iter().find(|(known, _)| *known == name)?;
+    filters(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)
+}
+
+/// Returns the names of the filters in a hint.
+fn filters(hint: &str) -> impl Iterator<Item = &str> {
+    let quoted = hint.split('`').skip(1).step_by(2);
+    quoted.filter_map(|text| text.split_whitespace().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_hint_names_a_filter() {
+        for (name, hint) in NAMES {
+            assert!(filters(hint).next().is_some(), "{name}");
+        }
+        assert_eq!(filters("`a b` or `c`").collect::<Vec<_>>(), ["a", "c"]);
+    }
+}

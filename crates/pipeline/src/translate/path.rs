@@ -1,0 +1,72 @@
+//! Paths of PipesFS as requests: `/pipes/rx/ip/dport/80/untcp/http/get/all`.
+//!
+//! A directory is a filter, with arguments behind a colon, or a class of the filter before it. A
+//! class that is called like a filter leads to that filter, so `untcp/http` is the filter; `all` at the end is everything that comes out. What stands before the first
+//! source is where the file system would be mounted. [SL §4.1]
+
+use filter::{Classes, Description, FilterKind};
+
+use super::{quoted, with_argument};
+use crate::registry::Registry;
+
+pub(super) const MESSAGE: &str = "is a path of PipesFS";
+
+/// Returns the request for a path and the stages `behind` it; `None` if one of its directories is
+/// neither filter nor class. A request that would end without output ends with `print`.
+pub(super) fn request(
+    path: &str,
+    behind: Option<String>,
+    registry: &dyn Registry,
+) -> Option<String> {
+    let mut parts = path.strip_prefix('/')?.split('/').filter(|part| !part.is_empty());
+    let source = parts.find(|part| registry.find_source(name_of(part).0).is_some())?;
+    let mut line = written(source);
+    let (mut upstream, mut entry) = (None, registry.find_source(name_of(source).0)?);
+    let mut label = String::new();
+    while let Some(part) = parts.next() {
+        if part == "all" && parts.clone().next().is_none() {
+            break;
+        }
+        let classifier = if entry.classes == Classes::Same { upstream } else { Some(entry) };
+        let is_filter = registry.find(name_of(part).0).is_some();
+        if label.is_empty()
+            && !is_filter
+            && classifier.is_some_and(|filter| has_class(filter, part))
+        {
+            label = part.to_owned();
+            continue;
+        }
+        let next = registry.find(name_of(part).0).filter(|next| !next.kind.is_source())?;
+        line = format!("{line} |{label} {}", written(part));
+        (upstream, entry) = (classifier, next);
+        label.clear();
+    }
+    Some(match (behind, entry.kind) {
+        (Some(behind), _) => format!("{line} |{label} {behind}"),
+        (None, FilterKind::Sink) => line,
+        _ if entry.ends_with_report() && label.is_empty() => line,
+        _ => format!("{line} |{label} print"),
+    })
+}
+
+/// Returns the filter's name and its arguments: `bpf:tcp port 80`.
+fn name_of(part: &str) -> (&str, Option<&str>) {
+    part.split_once(':').map_or((part, None), |(name, rest)| (name, Some(rest)))
+}
+
+fn written(part: &str) -> String {
+    match name_of(part) {
+        ("bpf", Some(expression)) => format!("bpf {}", quoted(expression)),
+        (name, arguments) => with_argument(name, arguments),
+    }
+}
+
+fn has_class(filter: &Description, part: &str) -> bool {
+    let Classes::Number { names, range, .. } = filter.classes else {
+        return filter.classes == Classes::YesNo && part == "1";
+    };
+    let number = |text: &str| text.parse().is_ok_and(|n| (range.low..=range.high).contains(&n));
+    let value = |text: &str| number(text) || names.iter().any(|(name, _)| *name == text);
+    filter.groups.iter().any(|(name, _)| *name == part)
+        || part.split_once(':').map_or_else(|| value(part), |(low, high)| value(low) && value(high))
+}
