@@ -8,13 +8,13 @@ use crate::registry::Registry;
 const NAMES: &[(&str, &str)] = &[
     (
         "log",
-        "`json log.jsonl` writes a line for each block, `weblog access.log` one for each web \
-         request (behind `http`), `print` shows them",
+        "`json` writes a line for each block, `weblog access.log` one for each web request (behind \
+         `http`), `print` shows them",
     ),
     (
         "ids",
-        "`regex \"PATTERN\"` and `match \"TEXT\"` find what is known to be bad, `json alerts.jsonl` \
-         writes down where",
+        "`regex \"PATTERN\"` and `match \"TEXT\"` find what is known to be bad, `json` writes down \
+         where",
     ),
     ("gzip", "`compress` makes gzip members of blocks, and `exec \"gzip\"` runs the program"),
     ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),

@@ -1,8 +1,9 @@
 //! Paths of PipesFS as requests: `/pipes/rx/ip/dport/80/untcp/http/get/all`.
 //!
 //! A directory is a filter, with arguments behind a colon, or a class of the filter before it. A
-//! class that is called like a filter leads to that filter, so `untcp/http` is the filter; `all` at the end is everything that comes out. What stands before the first
-//! source is where the file system would be mounted. [SL §4.1]
+//! class that is called like a filter leads to that filter, so `untcp/http` is the filter; `all` at
+//! the end is everything that comes out. What stands before the first source is where the file
+//! system would be mounted. [SL §4.1]
 
 use filter::{Classes, Description, FilterKind};
 

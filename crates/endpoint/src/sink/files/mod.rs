@@ -23,9 +23,10 @@ Writes the viewed bytes. `per=session` makes one file for each direction of a se
 The default, `auto`, takes messages where messages come, and sessions otherwise; blocks without a
 session get a file each.
 
-Without a directory they go to `files/`, which the report names. It is made if it is missing, links in it are not followed, and no file is ever
-overwritten: names begin with a number, and a second run goes on with the next one. What has no
-bytes, such as a request without a body, gets no file, only its line in the index.
+Without a directory they go to `files/`, which the report names. The directory is made if it is
+missing, links in it are not followed, and no file is ever overwritten: names begin with a number,
+and a second run goes on with the next one. What has no bytes, such as a request without a body,
+gets no file, only its line in the index.
 
 `index.jsonl` gets one JSON object for each finished file: version (1), file, first and last
 (times), blocks, bytes, missing (bytes that were lost on the way), complete (whether beginning and

@@ -1,0 +1,148 @@
+//! The example lines of the papers, as they are written there: each runs over frames that a cable
+//! brings, or is refused with the filter that does its work. [SL §4.1 to §4.3; Th §5.4]
+//!
+//! The papers leave the source out of some lines; `rx |` then stands in front. `f`, `a` and `b` of
+//! the papers stand for any filter, here for `count` and `sample`.
+
+use crate::observer::{Observer, ObserverResult, program};
+use crate::send::{frames_of, send_all};
+use std::process::Command;
+use testkit::net::{Cable, Pair};
+
+/// The outcome of a line.
+enum Outcome {
+    /// It runs, loses nothing, and has this result.
+    Runs(fn(&ObserverResult)),
+    /// It is refused; the message contains this hint.
+    Refused(&'static str),
+}
+
+use Outcome::{Refused, Runs};
+
+/// Each example line: what the paper prints, what is run, and the outcome.
+const LINES: &[(&str, &str, Outcome)] = &[
+    ("rx | tcp | http | files", "rx | tcp | http | files", Runs(sixteen_messages)),
+    (
+        "tcp | http + ssh + rtsp | inspect",
+        "rx | tcp | http + ssh + rtsp | inspect",
+        Runs(|ran| assert_eq!(taken(ran, "inspect"), MESSAGE_BLOCKS)),
+    ),
+    (
+        "tcp | http + ssh + rtsp | inspect",
+        "tcp | http + ssh + rtsp | inspect",
+        Refused("begin with a source, for instance `rx … |`"),
+    ),
+    (
+        "a --name=X | b | a --name=X",
+        "rx | count --name=X | sample 2 | count --name=X",
+        Runs(|ran| assert_eq!(taken(ran, "count#X"), 2 * FRAMES)),
+    ),
+    (
+        "dport |22 ssh",
+        "rx | tcp | dport |22 ssh",
+        Runs(|ran| assert_eq!((taken(ran, "dport"), taken(ran, "ssh")), (STREAM_BLOCKS, 0))),
+    ),
+    ("dport |22 ssh", "rx | dport |22 ssh", Refused("put `tcp` before it")),
+    ("dport |!80 ids", "rx | dport |!80 ids", Refused("`regex \"PATTERN\"`")),
+    (
+        "dport |!80 ids",
+        "rx | dport |!80 count",
+        Runs(|ran| assert_eq!(taken(ran, "count"), FRAMES - TO_PORT_80)),
+    ),
+    ("dport |22:23 log", "rx | dport |22:23 log", Refused("`json` writes a line")),
+    (
+        "dport |22:23 log",
+        "rx | dport |80:81 json",
+        Runs(|ran| assert_eq!(lines(&ran.out), TO_PORT_80)),
+    ),
+    ("dport |ssh:telnet log", "rx | dport |ssh:telnet log", Refused("`json` writes a line")),
+    (
+        "dport |ssh:telnet log",
+        "rx | dport |dns:http json",
+        Runs(|ran| assert!(lines(&ran.out) > TO_PORT_80)),
+    ),
+    (
+        "rx ++ tx | ip | mpeg +* !http",
+        "rx ++ tx | ip | mpeg +* !http",
+        Runs(|ran| assert_eq!(taken(ran, "ip"), FRAMES)),
+    ),
+    (
+        "split_rr | f + f + .. + f | join",
+        "rx | split_rr | count + count + count | join",
+        Runs(|ran| {
+            let shares = [1, 2, 3].map(|n| taken(ran, &format!("count#{n}")));
+            assert_eq!(shares, [FRAMES / 3; 3]);
+            assert_eq!(taken(ran, "join"), FRAMES);
+        }),
+    ),
+    (
+        "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
+        "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
+        Refused("`rx | ip | dport |80 untcp | http |get exec \"gzip > log.gz\"`"),
+    ),
+    (
+        "/pipes/rx/ip/dport/80/untcp/http/get/all",
+        "rx | ip | dport |80 untcp | http |get exec \"gzip > log.gz\"",
+        Runs(requests_in_the_archive),
+    ),
+];
+
+/// Frames of `web.pcap`, and what is in them.
+const FRAMES: u64 = 105;
+const TO_PORT_80: u64 = 39;
+const STREAM_BLOCKS: u64 = 43;
+const MESSAGE_BLOCKS: u64 = 40;
+
+/// Returns the number of blocks that came to a filter.
+#[track_caller]
+fn taken(ran: &ObserverResult, name: &str) -> u64 {
+    let filters = ran.ledger["filters"].as_array().expect("a ledger");
+    let named = filters.iter().find(|filter| filter["name"] == name);
+    let named = named.unwrap_or_else(|| panic!("no `{name}`: {}", ran.ledger));
+    named["taken"]["blocks"].as_u64().expect("a number")
+}
+
+fn lines(text: &[u8]) -> u64 {
+    text.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+fn sixteen_messages(ran: &ObserverResult) {
+    let folder = std::fs::read_dir(ran.path("files")).expect("the folder of a line without one");
+    assert_eq!(folder.count(), 16 + 1, "16 messages, and the index");
+}
+
+fn requests_in_the_archive(ran: &ObserverResult) {
+    let path = ran.path("log.gz");
+    let unpacked = Command::new("zcat").arg(path).output().expect("zcat");
+    let text = String::from_utf8_lossy(&unpacked.stdout).into_owned();
+    assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
+}
+
+/// Runs a line in the namespace of the server while the client sends the capture.
+fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+    let observer = Observer::start(&pair.server, line);
+    send_all(pair, frames);
+    let ran = observer.stop();
+    ran.assert_lossless();
+    ran
+}
+
+#[test]
+fn a1_a5_a9_h18_example_lines_of_the_papers_run_or_name_the_filter() {
+    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let capture = testkit::cases::workspace().join("examples/web.pcap");
+    let frames = frames_of(&std::fs::read(capture).expect("the example"));
+    assert_eq!(frames.len() as u64, FRAMES);
+    for (paper, line, outcome) in LINES {
+        eprintln!("{paper}: {line}");
+        match outcome {
+            Runs(has_result) => has_result(&observed(&pair, line, &frames)),
+            Refused(hint) => {
+                let check = Command::new(program()).args(["check", line]).output().expect("runs");
+                let said = String::from_utf8_lossy(&check.stderr).into_owned();
+                assert_eq!(check.status.code(), Some(2), "{line}: {said}");
+                assert!(said.contains(hint), "{line}: {said}");
+            }
+        }
+    }
+}
