@@ -16,7 +16,7 @@ pub struct SpaceBinding {
 
 impl SpaceBinding {
     /// Parses `pin SPACE PROCESSOR|any`; returns `None` if the words are another command. Fails if
-    /// the words behind `pin` are invalid.
+    /// the words after `pin` are invalid.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Option<Self>, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let ["pin", words @ ..] = words.as_slice() else { return Ok(None) };

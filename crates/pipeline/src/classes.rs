@@ -1,7 +1,7 @@
 //! Sets of classes.
 //!
 //! A set is a sorted list of disjoint ranges over the classes that a block can have: 0 (no answer)
-//! to 2³²−2 (`zero`, a natural 0). Class 2³²−1 (held) never leaves a filter and is in no set.
+//! to 2³²−2 (`zero`, a natural 0). Class 2³²−1 (held) never leaves a filter, so no set contains it.
 //! Complements include 0 (CONTRACT 9). [SL §4.2]
 
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -11,10 +11,10 @@ use filter::prelude::Class;
 /// The largest class that a block can have.
 const LAST: u32 = Class::ZERO.0;
 
-/// A set of classes, such as an arc passes.
+/// A set of classes, for example the classes that an arc passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClassSet {
-    /// Sorted, with a gap between neighbours.
+    /// The ranges, sorted, with a gap between neighbours.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -105,12 +105,12 @@ impl ClassSet {
         self.ranges == [(0, LAST)]
     }
 
-    /// Returns true if the set is that of a plain pipe: all classes but 0.
+    /// Returns true if the set has all classes but 0, as for a plain pipe.
     pub fn is_plain(&self) -> bool {
         self.ranges == [(1, LAST)]
     }
 
-    /// Returns the ranges, lowest first, both ends inclusive.
+    /// Returns the ranges, lowest first; both ends are inclusive.
     pub fn ranges(&self) -> &[(u32, u32)] {
         &self.ranges
     }

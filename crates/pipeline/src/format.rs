@@ -1,4 +1,4 @@
-//! Formats of numbers: bytes, times, counts.
+//! Formats and parsers of numbers with units: bytes, times, counts.
 
 use filter::{Parameter, Type, Value};
 
@@ -8,7 +8,7 @@ pub(crate) fn number(value: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// Formats a measured or expected time, in the largest unit that leaves at least 10.
+/// Formats a measured or expected time, in ns, in the largest unit that gives at least 10.
 #[must_use]
 pub fn spent(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
@@ -38,7 +38,7 @@ pub fn nanoseconds(ns: u64) -> String {
     unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
 }
 
-/// Formats a measured time with three figures: `5.31 ms`.
+/// Formats a measured time with three significant digits: `5.31 ms`.
 #[must_use]
 pub fn about(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
@@ -53,7 +53,7 @@ pub fn about(ns: u64) -> String {
     }
 }
 
-/// Parses a time such as `250ms` into ns, as in a request.
+/// Parses a time of a request, such as `250ms`, into ns. Fails with the reason.
 pub fn time(text: &str) -> Result<u64, String> {
     match Parameter::needed("time", Type::Duration, "").parse(text) {
         Ok(Value::Number(ns)) => Ok(ns),
@@ -62,7 +62,7 @@ pub fn time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a size such as `64M` into bytes, as in a request.
+/// Parses a size of a request, such as `64M`, into bytes. Fails with the reason.
 pub fn size(text: &str) -> Result<u64, String> {
     match Parameter::needed("size", Type::SIZE, "").parse(text) {
         Ok(Value::Number(bytes)) => Ok(bytes),

@@ -6,8 +6,8 @@ use crate::language::write_quoted;
 use filter::{Parameter, Type, Value};
 use std::fmt::Write as _;
 
-/// Returns a unique name for every node: `bpf`, `tcp#X` if the request gives a mark, `bpf#1` and
-/// `bpf#2` if several nodes would have the same name.
+/// Returns a unique name for every node: `bpf`, `tcp#X` if the node has a mark, `bpf#1` and `bpf#2`
+/// if several nodes would have the same name.
 #[must_use]
 pub fn names(graph: &Graph) -> Vec<String> {
     let plain: Vec<String> = graph.ids().map(|(id, _)| plain(graph, id)).collect();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 /// The filters, sources and sinks that a request may name, and the spaces for pins.
 pub trait Registry {
-    /// Returns the entry with this name. If a source and a sink share the name (`tx`), returns the
-    /// sink.
+    /// Returns the entry with this name; `None` if there is none. If a source and a sink share the
+    /// name (`tx`), returns the sink.
     fn find(&self, name: &str) -> Option<&'static Description>;
 
     /// Returns the entry for this name at the head of a line, where only a source fits.
@@ -36,25 +36,25 @@ pub trait Registry {
     }
 
     /// Returns the compiler for filter expressions that the built-in compiler cannot compile
-    /// (CONTRACT 27). Called once per request; the arguments of all its filters share it.
+    /// (CONTRACT 27). Called once per request; all filters of the request share the compiler.
     fn compiler(&self) -> Option<Arc<dyn Compiler>> {
         self.base()?.compiler()
     }
 
-    /// Returns the resolver of names in filter expressions; `None` if names must not be resolved
-    /// here. The arguments of all filters of a request share it.
+    /// Returns the resolver of names in filter expressions; `None` if names must not be resolved.
+    /// All filters of a request share the resolver.
     fn resolver(&self) -> Option<Arc<dyn Names>> {
         self.base()?.resolver()
     }
 
-    /// Returns the reader of keys that filters need; `None` if keys must not be read here. The
-    /// arguments of all filters of a request share it.
+    /// Returns the reader of keys that filters need; `None` if keys must not be read. All filters
+    /// of a request share the reader.
     fn keys(&self) -> Option<Arc<dyn Keys>> {
         self.base()?.keys()
     }
 
-    /// Returns the reason why a source with these arguments sees one direction of connections only;
-    /// `None` if it sees both, or if that is unknown.
+    /// Returns the reason why a source with these arguments observes only one direction of
+    /// connections; `None` if it observes both, or if that is unknown.
     fn sees_one_way(&self, _source: &Description, _arguments: &Arguments) -> Option<String> {
         None
     }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use crate::graph::Graph;
 
-/// The lines with which a line shares the ring for its frames. A process that maps a ring can read
-/// all of it, so sharing needs consent; the variants are the co-location rules of the paper.
+/// The requests with which a request shares the ring for its frames. A process that maps a ring can
+/// read all of it, so sharing needs consent; the variants are the co-location rules of the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
-    /// With the lines of the same user.
+    /// With the requests of the same user.
     #[default]
     User,
-    /// With the lines of all members of a group (a name or a number) that request the same sharing.
+    /// With the requests of all members of a group (a name or a number) that ask for the same
+    /// sharing.
     Group(Arc<str>),
-    /// With the lines of all users that request the same sharing.
+    /// With the requests of all users that ask for the same sharing.
     World,
 }
 

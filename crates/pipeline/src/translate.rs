@@ -1,9 +1,9 @@
 //! Recognition of tcpdump, grep and shell syntax, with the equivalent request as a proposal.
 //!
 //! The input is a text with errors or the words of a command line. The output is one error that
-//! names the other program and a request to write instead; `None` if no table matches, or if the
-//! proposal would itself have errors. [`WORDS`] lists the first words of a stage, [`OPTIONS`] the
-//! options.
+//! names the other program and the equivalent request; `None` if no table matches, or if the
+//! equivalent request would itself have errors. [`WORDS`] lists the first words of a stage,
+//! [`OPTIONS`] the options.
 
 mod path;
 
@@ -24,15 +24,16 @@ enum Equivalent {
     Filter(&'static str),
     /// A command whose options are in [`OPTIONS`].
     Options,
-    /// A shell command, to be run behind this program.
+    /// A shell command into which the output of this program is piped.
     ShellCommand,
 }
 
 const TCPDUMP: &str = "is written for tcpdump";
 const GREP: &str = "is written for grep";
 const SHELL: &str = "is written for a shell";
-const LABEL: &str = "has a class for an argument: classes stand on the arc behind the filter";
-const FRONT: &str = "has an option of the request: those stand before the first filter";
+const CLASS_AS_ARGUMENT: &str =
+    "has a class for an argument: classes stand on the arc behind the filter";
+const MISPLACED_OPTION: &str = "has an option of the request: those stand before the first filter";
 
 /// The first words of a stage, with the message and the equivalent.
 const WORDS: &[(&[&str], &str, Equivalent)] = &[
@@ -66,7 +67,8 @@ enum OptionEquivalent {
     Nothing,
 }
 
-/// The options of tcpdump and tshark without a value. They have no equivalent, or are the default.
+/// The options of tcpdump and tshark without a value. They have no equivalent, or are the default
+/// here.
 const FLAGS: &str = "nvqelptxAKSUX";
 
 /// The options of tcpdump and tshark with a value.
@@ -81,7 +83,7 @@ const OPTIONS: &[(&str, OptionEquivalent)] = &[
     ("-B", OptionEquivalent::Nothing),
 ];
 
-/// The request that is equivalent to words of another program.
+/// The request that is equivalent to a command line of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The message: `is written for tcpdump`.
@@ -90,7 +92,7 @@ pub struct Translation {
     pub line: String,
     /// The number of blocks after which to stop, as text.
     pub count: Option<String>,
-    /// The shell command to append behind a pipe.
+    /// Shell command into which the output is piped.
     pub shell: Option<String>,
 }
 
@@ -105,7 +107,7 @@ impl Translation {
         format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
     }
 
-    /// Returns the text that the hint proposes: the request, or the whole command if needed.
+    /// Returns the text that the hint proposes: the request, or the entire command if needed.
     fn proposal(&self) -> String {
         match (&self.count, &self.shell) {
             (None, None) => self.line.clone(),
@@ -114,29 +116,28 @@ impl Translation {
     }
 }
 
-/// Returns an error about the whole text if a stage with an error matches a table.
+/// Returns an error with the equivalent request if a stage with an error matches a table.
 pub(crate) fn mistake(
     text: &str,
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
 ) -> Option<Diagnostic> {
     let (stage, translation) = first_wrong(text, mistakes, registry)?;
-    let translation = complete(translation, registry, ROUNDS)?;
+    let translation = complete(translation, registry, ROUNDS_MAX)?;
     let what = format!("`{}` {}", text.get(stage.start..stage.end)?, translation.message);
     Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal())))
 }
 
-/// Translates the words of a command line that are those of tcpdump or of a shell; returns `None`
-/// if they are not.
+/// Translates a command line in the syntax of tcpdump or of a shell; returns `None` for any other.
 pub fn command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
     let text = words.join(" ");
     let stages = stages(&text, PIPE);
     let translation = translate_stage(&text, &stages, 0, registry).or_else(|| options(words))?;
-    complete(translation, registry, ROUNDS)
+    complete(translation, registry, ROUNDS_MAX)
 }
 
-/// Maximum number of stages that are translated one after the other.
-const ROUNDS: usize = 4;
+/// The maximum number of stages that are translated one after the other.
+const ROUNDS_MAX: usize = 4;
 /// The separator of stages.
 const PIPE: &[char] = &['|'];
 const OPERATORS: &[char] = &['|', '+', '(', ')', ';'];
@@ -210,7 +211,7 @@ fn words(stage: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Translates the whole text where the stage at `at` matches a table.
+/// Translates the text if the stage with index `at` matches a table.
 fn translate_stage(
     text: &str,
     stages: &[Span],
@@ -224,7 +225,7 @@ fn translate_stage(
     let (is_head, last) = (text.get(..stage.start)?.trim().is_empty(), at + 1 == stages.len());
     let of = |message, line| Some(Translation { message, line, count: None, shell: None });
     if let Some(line) = option_in_front(text, stage, &words) {
-        return of(FRONT, line);
+        return of(MISPLACED_OPTION, line);
     }
     if let Some(line) = pipes_path(text, stages, at, registry).filter(|_| is_head) {
         return of(path::MESSAGE, line);
@@ -234,12 +235,15 @@ fn translate_stage(
         // The label replaces the next pipe.
         let end = stages.get(at + 1).map_or(text.len(), |next| next.start);
         let written = if last { format!("{written} count") } else { format!("{written} ") };
-        return of(LABEL, rewritten(text, Span::new(stage.start, end), &written, is_head, false));
+        return of(
+            CLASS_AS_ARGUMENT,
+            rewrite(text, Span::new(stage.start, end), &written, is_head, false),
+        );
     }
     // `tcp` alone is a filter here, too.
     if is_expression(content) && (entry.is_none() || !arguments.is_empty()) {
         let written = format!("bpf {}", quoted(content));
-        return of(TCPDUMP, rewritten(text, stage, &written, is_head, last));
+        return of(TCPDUMP, rewrite(text, stage, &written, is_head, last));
     }
     if first.starts_with('-') {
         return options(&words).filter(|_| is_head && last);
@@ -259,13 +263,13 @@ fn translate_stage(
                 Some(file) => format!("{} | {written}", file_source(file)),
                 None => written,
             };
-            of(message, rewritten(text, stage, &written, is_head && file.is_none(), last))
+            of(message, rewrite(text, stage, &written, is_head && file.is_none(), last))
         }
         Equivalent::File => of(message, replace(text, stage, &file_source(plain.next()?))),
-        Equivalent::Filter(name) => of(message, rewritten(text, stage, name, is_head, false)),
+        Equivalent::Filter(name) => of(message, rewrite(text, stage, name, is_head, false)),
         Equivalent::Options => options(arguments),
         Equivalent::ShellCommand => {
-            let line = before_shell(text, stages, at, registry)?;
+            let line = request_before_shell(text, stages, at, registry)?;
             let shell = text.get(stage.start..).map(str::to_owned);
             Some(Translation { message, line, count: None, shell })
         }
@@ -299,14 +303,14 @@ fn replace(text: &str, stage: Span, written: &str) -> String {
     format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
 }
 
-/// Replaces a stage of the text; adds a source in front with `is_head`, and `print` with `prints`.
-fn rewritten(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
+/// Replaces a stage of the text; if `is_head`, adds a source in front; if `prints`, adds `print`.
+fn rewrite(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
     let source = if is_head { "rx | " } else { "" };
     let print = if prints { " | print" } else { "" };
     replace(text, stage, &format!("{source}{written}{print}"))
 }
 
-/// Moves a request option behind a filter to the front of the text; `None` if there is none.
+/// Moves a request option that follows a filter to the front of the text; `None` if there is none.
 fn option_in_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
     let option = words.iter().skip(1).find(is_option)?;
@@ -316,8 +320,8 @@ fn option_in_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     Some(format!("{option} {}", replace(text, stage, &remaining.join(" "))))
 }
 
-/// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if they are
-/// no classes.
+/// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if the
+/// arguments are not classes.
 fn as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
     let Classes::Number { names, .. } = entry.classes else { return None };
     let is_number = |part: &str| part.is_empty() || part.bytes().all(|byte| byte.is_ascii_digit());
@@ -330,7 +334,12 @@ fn as_label(entry: &Description, arguments: &[&str]) -> Option<String> {
 }
 
 /// Returns the request in front of a shell command, which prints text.
-fn before_shell(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
+fn request_before_shell(
+    text: &str,
+    stages: &[Span],
+    at: usize,
+    registry: &dyn Registry,
+) -> Option<String> {
     let before = stages.get(at.checked_sub(1)?)?;
     let line = text.get(..before.end)?;
     let name = words(text.get(before.start..before.end)?).first().copied()?;
@@ -345,7 +354,7 @@ fn is_option(word: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
 }
 
-/// Translates a command with options of tcpdump; `None` if there are none, or unknown ones.
+/// Translates a command with options of tcpdump; `None` if it has none, or an unknown option.
 fn options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();
@@ -379,8 +388,8 @@ fn options(words: &[&str]) -> Option<Translation> {
     seen.then_some(Translation { message: TCPDUMP, line, count, shell: None })
 }
 
-/// Parses an option and a value adjacent to it: `-i eth0`, `-ieth0`, `-nni eth0`. Returns `None`
-/// for an unknown option and `Some(None)` for options without equivalent.
+/// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
+/// unknown option and `Some(None)` for options without equivalent.
 fn option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
     if let Some((_, equivalent)) = OPTIONS.iter().find(|(known, _)| *known == key) {

@@ -12,7 +12,7 @@ const LINES: Description = Description {
     kind: FilterKind::Source,
     takes: Forms::NONE,
     gives: OutputForm::Form(Form::Bytes),
-    effect: Some(whole_or_lines),
+    effect: Some(lines_effect),
     parameters: &[
         Parameter::named("whole", Type::Flag, "no", "no lines"),
         Parameter::named("speed", Type::Factor { or: "max" }, "max", "how fast"),
@@ -21,7 +21,7 @@ const LINES: Description = Description {
     ..Description::EMPTY
 };
 
-fn whole_or_lines(arguments: &Arguments) -> Effect {
+fn lines_effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("whole") { Form::Bytes } else { Form::Record };
     Effect { kind: FilterKind::Source, gives: OutputForm::Form(form), reads: ReadDepth::All }
 }
@@ -33,16 +33,16 @@ const RECORDS: Description = Description {
     ..Description::EMPTY
 };
 
-/// An editing filter, or with `look=yes` one that only inspects.
+/// An editing filter, which only inspects with `look=yes`.
 const SCRUB: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,
-    effect: Some(scrubs),
+    effect: Some(scrub_effect),
     parameters: &[Parameter::named("look", Type::Flag, "no", "change nothing")],
     ..Description::EMPTY
 };
 
-fn scrubs(arguments: &Arguments) -> Effect {
+fn scrub_effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("look") { FilterKind::Inspection } else { FilterKind::Editing };
     Effect { kind, gives: OutputForm::Same, reads: ReadDepth::All }
 }
@@ -77,21 +77,21 @@ impl Registry for World {
     }
 }
 
-fn right(text: &str) -> Graph {
+fn graph_of(text: &str) -> Graph {
     let (graph, mistakes) = read(text, &World);
     assert_eq!(mistakes, [], "{text}");
     graph
 }
 
-fn wrong(text: &str) -> String {
+fn mistakes_of(text: &str) -> String {
     let (_, mistakes) = read(text, &World);
-    let told = mistakes.iter().map(|Diagnostic { what, why, .. }| format!("{what} / {why}"));
-    told.collect::<Vec<_>>().join("\n")
+    let texts = mistakes.iter().map(|Diagnostic { what, why, .. }| format!("{what} / {why}"));
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn repeated_parameter_keeps_its_values_in_order() {
-    let graph = right("lines | match \"a\" hex=62 \"c\" nocase");
+    let graph = graph_of("lines | match \"a\" hex=62 \"c\" nocase");
     let used = graph.nodes[1].filter().unwrap();
     let texts = used.arguments.iter().filter_map(|(name, value)| match value {
         Value::Text(text) => Some((name, text.as_bytes())),
@@ -104,34 +104,37 @@ fn repeated_parameter_keeps_its_values_in_order() {
 
 #[test]
 fn emitted_forms_may_depend_on_arguments() {
-    let graph = right("lines | records");
-    assert_eq!(graph.nodes[1].comes, [Form::Record]);
+    let graph = graph_of("lines | records");
+    assert_eq!(graph.nodes[1].input_forms, [Form::Record]);
     assert_eq!(
-        wrong("lines whole=yes | records"),
+        mistakes_of("lines whole=yes | records"),
         "`records` needs a record / what `lines` gives is bytes"
     );
     for (text, form) in [("lines", Form::Record), ("lines whole=yes", Form::Bytes)] {
-        let plan = plan(right(text), &World, &Machine::example()).unwrap();
-        assert_eq!(plan.graph.nodes[1].comes, [form], "the sink of an open end");
+        let plan = plan(graph_of(text), &World, &Machine::example()).unwrap();
+        assert_eq!(plan.graph.nodes[1].input_forms, [form], "the sink of an open end");
     }
 }
 
 #[test]
 fn a15_kind_of_a_filter_depends_on_its_arguments() {
-    assert!(right("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
-    let why = wrong("lines | !scrub");
+    assert!(graph_of("lines | !scrub look=yes").nodes[2].kind() == Some(FilterKind::Inspection));
+    let why = mistakes_of("lines | !scrub");
     assert!(why.starts_with("`scrub` cannot be an operand of `!`"), "{why}");
     assert!(why.ends_with("`scrub` changes bytes"), "{why}");
-    let cost = |text| plan(right(text), &World, &Machine::example()).unwrap().choice.cost_ns;
+    let cost = |text| plan(graph_of(text), &World, &Machine::example()).unwrap().choice.cost_ns;
     assert!(cost("lines | scrub look=yes | print") < cost("lines | scrub | print"));
 }
 
 #[test]
 fn a15_values_out_of_bounds_are_reported() {
-    right("lines speed=0.5 block=4k");
-    assert!(wrong("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`"));
-    assert!(wrong("lines speed=0").contains("a number above 0"));
+    graph_of("lines speed=0.5 block=4k");
     assert!(
-        wrong("lines block=5k").starts_with("`block` of `lines`: 5k is not between 1 and 4096")
+        mistakes_of("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`")
+    );
+    assert!(mistakes_of("lines speed=0").contains("a number above 0"));
+    assert!(
+        mistakes_of("lines block=5k")
+            .starts_with("`block` of `lines`: 5k is not between 1 and 4096")
     );
 }

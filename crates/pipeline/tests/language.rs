@@ -39,7 +39,7 @@ fn parser_matches_the_case_file() {
     }
 }
 
-/// The requests printed in the papers, with the underscores that the PDF lost and with `..`
+/// The requests printed in the papers, with underscores missing in the PDF restored and with `..`
 /// replaced.
 const PAPER_EXAMPLES: &[&str] = &[
     "rx | tcp | http | files",

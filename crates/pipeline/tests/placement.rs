@@ -1,5 +1,5 @@
-//! Properties of all placements, tested with random requests and costs. Prints the seed; `SEED=`
-//! repeats a run.
+//! Properties of all placements, tested with random requests and costs. Each test prints its seed;
+//! `SEED=` repeats a run.
 
 mod common;
 
@@ -24,7 +24,7 @@ const FILTERS: &[&str] = &[
 ];
 const SINKS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
 
-/// Returns a random request: sources, a chain, then possibly branches, which may be joined again.
+/// Returns a random request: sources, a chain, then possibly branches, which may join again.
 fn request(random: &mut Random) -> String {
     let source = random.pick(&["rx eth0", "rx eth0", "rx eth1", "rx", "replay a.pcap"]);
     let mut line = source.to_owned();
@@ -81,7 +81,7 @@ fn costs(random: &mut Random) -> Costs {
     costs
 }
 
-fn kernel_of(plan: &Plan) -> Vec<bool> {
+fn nodes_in_kernel(plan: &Plan) -> Vec<bool> {
     let inside = |id| plan.space_of(id).kind == SpaceKind::Kernel;
     plan.graph.ids().map(|(id, _)| inside(id)).collect()
 }
@@ -95,7 +95,7 @@ fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
         let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
         for policy in ["", "--policy=deepest "] {
             let plan = planned(&format!("{policy}{text}"), &machine);
-            let kernel = kernel_of(&plan);
+            let kernel = nodes_in_kernel(&plan);
             for edge in plan.graph.edges.iter().filter(|edge| !edge.back) {
                 let (from, to) =
                     (plan.placements[edge.from.0].space, plan.placements[edge.to.0].space);
@@ -115,8 +115,8 @@ fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
     assert!(inside > 20, "{inside} plans of 200 had a filter in the kernel");
 }
 
-/// With one thread on both sides, a process could deadlock: the thread would wait for output of the
-/// process while it has to write its input.
+/// With one thread on both sides, a process could deadlock: the thread would wait for the output of
+/// the process instead of writing its input.
 #[test]
 fn j5_process_has_different_threads_on_both_sides() {
     for line in [
@@ -180,7 +180,8 @@ fn v6_costs_wrong_by_half_change_some_plans() {
         for filter in &mut other.costs.filters {
             filter.block *= 0.5 + random.below(101) as f64 / 100.0;
         }
-        let moved = kernel_of(&planned(&text, &machine)) != kernel_of(&planned(&text, &other));
+        let moved =
+            nodes_in_kernel(&planned(&text, &machine)) != nodes_in_kernel(&planned(&text, &other));
         changed += usize::from(moved);
     }
     assert!(changed > 0, "no plan of 100 is another");
@@ -196,7 +197,7 @@ fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
             }
         }
         let plan = planned(line, &Machine { costs, ..Machine::with_kernel() });
-        kernel_of(&plan).iter().filter(|inside| **inside).count()
+        nodes_in_kernel(&plan).iter().filter(|inside| **inside).count()
     };
     let line = "rx eth0 | ip | udp | match \"Y\" @thread0 | discard";
     // Two twins cost 10 less than the filters, and must find the headers.
@@ -236,13 +237,13 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     let machine = Machine::with_kernel();
     let text = "rx eth0 | ipproto | bpf \"tcp port 80\" | print";
     let first = planned(text, &machine);
-    assert_eq!(kernel_of(&first), [true, true, true, false]);
+    assert_eq!(nodes_in_kernel(&first), [true, true, true, false]);
     // The twin of `bpf` turned out to cost what nobody expected.
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
     slow.costs.put(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
-    assert_eq!(kernel_of(&second), [true, true, false, false]);
+    assert_eq!(nodes_in_kernel(&second), [true, true, false, false]);
     let told = PersistedPlan::of(&first).changes(&second);
     let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
                   kernel 500 ns, then 3 ns";
@@ -262,10 +263,10 @@ fn v6_refused_blocks_need_not_leave_the_kernel() {
     machine.costs.put(dport(true, 60.0));
     machine.costs.put(dport(false, 20.0));
     let text = "rx eth0 | dport |53 print";
-    assert_eq!(kernel_of(&planned(text, &machine)), [true, false, false]);
+    assert_eq!(nodes_in_kernel(&planned(text, &machine)), [true, false, false]);
     let (filter, classes) = ("dport".to_owned(), "53".to_owned());
     machine.costs.put_share(ArcShare { filter, classes, share: 0.01 });
     let plan = planned(text, &machine);
-    assert_eq!(kernel_of(&plan), [true, true, false]);
+    assert_eq!(nodes_in_kernel(&plan), [true, true, false]);
     assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);
 }

@@ -126,13 +126,13 @@ fn o1_v1_explain_matches_the_golden_files() {
     }
 }
 
-fn named(name: &str) -> Case {
+fn case_named(name: &str) -> Case {
     cases().into_iter().find(|case| case.path.ends_with(name)).expect("a plan of this name")
 }
 
 #[test]
 fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
-    let case = named("22-kernel-only.plan");
+    let case = case_named("22-kernel-only.plan");
     let first = planned(&case).unwrap();
     let node = |name: &str| first.graph.ids().find(|(_, n)| n.name() == name).unwrap().0;
     assert!(first.graph.ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel));
@@ -158,7 +158,7 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
 
 #[test]
 fn v1_plan_in_the_book_matches_explain() {
-    let case = named("30-measured.plan");
+    let case = case_named("30-measured.plan");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/06-planner.md");
     let page = fs::read_to_string(page).expect("the book");
     let text = format!("$ streamline explain '{}'\n{}", case.request, case.expected);
@@ -167,7 +167,7 @@ fn v1_plan_in_the_book_matches_explain() {
 
 #[test]
 fn o6_lines_with_a_common_prefix_share_one_program() {
-    let plan = planned(&named("24-shared-prefix.plan")).unwrap();
+    let plan = planned(&case_named("24-shared-prefix.plan")).unwrap();
     let [program] = &plan.programs[..] else { panic!("{:?}", plan.programs) };
     assert_eq!(program.sources.len(), 2);
     let nodes: Vec<usize> = program.steps.iter().map(|step| step.nodes.len()).collect();
@@ -197,7 +197,7 @@ fn dot_output_has_every_node_and_edge() {
 
 #[test]
 fn filters_evaluated_ahead_appear_in_all_outputs() {
-    let plan = planned(&named("19-asked-ahead.plan")).unwrap();
+    let plan = planned(&case_named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> =
         plan.pushdowns.iter().map(|p| plan.pushed_filter(p.source).unwrap()).collect();
@@ -205,11 +205,11 @@ fn filters_evaluated_ahead_appear_in_all_outputs() {
     assert_eq!(asked, ["tcp port 80", "udp", "udp", "arp", "arp"]);
     let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
-    let long = Case { request, ..named("19-asked-ahead.plan") };
+    let long = Case { request, ..case_named("19-asked-ahead.plan") };
     let text = explain::text(&planned(&long).unwrap(), &long.machine);
     let except = "\n   of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
-    let plan = planned(&named("20-not-asked-ahead.plan")).unwrap();
+    let plan = planned(&case_named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::dot(&plan).contains("in the kernel too"));
     assert_eq!(plan.pushdowns.len(), 6);
     assert!(

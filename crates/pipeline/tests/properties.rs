@@ -1,5 +1,5 @@
-//! Properties of all trees and texts: parsing the printed form of a tree returns the tree, and no
-//! text makes the parser panic.
+//! Properties of all trees and texts: parsing the printed form of a tree returns the tree, and the
+//! parser panics on no text.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Tests of the choice of replicas: which filters have replicas, how many, and why others have
-//! none.
+//! Tests of the choice of replicas: which filters have replicas, how many, and why other filters
+//! have none.
 
 mod common;
 
@@ -53,8 +53,8 @@ fn assert_valid(plan: &Plan, text: &str) {
     }
 }
 
-/// Returns the names of the replicated filters, the number of replicas, and the key of their
-/// distribution.
+/// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
+/// are distributed.
 fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
     let plan = planned(text, &machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
@@ -62,7 +62,7 @@ fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Opt
     Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
-fn why(text: &str, processors: usize) -> String {
+fn refusals_of(text: &str, processors: usize) -> String {
     let plan = planned(text, &machine(processors));
     assert!(plan.replicas.is_empty(), "{text}");
     let reasons = plan
@@ -132,14 +132,14 @@ fn n5_the_number_of_replicas_follows_the_goal() {
 
 #[test]
 fn n1_costly_filter_without_replicas_has_a_reason() {
-    assert_eq!(why("replay a | regex x | print", 1), "regex: there is one processor");
-    assert_eq!(why("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
-    let told = why("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
+    assert_eq!(refusals_of("replay a | regex x | print", 1), "regex: there is one processor");
+    assert_eq!(refusals_of("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
+    let told = refusals_of("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
     assert_eq!(told, "regex: another branch meets what follows");
-    let told = why("replay a | tcp @thread0 | http @thread0 | print", 2);
+    let told = refusals_of("replay a | tcp @thread0 | http @thread0 | print", 2);
     assert_eq!(told, "http: pinned to thread0");
-    assert_eq!(why("replay a | count | print", 2), "", "what costs little is not told");
-    let told = why("--parallel=2 replay a | count | print", 2);
+    assert_eq!(refusals_of("replay a | count | print", 2), "", "what costs little is not told");
+    let told = refusals_of("--parallel=2 replay a | count | print", 2);
     assert_eq!(told, "count: private state: one for all blocks");
 }
 

@@ -106,7 +106,7 @@ impl Outside<'_> {
         let arguments = into.map(|into| within(used, into)).transpose().map_err(at(id))?;
         let readers = self.readers(id);
         let opening = Opening {
-            form: node.comes.first().copied().unwrap_or(Form::Bytes),
+            form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origins: self.origins.told.clone(),
             latency: self.plan.graph.options.number("latency"),

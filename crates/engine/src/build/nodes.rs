@@ -157,7 +157,7 @@ impl Builder<'_> {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
         let takes = |edge: &Edge| {
-            let comes = &graph.node(edge.to).comes;
+            let comes = &graph.node(edge.to).input_forms;
             !comes.is_empty() && comes.iter().all(pieces)
         };
         graph.outputs(id).all(takes)

@@ -39,7 +39,7 @@ impl InPlace {
                 return None;
             }
             (new.pin, new.pin_reason) = (before.pin.clone(), before.pin_reason);
-            nodes.extend(new.is_set_otherwise(before).then_some(NodeId(at)));
+            nodes.extend(new.has_other_writable_values(before).then_some(NodeId(at)));
         }
         let in_thread = |id: &NodeId| old.space_of(*id).kind == SpaceKind::Thread;
         let plan = Plan { graph, ..old.clone() };

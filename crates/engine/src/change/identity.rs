@@ -206,7 +206,7 @@ impl Matched {
             let number = kept.get(&ids.nodes[id.0])?;
             let before = state.ids.nodes.iter().position(|old| old == number)?;
             let before = old.graph.nodes[before].filter()?;
-            node.filter()?.is_set_otherwise(before).then_some(*number)
+            node.filter()?.has_other_writable_values(before).then_some(*number)
         };
         let set: HashSet<usize> = plan.graph.ids().filter_map(set).collect();
         let renewed: HashSet<usize> = renewed.into_iter().chain(set.iter().copied()).collect();

@@ -7,7 +7,7 @@ use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The arguments of a filter as written; errors found later take their positions from here.
+/// The arguments of a filter as written, which give later errors their positions.
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -37,8 +37,8 @@ pub(crate) fn arguments<'a>(
             Err(false) => {}
         }
     }
-    reader.surplus(&surplus);
-    reader.missing();
+    reader.report_surplus(&surplus);
+    reader.report_missing();
     let ArgumentReader { given, mistakes: mut found, .. } = reader;
     let mut arguments = none.clone();
     for parameter in entry.all_parameters() {
@@ -71,20 +71,20 @@ impl ArgumentTexts<'_> {
         self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
-    /// Returns the byte offset behind the last argument.
+    /// Returns the byte offset after the last argument.
     pub(super) fn end(&self) -> usize {
         self.node.span.end
     }
 
-    /// Turns a filter's error about its arguments into a diagnostic at the argument it concerns.
-    pub(super) fn at(
+    /// Turns a filter's error about an argument into a diagnostic at the position of that argument.
+    pub(super) fn diagnostic_at(
         &self,
         mistake: Mistake,
         severity: fn(Span, String) -> Diagnostic,
     ) -> Diagnostic {
         let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == mistake.parameter);
         let place = match (texts.nth(mistake.which), &mistake.at) {
-            (Some((_, text)), Some(at)) => within(text, at.start, at.end),
+            (Some((_, text)), Some(at)) => span_within(text, at.start, at.end),
             (Some((_, text)), None) => text.span,
             (None, _) => self.node.name.span,
         };
@@ -161,11 +161,11 @@ impl<'a> ArgumentReader<'a> {
     }
 
     /// Reports all arguments without a parameter as one error.
-    fn surplus(&mut self, surplus: &[&Argument]) {
+    fn report_surplus(&mut self, surplus: &[&Argument]) {
         let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
         let name = self.entry.name;
         let span = first.span.to(last.span);
-        if let Some(mistake) = self.unquoted(first, last) {
+        if let Some(mistake) = self.unquoted_text(first, last) {
             self.mistakes.push(mistake);
             return;
         }
@@ -182,8 +182,8 @@ impl<'a> ArgumentReader<'a> {
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
 
-    /// Returns the error about a text of several words without quotes: `bpf tcp port 80`.
-    fn unquoted(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
+    /// Returns an error about an unquoted text of several words: `bpf tcp port 80`.
+    fn unquoted_text(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts =
             is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
@@ -204,7 +204,7 @@ impl<'a> ArgumentReader<'a> {
         Some(mistake.hint(format!("`{name} \"{}\"`", brief(&whole.join(" ")))))
     }
 
-    fn missing(&mut self) {
+    fn report_missing(&mut self) {
         for parameter in self.entry.parameters {
             if is_needed(parameter) && !self.has(parameter) {
                 let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);
@@ -216,9 +216,9 @@ impl<'a> ArgumentReader<'a> {
     }
 }
 
-/// Returns the span of a range of the text's bytes; the span of the whole text if escapes shifted
-/// it.
-fn within(text: &Text, start: usize, end: usize) -> Span {
+/// Returns the span of a range of a text's bytes; the span of the whole text if escapes shift the
+/// range.
+fn span_within(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
     // An offset inside a character cannot be underlined.

@@ -11,19 +11,20 @@ use crate::registry::Registry;
 /// The inferred forms of all streams.
 pub(super) struct StreamForms {
     /// For each node, the forms that can arrive.
-    pub(super) comes: Vec<Vec<Form>>,
+    pub(super) input_forms: Vec<Vec<Form>>,
     /// Filters to insert in front of operands.
     pub(super) before: Vec<Insertion>,
 }
 
-/// A filter to insert in front of an operand that needs streams; it assembles them from packets.
+/// A filter that assembles streams from packets, to be inserted in front of an operand that needs
+/// streams.
 pub(super) struct Insertion {
     /// The operand.
     pub(super) operand: NodeId,
     /// The filter.
     pub(super) filter: &'static Description,
     /// The forms that arrive at the operand.
-    pub(super) comes: Vec<Form>,
+    pub(super) input_forms: Vec<Form>,
 }
 
 /// Infers the forms of all streams and reports mismatches; `used` holds the filters of the nodes.
@@ -32,36 +33,37 @@ pub(super) fn forms(
     used: &[Option<Use>],
     registry: &dyn Registry,
 ) -> StreamForms {
-    let comes = vec![Some(Set::NONE); draft.nodes.len()];
-    let mut flow = Flow { comes, used, registry, before: Vec::new() };
-    flow.spread(draft);
+    let input_forms = vec![Some(FormSet::EMPTY); draft.nodes.len()];
+    let mut flow = FormFlow { input_forms, used, registry, before: Vec::new() };
+    flow.propagate(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
-        let emitted = flow.emitted_by(draft, edge.from);
+        let emitted = flow.output_forms(draft, edge.from);
         flow.check(draft, edge.to, emitted, &name(draft, edge.from), &mut mistakes);
     }
     for index in 0..draft.nodes.len() {
         if let DraftStep::Boolean(body, _) = &draft.nodes[index].step {
-            let comes = flow.comes[index];
-            body.flow(comes, &mut |id, comes| {
-                let comes = flow.at_operand(draft, id, comes);
-                flow.comes[id.0] = comes;
-                flow.check(draft, id, comes, "what comes", &mut mistakes);
-                emitted(flow.used[id.0].as_ref()?, comes)
+            let input_forms = flow.input_forms[index];
+            body.flow(input_forms, &mut |id, input_forms| {
+                let input_forms = flow.operand_forms(draft, id, input_forms);
+                flow.input_forms[id.0] = input_forms;
+                flow.check(draft, id, input_forms, "what comes", &mut mistakes);
+                emitted(flow.used[id.0].as_ref()?, input_forms)
             });
         }
     }
     draft.mistakes.append(&mut mistakes);
-    let comes = flow.comes.into_iter().map(|set| set.map_or_else(Vec::new, Set::list));
-    StreamForms { comes: comes.collect(), before: flow.before }
+    let input_forms =
+        flow.input_forms.into_iter().map(|set| set.map_or_else(Vec::new, FormSet::list));
+    StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
 /// A bit set of forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Set(u8);
+struct FormSet(u8);
 
-impl Set {
-    const NONE: Self = Self(0);
+impl FormSet {
+    const EMPTY: Self = Self(0);
 
     fn of(wanted: impl Fn(Form) -> bool) -> Self {
         Self(
@@ -72,7 +74,7 @@ impl Set {
         )
     }
 
-    fn taken(forms: Forms) -> Self {
+    fn from_forms(forms: Forms) -> Self {
         Self::of(|form| forms.has(form))
     }
 
@@ -82,30 +84,31 @@ impl Set {
     }
 }
 
-struct Flow<'c> {
+struct FormFlow<'c> {
     /// For each node, the forms that arrive; `None` if unknown because of an error.
-    comes: Vec<Option<Set>>,
+    input_forms: Vec<Option<FormSet>>,
     used: &'c [Option<Use>],
     registry: &'c dyn Registry,
     before: Vec<Insertion>,
 }
 
-impl Flow<'_> {
-    /// Propagates the forms along all edges up to a fixed point. The sets only grow, so it
-    /// terminates.
-    fn spread(&mut self, draft: &Draft<'_>) {
-        let mut leaving: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
+impl FormFlow<'_> {
+    /// Propagates the forms along all edges up to a fixed point. Terminates because the sets only
+    /// grow.
+    fn propagate(&mut self, draft: &Draft<'_>) {
+        let mut successors: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
         for edge in &draft.edges {
-            leaving[edge.from.0].push(edge.to);
+            successors[edge.from.0].push(edge.to);
         }
         let mut open: Vec<usize> = (0..draft.nodes.len()).rev().collect();
         while let Some(node) = open.pop() {
-            let emitted = self.emitted_by(draft, NodeId(node));
-            for to in &leaving[node] {
-                let before = self.comes[to.0];
-                let after = before.zip(emitted).map(|(before, emitted)| Set(before.0 | emitted.0));
+            let emitted = self.output_forms(draft, NodeId(node));
+            for to in &successors[node] {
+                let before = self.input_forms[to.0];
+                let after =
+                    before.zip(emitted).map(|(before, emitted)| FormSet(before.0 | emitted.0));
                 if after != before {
-                    self.comes[to.0] = after;
+                    self.input_forms[to.0] = after;
                     open.push(to.0);
                 }
             }
@@ -113,32 +116,38 @@ impl Flow<'_> {
     }
 
     /// Returns the forms that leave a node; `None` if unknown.
-    fn emitted_by(&self, draft: &Draft<'_>, id: NodeId) -> Option<Set> {
+    fn output_forms(&self, draft: &Draft<'_>, id: NodeId) -> Option<FormSet> {
         let node = &draft.nodes[id.0];
-        let comes = self.comes[id.0];
+        let input_forms = self.input_forms[id.0];
         match &node.step {
-            DraftStep::Boolean(..) | DraftStep::Merge => comes,
-            DraftStep::Filter(_) | DraftStep::Hole => emitted(self.used[id.0].as_ref()?, comes),
+            DraftStep::Boolean(..) | DraftStep::Merge => input_forms,
+            DraftStep::Filter(_) | DraftStep::Hole => {
+                emitted(self.used[id.0].as_ref()?, input_forms)
+            }
         }
     }
 
     /// Returns the forms that arrive at an operand. If the operand needs streams, requests the
-    /// insertion of a filter in front that assembles them. The insertion does not change the block
-    /// that the section passes on.
-    fn at_operand(&mut self, draft: &Draft<'_>, id: NodeId, comes: Option<Set>) -> Option<Set> {
-        let (entry, set) = (draft.nodes[id.0].entry?, comes?);
-        let takes = Set::taken(entry.takes);
-        let misfit = Set(set.0 & !takes.0).list();
+    /// insertion of a filter that assembles them. The section still passes on the original block.
+    fn operand_forms(
+        &mut self,
+        draft: &Draft<'_>,
+        id: NodeId,
+        input_forms: Option<FormSet>,
+    ) -> Option<FormSet> {
+        let (entry, set) = (draft.nodes[id.0].entry?, input_forms?);
+        let takes = FormSet::from_forms(entry.takes);
+        let rejected = FormSet(set.0 & !takes.0).list();
         let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.reads_only());
-        let Some(first) = misfit.first().filter(|_| reads) else { return comes };
-        let Some(name) = self.bridge(*first, takes) else { return comes };
+        let Some(first) = rejected.first().filter(|_| reads) else { return input_forms };
+        let Some(name) = self.shortest_chain(*first, takes) else { return input_forms };
         let streams = OutputForm::Form(Form::Stream);
         let filter =
             self.registry.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
-        let fits = |it: &&Description| set.0 & !Set::taken(it.takes).0 == 0;
-        let Some(filter) = filter.filter(fits) else { return comes };
-        self.before.push(Insertion { operand: id, filter, comes: set.list() });
-        Some(Set::of(|form| form == Form::Stream))
+        let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.takes).0 == 0;
+        let Some(filter) = filter.filter(fits) else { return input_forms };
+        self.before.push(Insertion { operand: id, filter, input_forms: set.list() });
+        Some(FormSet::of(|form| form == Form::Stream))
     }
 
     /// Reports forms that arrive at a node that does not accept them.
@@ -146,21 +155,22 @@ impl Flow<'_> {
         &self,
         draft: &Draft<'_>,
         to: NodeId,
-        gives: Option<Set>,
+        gives: Option<FormSet>,
         giver: &str,
         mistakes: &mut Vec<Diagnostic>,
     ) {
         let node = &draft.nodes[to.0];
         let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
-        let takes = Set::taken(entry.takes);
-        let misfit = Set(gives.0 & !takes.0).list();
-        let Some(first) = misfit.first().filter(|_| entry.kind != FilterKind::Source) else {
+        let takes = FormSet::from_forms(entry.takes);
+        let rejected = FormSet(gives.0 & !takes.0).list();
+        let Some(first) = rejected.first().filter(|_| entry.kind != FilterKind::Source) else {
             return;
         };
         let wanted: Vec<String> = takes.list().into_iter().map(with_article).collect();
         let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
         let why = format!("{giver} is {}", with_article(*first));
-        let between = self.listed(*first, entry).or_else(|| self.bridge(*first, takes));
+        let between =
+            self.example_chain(*first, entry).or_else(|| self.shortest_chain(*first, takes));
         let hint = between.map(|between| format!("put `{between}` before it")).unwrap_or_default();
         let place = match &node.step {
             DraftStep::Filter(uses) => uses.first().map_or(node.span, |node| node.name.span),
@@ -169,9 +179,9 @@ impl Flow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the filters to insert according to the example of `entry`, from the last one that
-    /// accepts `from`. Unlike a chain that fits by its forms alone, an example is meaningful.
-    fn listed(&self, from: Form, entry: &Description) -> Option<String> {
+    /// Returns the filters that precede `entry` in its example, from the last one that accepts
+    /// `from`. An example is meaningful, unlike a chain that fits by its forms alone.
+    fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // `replay web.pcap | tcp | http |exchange weblog access.log`
         let parts: Vec<&str> = entry.example.split('|').collect();
         let name = |part: &&str| {
@@ -195,19 +205,20 @@ impl Flow<'_> {
         Some(chain)
     }
 
-    /// Returns the shortest chain of filters that converts `from` into one of the forms `wanted`.
-    fn bridge(&self, from: Form, wanted: Set) -> Option<String> {
-        const LONGEST: usize = 4;
+    /// Returns the shortest chain of at most [`CHAIN_MAX`] filters that converts `from` into one of
+    /// the forms `wanted`; `None` if there is none.
+    fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
+        const CHAIN_MAX: usize = 4;
         let filters: Vec<&Description> =
             self.registry.names().into_iter().filter_map(|name| self.registry.find(name)).collect();
         let mut reached = vec![(from, String::new())];
-        let mut reached_forms = Set::of(|form| form == from);
-        for _ in 0..LONGEST {
+        let mut reached_forms = FormSet::of(|form| form == from);
+        for _ in 0..CHAIN_MAX {
             let mut next = Vec::new();
             for (form, chain) in &reached {
                 for filter in filters.iter().filter(|filter| filter.takes.has(*form)) {
                     let OutputForm::Form(made) = filter.gives else { continue };
-                    let made_set = Set::of(|form| form == made);
+                    let made_set = FormSet::of(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
                     if ends
                         || self.registry.endpoint(filter).process
@@ -220,7 +231,7 @@ impl Flow<'_> {
                     if wanted.0 & made_set.0 != 0 {
                         return Some(chain);
                     }
-                    reached_forms = Set(reached_forms.0 | made_set.0);
+                    reached_forms = FormSet(reached_forms.0 | made_set.0);
                     next.push((made, chain));
                 }
             }
@@ -231,18 +242,20 @@ impl Flow<'_> {
 }
 
 /// Returns the forms that a filter emits for these input forms; `None` if unknown.
-fn emitted(used: &Use, comes: Option<Set>) -> Option<Set> {
+fn emitted(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.gives {
-        OutputForm::Form(form) => Some(Set::of(|given| given == form)),
-        OutputForm::Nothing => Some(Set::NONE),
+        OutputForm::Form(form) => Some(FormSet::of(|given| given == form)),
+        OutputForm::Nothing => Some(FormSet::EMPTY),
         // `check` reports input that the filter does not accept.
         OutputForm::Same if effect.kind == FilterKind::Source => None,
-        OutputForm::Same => match (comes?, comes?.0 & Set::taken(used.description.takes).0) {
-            (Set::NONE, _) => Some(Set::NONE),
-            (_, 0) => None,
-            (_, both) => Some(Set(both)),
-        },
+        OutputForm::Same => {
+            match (input_forms?, input_forms?.0 & FormSet::from_forms(used.description.takes).0) {
+                (FormSet::EMPTY, _) => Some(FormSet::EMPTY),
+                (_, 0) => None,
+                (_, both) => Some(FormSet(both)),
+            }
+        }
     }
 }
 

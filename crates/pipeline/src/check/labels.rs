@@ -1,4 +1,4 @@
-//! Resolution of labels: the set of classes that each arc passes.
+//! Resolution of labels to the set of classes that each arc passes.
 //!
 //! Resolves names, checks ranges against the classes that the classifiers upstream can return, and
 //! intersects the label in front of a group with the labels of its branches. A name is resolved for
@@ -50,8 +50,8 @@ struct LabelReader<'d, 't> {
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// The labels resolved so far, by label and origin: a label in front of a group is on many
-    /// arcs.
+    /// The labels resolved so far, by span and upstream node: a label in front of a group is on
+    /// many arcs.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
@@ -63,32 +63,32 @@ impl<'d, 't> LabelReader<'d, 't> {
         if node.inside.is_some() {
             return None;
         }
-        let comes = self.upstream.inputs(id);
+        let input = self.upstream.inputs(id);
         let body = match &node.step {
-            DraftStep::Boolean(body, _) => Some(self.body(body, &comes, &comes)),
+            DraftStep::Boolean(body, _) => Some(self.body(body, &input, &input)),
             _ => None,
         };
-        self.classifiers[id.0] = comes.nodes;
+        self.classifiers[id.0] = input.nodes;
         body
     }
 
-    /// Resolves the labels of a body. `comes` classifies the blocks that arrive at the body,
-    /// `entry` those that arrive at the composite around it.
+    /// Resolves the labels of a body. `input` classifies the blocks that arrive at the body,
+    /// `entry` the blocks that arrive at the composite around it.
     fn body(
         &mut self,
         body: &Boolean<Option<&Label>>,
-        comes: &Classifiers,
+        input: &Classifiers,
         entry: &Classifiers,
     ) -> Boolean {
         match body {
             Boolean::Filter(id) => {
-                self.classifiers[id.0].clone_from(&comes.nodes);
+                self.classifiers[id.0].clone_from(&input.nodes);
                 Boolean::Filter(*id)
             }
-            Boolean::Not(inner) => Boolean::Not(Box::new(self.body(inner, comes, entry))),
+            Boolean::Not(inner) => Boolean::Not(Box::new(self.body(inner, input, entry))),
             Boolean::Chain { first, rest } => {
-                let mut before = self.upstream.behind(first, comes);
-                let first = Box::new(self.body(first, comes, entry));
+                let mut before = self.upstream.after_body(first, input);
+                let first = Box::new(self.body(first, input, entry));
                 let mut links = Vec::with_capacity(rest.len());
                 for link in rest {
                     let classes = match link.classes {
@@ -96,31 +96,31 @@ impl<'d, 't> LabelReader<'d, 't> {
                         None => ClassSet::plain(),
                     };
                     links.push(Link { classes, body: self.body(&link.body, &before, entry) });
-                    before = self.upstream.behind(&link.body, &before);
+                    before = self.upstream.after_body(&link.body, &before);
                 }
                 Boolean::Chain { first, rest: links }
             }
-            Boolean::Any(links) => Boolean::Any(self.operands(links, comes, entry, false)),
-            Boolean::All(links) => Boolean::All(self.operands(links, comes, entry, true)),
+            Boolean::Any(links) => Boolean::Any(self.operands(links, input, entry, false)),
+            Boolean::All(links) => Boolean::All(self.operands(links, input, entry, true)),
         }
     }
 
-    /// Resolves operands. If `behind` is true, the filters of an operand also classify the input of
-    /// the operands after it.
+    /// Resolves operands. If `chained` is true, the filters of an operand also classify the input
+    /// of the next operands.
     fn operands(
         &mut self,
         links: &[Link<Option<&Label>>],
-        comes: &Classifiers,
+        input: &Classifiers,
         entry: &Classifiers,
-        behind: bool,
+        chained: bool,
     ) -> Vec<Link> {
-        let mut comes = comes.clone();
+        let mut input = input.clone();
         let mut operands = Vec::with_capacity(links.len());
         for link in links {
             let classes = link.classes.map_or_else(ClassSet::all, |label| self.label(label, entry));
-            operands.push(Link { classes, body: self.body(&link.body, &comes, entry) });
-            if behind {
-                comes = self.upstream.behind(&link.body, &comes);
+            operands.push(Link { classes, body: self.body(&link.body, &input, entry) });
+            if chained {
+                input = self.upstream.after_body(&link.body, &input);
             }
         }
         operands
@@ -129,7 +129,7 @@ impl<'d, 't> LabelReader<'d, 't> {
     fn edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
         let classifiers = self.upstream.leaving(edge.from);
         if edge.glued {
-            self.lint(edge, &classifiers);
+            self.warn_of_misreading(edge, &classifiers);
         }
         let mut classes: Option<ClassSet> = None;
         let mut outer: Option<&Label> = None;
@@ -140,7 +140,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                 None => self.label(label, &classifiers),
             };
             self.known.entry(key).or_insert_with(|| inner.clone());
-            classes = Some(self.narrow(classes, inner, outer, label, edge.target));
+            classes = Some(self.intersect(classes, inner, outer, label, edge.target));
             outer = Some(label);
         }
         let composite = match &self.upstream.draft.nodes[edge.to.0].step {
@@ -148,14 +148,16 @@ impl<'d, 't> LabelReader<'d, 't> {
             _ => None,
         };
         match (composite, bodies.get(edge.to.0)) {
-            (Some(body), Some(Some(resolved))) => self.enter(classes, outer, body, resolved, edge),
+            (Some(body), Some(Some(resolved))) => {
+                self.entering_classes(classes, outer, body, resolved, edge)
+            }
             _ => classes.unwrap_or_else(ClassSet::plain),
         }
     }
 
-    /// Returns the classes that enter a composite: those of the arc, or over a plain pipe the union
-    /// of those that its operands select.
-    fn enter(
+    /// Returns the classes that enter a composite: the classes of the arc, or over a plain pipe the
+    /// union of the classes that the operands select.
+    fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,
         outer: Option<&Label>,
@@ -174,7 +176,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                 None => all = all.union(&ClassSet::plain()),
                 Some(label) => {
                     all = all.union(&operand.classes);
-                    self.narrow(
+                    self.intersect(
                         classes.clone(),
                         operand.classes.clone(),
                         outer,
@@ -189,7 +191,7 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     /// Intersects the classes of `outer` and of `label`. Reports an empty intersection as an error
     /// and then returns the classes of `label`.
-    fn narrow(
+    fn intersect(
         &mut self,
         classes: Option<ClassSet>,
         inner: ClassSet,
@@ -220,11 +222,11 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     /// Warns where `dport|ssh log` is read as the filter `ssh` with the argument `log`, and
     /// proposes the class.
-    fn lint(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
+    fn warn_of_misreading(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };
         let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
-        let Some(classifier) = meaning.has_name(&node.name.text) else { return };
+        let Some(classifier) = meaning.classifier_with(&node.name.text) else { return };
         let follows =
             node.arguments.first().filter(|first| first.key.is_none() && !first.value.quoted);
         if follows.is_none() && target.entry.is_some() {

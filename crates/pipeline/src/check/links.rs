@@ -6,11 +6,11 @@ use filter::{FilterKind, LinkType};
 
 use super::arguments::ArgumentTexts;
 use super::lower::{Draft, DraftStep};
-use super::shape::leaving;
+use super::shape::successors;
 use crate::graph::Use;
 use crate::registry::Registry;
 
-/// All link types that are possible at a node; `None` if unknown.
+/// All link types that are possible at a node; `None` if they are unknown.
 type Links = Option<Arc<[LinkType]>>;
 
 /// The link types found for a node so far.
@@ -57,46 +57,46 @@ pub(super) fn links(
     texts: &[Option<ArgumentTexts<'_>>],
     registry: &dyn Registry,
 ) -> Vec<Links> {
-    let mut comes = vec![LinkTypes::Nothing; used.len()];
+    let mut input = vec![LinkTypes::Nothing; used.len()];
     let mut open = Vec::new();
     for (index, node) in used.iter().enumerate() {
         let source = node.as_ref().filter(|used| used.description.kind == FilterKind::Source);
         if let (Some(used), Some(read)) = (source, &texts[index]) {
             // A source with invalid arguments has unknown link types.
             let known = read.valid.then(|| registry.links(used.description, &used.arguments));
-            comes[index] = LinkTypes::of(known.flatten());
+            input[index] = LinkTypes::of(known.flatten());
             open.push(index);
         }
     }
     // A node is visited again when its set has grown. Sources have few link types.
-    let leaving = leaving(draft);
+    let successors = successors(draft);
     while let Some(index) = open.pop() {
-        let emitted = emitted(used[index].as_ref(), &comes[index]);
-        for to in &leaving[index] {
-            if comes[*to].add(&emitted) {
+        let emitted = output_links(used[index].as_ref(), &input[index]);
+        for to in &successors[index] {
+            if input[*to].add(&emitted) {
                 open.push(*to);
             }
         }
     }
     for (index, node) in draft.nodes.iter().enumerate() {
         if let DraftStep::Boolean(body, _) = &node.step {
-            let here = comes[index].clone();
+            let here = input[index].clone();
             body.flow(here, &mut |id, here| {
-                let emitted = emitted(used[id.0].as_ref(), &here);
-                comes[id.0] = here;
+                let emitted = output_links(used[id.0].as_ref(), &here);
+                input[id.0] = here;
                 emitted
             });
         }
     }
-    let known = |comes: LinkTypes| match comes {
+    let known = |input: LinkTypes| match input {
         LinkTypes::These(links) => Some(links.into()),
         LinkTypes::Nothing | LinkTypes::Unknown => None,
     };
-    comes.into_iter().map(known).collect()
+    input.into_iter().map(known).collect()
 }
 
 /// Returns the link types that leave a node.
-fn emitted(used: Option<&Use>, comes: &LinkTypes) -> LinkTypes {
+fn output_links(used: Option<&Use>, input: &LinkTypes) -> LinkTypes {
     let relinked = used.and_then(|used| used.description.analysis.relinks?(&used.arguments));
-    relinked.map_or_else(|| comes.clone(), |links| LinkTypes::of(Some(links.to_vec())))
+    relinked.map_or_else(|| input.clone(), |links| LinkTypes::of(Some(links.to_vec())))
 }

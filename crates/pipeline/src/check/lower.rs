@@ -1,9 +1,9 @@
 //! Lowering of the tree to nodes and arcs, before names are looked up.
 //!
-//! Each term is lowered to a part. A part has entries, each with the labels between the incoming
-//! arc and the node, and an exit, which keeps the structure of the branches so that a join can
-//! order its inputs. A `++` without incoming stream unites sources (see `union`). With an incoming
-//! stream `++`, `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2],
+//! Each term is lowered to a subgraph with entries, each with the labels between the incoming arc
+//! and the node, and an exit, which keeps the structure of the branches so that a join can order
+//! its inputs. A `++` without an incoming stream unites sources (see `union`). With an incoming
+//! stream, `++`, `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2],
 //! CONTRACT 10
 
 use std::collections::HashMap;
@@ -28,10 +28,10 @@ pub(super) struct Draft<'t> {
     /// The `++` terms that unite sources.
     pub(super) united: Vec<UnionOperands>,
     /// The numbering of the sources, equal for terms that denote one source.
-    pub(super) alike: SourceNumbers,
+    pub(super) source_numbers: SourceNumbers,
     pub(super) marks: HashMap<&'t str, NodeId>,
-    /// True if the number of arcs exceeds `ARCS_MAX`; the excess is missing.
-    pub(super) too_many: bool,
+    /// True if the number of arcs exceeds `ARCS_MAX`; the excess arcs are omitted.
+    pub(super) too_many_arcs: bool,
 }
 
 pub(super) struct DraftNode<'t> {
@@ -55,7 +55,7 @@ pub(super) struct DraftEdge<'t> {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) arc: Option<&'t Label>,
-    /// The labels of the branches, the outermost first.
+    /// The labels of the branches, outermost first.
     pub(super) branch: Vec<&'t Label>,
     pub(super) span: Span,
     /// True for a plain pipe without white space on either side, `dport|ssh`.
@@ -65,19 +65,19 @@ pub(super) struct DraftEdge<'t> {
     pub(super) back: bool,
 }
 
-/// An input node of a part.
+/// An input node of a subgraph.
 pub(super) struct Entry<'t> {
     pub(super) node: NodeId,
     pub(super) labels: Vec<&'t Label>,
 }
 
-/// The output nodes of a part.
+/// The output nodes of a subgraph.
 pub(super) enum Exit {
     Node(NodeId),
     Split { forks: Vec<NodeId>, branches: Vec<Self> },
 }
 
-pub(super) struct Part<'t> {
+pub(super) struct Subgraph<'t> {
     pub(super) entries: Vec<Entry<'t>>,
     pub(super) exit: Exit,
 }
@@ -87,14 +87,14 @@ pub(super) struct Part<'t> {
 pub(super) struct DraftPipe<'t> {
     label: Option<&'t Label>,
     span: Span,
-    touches: bool,
+    glued: bool,
     target: Option<&'t Term>,
 }
 
 impl DraftPipe<'_> {
     /// Returns a plain pipe that does not occur in the text.
     pub(super) const fn plain(span: Span) -> Self {
-        Self { label: None, span, touches: false, target: None }
+        Self { label: None, span, glued: false, target: None }
     }
 }
 
@@ -106,14 +106,14 @@ pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<
         mistakes: Vec::new(),
         insertions: Vec::new(),
         united: Vec::new(),
-        alike: SourceNumbers::of(request, registry),
+        source_numbers: SourceNumbers::of(request, registry),
         marks: HashMap::new(),
-        too_many: false,
+        too_many_arcs: false,
     };
     for pipeline in &request.pipelines {
-        let part = draft.term(pipeline, &[]);
-        for label in part.entries.iter().flat_map(|entry| &entry.labels) {
-            draft.no_stream(label);
+        let subgraph = draft.term(pipeline, &[]);
+        for label in subgraph.entries.iter().flat_map(|entry| &entry.labels) {
+            draft.report_no_stream(label);
         }
     }
     draft
@@ -121,7 +121,7 @@ pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<
 
 impl<'t> Draft<'t> {
     /// Lowers a term that receives the streams of `incoming`, which is empty at the head of a line.
-    fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Part<'t> {
+    fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Subgraph<'t> {
         match term {
             Term::Hole(span) => self.single(DraftStep::Hole, *span),
             Term::Filter(node) => self.filter(node),
@@ -133,30 +133,30 @@ impl<'t> Draft<'t> {
                 (operator, _) => self.composite(term, operator.symbol(), group.span),
             },
             Term::Pipeline(pipeline) => {
-                let mut part = self.term(&pipeline.first, incoming);
+                let mut subgraph = self.term(&pipeline.first, incoming);
                 let mut before = pipeline.first.span();
                 for stage in &pipeline.rest {
-                    let next = self.term(&stage.term, &part.exit.nodes());
+                    let next = self.term(&stage.term, &subgraph.exit.nodes());
                     let span = stage.term.span();
                     let pipe = DraftPipe {
                         label: stage.arc.label.as_ref(),
                         span: stage.arc.span,
-                        touches: before.end == stage.arc.span.start
+                        glued: before.end == stage.arc.span.start
                             && stage.arc.span.end == span.start,
                         target: Some(&stage.term),
                     };
-                    self.connect(&part.exit, pipe, &next.entries);
-                    part.exit = next.exit;
+                    self.connect(&subgraph.exit, pipe, &next.entries);
+                    subgraph.exit = next.exit;
                     before = span;
                 }
-                part
+                subgraph
             }
         }
     }
 
-    pub(super) fn single(&mut self, step: DraftStep<'t>, span: Span) -> Part<'t> {
+    pub(super) fn single(&mut self, step: DraftStep<'t>, span: Span) -> Subgraph<'t> {
         let node = self.push(step, span, None);
-        Part::of(node)
+        Subgraph::of(node)
     }
 
     pub(super) fn push(
@@ -169,46 +169,46 @@ impl<'t> Draft<'t> {
         NodeId(self.nodes.len() - 1)
     }
 
-    pub(super) fn filter(&mut self, node: &'t FilterTerm) -> Part<'t> {
+    pub(super) fn filter(&mut self, node: &'t FilterTerm) -> Subgraph<'t> {
         let mark = node.mark.as_ref().map(|mark| mark.text.as_str());
         let known = mark.and_then(|mark| self.marks.get(mark)).copied();
         if let Some(id) = known {
             if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
                 uses.push(node);
             }
-            return Part::of(id);
+            return Subgraph::of(id);
         }
-        let part = self.single(DraftStep::Filter(vec![node]), node.span);
-        if let (Some(mark), Exit::Node(id)) = (mark, &part.exit) {
+        let subgraph = self.single(DraftStep::Filter(vec![node]), node.span);
+        if let (Some(mark), Exit::Node(id)) = (mark, &subgraph.exit) {
             self.marks.insert(mark, *id);
         }
-        part
+        subgraph
     }
 
-    pub(super) fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Part<'t> {
-        let mut part = self.term(&branch.term, incoming);
+    pub(super) fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Subgraph<'t> {
+        let mut subgraph = self.term(&branch.term, incoming);
         if let Some(label) = &branch.label {
-            part.entries.iter_mut().for_each(|entry| entry.labels.insert(0, label));
+            subgraph.entries.iter_mut().for_each(|entry| entry.labels.insert(0, label));
         }
-        part
+        subgraph
     }
 
-    fn parallel(&mut self, branches: &'t [Branch], incoming: &[NodeId]) -> Part<'t> {
+    fn parallel(&mut self, branches: &'t [Branch], incoming: &[NodeId]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
         for branch in branches {
-            let part = self.branch(branch, incoming);
-            entries.extend(part.entries);
-            exits.push(part.exit);
+            let subgraph = self.branch(branch, incoming);
+            entries.extend(subgraph.entries);
+            exits.push(subgraph.exit);
         }
-        Part { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
+        Subgraph { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
     }
 
-    fn composite(&mut self, term: &'t Term, operator: &'static str, span: Span) -> Part<'t> {
+    fn composite(&mut self, term: &'t Term, operator: &'static str, span: Span) -> Subgraph<'t> {
         let owner = self.push(DraftStep::Hole, span, None);
         let body = self.boolean(term, owner);
         self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
-        Part::of(owner)
+        Subgraph::of(owner)
     }
 
     pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
@@ -279,12 +279,12 @@ impl<'t> Draft<'t> {
             return Some(twice);
         }
         if self.edges.len() >= ARCS_MAX {
-            if !self.too_many {
+            if !self.too_many_arcs {
                 let what = format!("the request has more than {ARCS_MAX} arcs");
                 let hint = "each filter of a group leads to each of the next; put a `join` between";
                 self.mistakes.push(Diagnostic::error(pipe.span, what).hint(hint));
             }
-            self.too_many = true;
+            self.too_many_arcs = true;
             return None;
         }
         self.edges.push(DraftEdge {
@@ -293,15 +293,15 @@ impl<'t> Draft<'t> {
             arc: pipe.label,
             branch: entry.labels.clone(),
             span: pipe.span,
-            glued: pipe.touches && pipe.label.is_none(),
+            glued: pipe.glued && pipe.label.is_none(),
             target: pipe.target,
             back: false,
         });
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// Returns the existing edge if an arc between two marked nodes is written twice, as in a
-    /// request that repeats both nodes to continue from them.
+    /// Returns the existing edge of an arc between two marked nodes that the request writes twice
+    /// in order to continue from them.
     fn same_edge(
         &mut self,
         from: NodeId,
@@ -329,15 +329,15 @@ impl<'t> Draft<'t> {
         Some(EdgeId(at))
     }
 
-    fn no_stream(&mut self, label: &Label) {
+    fn report_no_stream(&mut self, label: &Label) {
         let mistake =
             Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
         self.mistakes.push(mistake.why("no stream comes to the head of a line"));
     }
 }
 
-impl Part<'_> {
-    /// Returns the part of a single node.
+impl Subgraph<'_> {
+    /// Returns the subgraph of a single node.
     fn of(node: NodeId) -> Self {
         Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }

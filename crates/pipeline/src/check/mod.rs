@@ -40,33 +40,33 @@ pub use options::OPTIONS;
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let request = &*spread::spread(request);
     let mut draft = lower::lower(request, registry);
-    if draft.too_many {
+    if draft.too_many_arcs {
         return (Graph::default(), settle(draft.mistakes));
     }
     shape::shape(&mut draft, registry);
     let mut used = uses::uses(&mut draft, registry);
     shape::check_operands(&mut draft, &used);
     shape::check_untrusted(&mut draft, &used);
-    union::overlaps(&mut draft, &mut used);
+    union::check_overlaps(&mut draft, &mut used);
     state::check_published(&mut draft, &used);
-    let labelled = labels::labels(&mut draft, registry);
-    let carried = forms::forms(&mut draft, &used, registry);
+    let resolved = labels::labels(&mut draft, registry);
+    let stream_forms = forms::forms(&mut draft, &used, registry);
     let options = options::options(request, &mut draft.mistakes);
 
-    let steps = used.into_iter().zip(labelled.bodies);
+    let steps = used.into_iter().zip(resolved.bodies);
     let steps = steps.map(|(filter, body)| match (filter, body) {
         (Some(filter), _) => Step::Filter(Box::new(filter)),
         (None, Some(body)) => Step::Boolean(body),
         (None, None) => Step::Unknown,
     });
-    let nodes = steps.zip(carried.comes).zip(labelled.classifiers).zip(&draft.nodes);
-    let nodes = nodes.map(|(((step, comes), classifiers), node)| {
+    let nodes = steps.zip(stream_forms.input_forms).zip(resolved.classifiers).zip(&draft.nodes);
+    let nodes = nodes.map(|(((step, input_forms), classifiers), node)| {
         let step = if matches!(node.step, lower::DraftStep::Merge) { Step::Merge } else { step };
-        Node { step, span: node.span, inside: node.inside, comes, classifiers }
+        Node { step, span: node.span, inside: node.inside, input_forms, classifiers }
     });
     let mut nodes: Vec<Node> = nodes.collect();
-    carried.before.into_iter().for_each(|before| insert_in_front(&mut nodes, before));
-    let edges = draft.edges.iter().zip(labelled.classes).map(|(edge, classes)| Edge {
+    stream_forms.before.into_iter().for_each(|before| insert_in_front(&mut nodes, before));
+    let edges = draft.edges.iter().zip(resolved.classes).map(|(edge, classes)| Edge {
         from: edge.from,
         to: edge.to,
         classes,
@@ -77,15 +77,15 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     let (joins, insertions) = (draft.joins, draft.insertions);
     let graph = Graph { nodes, edges, joins, options, insertions, ..Graph::default() };
     draft.mistakes.extend(send_loops::send_loops(&graph));
-    draft.mistakes.extend(needs::starved(&graph));
-    draft.mistakes.extend(needs::one_sided(&graph, registry));
+    draft.mistakes.extend(needs::starved_filters(&graph));
+    draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::mistakes(&graph));
     (graph, settle(draft.mistakes))
 }
 
 /// Inserts a filter that does not occur in the text in front of an operand.
 fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
-    let forms::Insertion { operand, filter, comes } = before;
+    let forms::Insertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
     let step = Step::Filter(Box::new(Use {
         description: filter,
@@ -97,27 +97,27 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
         repeated: false,
     }));
     let first = NodeId(nodes.len());
-    let node = Node { step, span, inside, comes, classifiers: classifiers.clone() };
+    let node = Node { step, span, inside, input_forms, classifiers: classifiers.clone() };
     nodes[operand.0].classifiers = vec![first];
     nodes.push(node);
     if let Some(owner) = inside
         && let Step::Boolean(body) = &mut nodes[owner.0].step
     {
-        body.put_before(operand, first);
+        body.insert_before(operand, first);
     }
 }
 
-/// Like `read`, but does not look for the syntax of other programs.
+/// Parses and checks a text like `read`, without recognising the syntax of other programs.
 pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);
     mistakes.extend(further);
-    let text = written(text, &graph.insertions).into();
+    let text = with_insertions(text, &graph.insertions).into();
     (Graph { text, ..graph }, settle(mistakes))
 }
 
-/// Returns the text with the values of unset parameters that the machine provided.
-fn written(text: &str, insertions: &[(usize, String)]) -> String {
+/// Returns the text with the values inserted that the machine gave to unset parameters.
+fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);
     let (mut written, mut from) = (String::with_capacity(text.len()), 0);

@@ -1,8 +1,8 @@
 //! Warnings about filters and sinks that receive nothing they can use although the forms fit:
-//! `weblog` behind `http |404`, which lets no exchange pass; `tcp` behind `ip |udp`.
+//! `weblog` after `http |404`, which passes no exchange; `tcp` after `ip |udp`.
 //!
-//! Such a request runs and its ledger balances, so these are warnings. They compare the graph with
-//! the `needs` of each description.
+//! Such a request runs and its ledger balances, so these are warnings. The check compares the graph
+//! with the `needs` of each description.
 
 use super::send_loops::heads;
 use crate::graph::{Edge, Graph, NodeId, Step, Use};
@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use filter::{Classes, FilterKind, OutputForm, UsableInput, ValueRange};
 
 /// Returns a warning for each filter or sink without usable input.
-pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
+pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
         let Some(used) = node.filter().filter(|used| !used.description.needs.usable.is_empty())
@@ -23,7 +23,7 @@ pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
         }
         let mut search =
             UpstreamSearch { graph, of: id, seen: vec![false; graph.nodes.len()], last: None };
-        if search.reaches(id) {
+        if search.is_reachable(id) {
             continue;
         }
         let name = used.description.name;
@@ -50,7 +50,7 @@ pub(super) fn starved(graph: &Graph) -> Vec<Diagnostic> {
 
 /// Returns a warning for each source that observes one direction of connections, if a filter
 /// downstream is asked for results that need both.
-pub(super) fn one_sided(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
+pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
         let both = node.filter().and_then(|used| used.description.needs.both_ways);
@@ -70,7 +70,7 @@ pub(super) fn one_sided(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnosti
     found
 }
 
-/// Formats the source with both directions.
+/// Formats the source in a form that observes both directions.
 fn with_both(source: &Use) -> String {
     let interface = source.arguments.text("interface");
     let interface = interface.map_or_else(String::new, |interface| format!(" {interface}"));
@@ -82,26 +82,26 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
-    /// The last producer found whose arc passes none of its usable output, with that arc.
+    /// The usable output of the producer found last whose arc passes none of it, with that arc.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
     /// Returns true if usable input may arrive at `node`.
-    fn reaches(&mut self, node: NodeId) -> bool {
+    fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.seen[node.0], true) {
             return false;
         }
         let graph = self.graph;
-        graph.inputs(node).any(|edge| self.passes(edge))
+        graph.inputs(node).any(|edge| self.may_pass(edge))
     }
 
-    fn passes(&mut self, edge: &'g Edge) -> bool {
+    fn may_pass(&mut self, edge: &'g Edge) -> bool {
         let Some(used) = self.graph.node(self.of).filter() else { return true };
         let Some(giver) = self.graph.node(edge.from).filter() else {
             // A composite or a merge passes the blocks of its inputs.
             let unknown = matches!(self.graph.node(edge.from).step, Step::Unknown);
-            return unknown || self.reaches(edge.from);
+            return unknown || self.is_reachable(edge.from);
         };
         let mut wanted = used.description.needs.usable.iter();
         if let Some(usable) = wanted.find(|one| one.giver == giver.description.name) {
@@ -120,11 +120,11 @@ impl<'g> UpstreamSearch<'g> {
             (FilterKind::Source, _) => true,
             _ if giver.is_process() => true,
             (_, true) => used.description.needs.otherwise.is_empty(),
-            (_, false) => self.reaches(edge.from),
+            (_, false) => self.is_reachable(edge.from),
         }
     }
 
-    /// Returns true if the arc passes some of the classes and a label behind the same filter
+    /// Returns true if the arc passes some of the classes and a label on an arc of the same filter
     /// selects them. A filter produces such classes only on request.
     fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
         passes_any(edge, classes)

@@ -8,7 +8,7 @@ use crate::plan::{REPLICAS_MAX, is_parallelism};
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
 
-/// All options, in the order of the help text.
+/// All options of a request, in the order of the help text.
 pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
@@ -59,7 +59,7 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
     let mut given = Arguments::default();
     for option in &request.options {
         let Some(known) = OPTIONS.iter().find(|known| known.name == option.key.text) else {
-            mistakes.push(unknown(&option.key.text, option.span));
+            mistakes.push(unknown_option(&option.key.text, option.span));
             continue;
         };
         if given.get(known.name).is_some() {
@@ -70,7 +70,7 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
         let value = match &option.value {
             None if known.kind == Type::Flag => Ok(Value::Flag(true)),
             None => Err(("a value is missing".to_owned(), option.span)),
-            Some(text) => parsed(known, &text.lossy()).map_err(|what| (what, text.span)),
+            Some(text) => parse_value(known, &text.lossy()).map_err(|what| (what, text.span)),
         };
         match value {
             Ok(value) => given.set(known.name, value),
@@ -84,7 +84,7 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
 }
 
 /// Parses the value of an option.
-fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
+fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     if option.name == "parallel" && !is_parallelism(text) {
         return Err(format!(
             "`{}` is none of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
@@ -104,7 +104,7 @@ fn parsed(option: &Parameter, text: &str) -> Result<Value, String> {
     option.parse(text).map_err(|mistake| mistake.what)
 }
 
-fn unknown(name: &str, span: crate::language::Span) -> Diagnostic {
+fn unknown_option(name: &str, span: crate::language::Span) -> Diagnostic {
     let names: Vec<&str> = OPTIONS.iter().map(|known| known.name).collect();
     let hint = match (name, nearest(name, names.iter().copied())) {
         ("name", _) => "a mark stands behind its filter: `rx --name=X`".to_owned(),

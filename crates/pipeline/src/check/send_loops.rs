@@ -1,10 +1,10 @@
-//! Rejects lines that send a frame to the interface where they observe it: the frame would
+//! Rejects requests that send a frame to the interface at which they observe it: the frame would
 //! circulate forever. [CONTRACT 2]
 
 use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
 
-/// Reports the sinks that send by an interface whose sent frames a source of theirs observes.
+/// Reports each sink that sends over an interface whose sent frames one of its sources observes.
 pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {

@@ -1,6 +1,5 @@
 //! The shape of the graph: back edges, the registry entry of each name, sources only at heads,
-//! sinks only at ends. After the arguments are known: only filters without side effects as
-//! operands.
+//! sinks only at ends. Once the arguments are known, rejects operands with side effects.
 
 use filter::FilterKind;
 
@@ -38,10 +37,10 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
         Above,
         Done,
     }
-    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
+    let mut successors: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
     let mut entered = vec![false; draft.nodes.len()];
     for (index, edge) in draft.edges.iter().enumerate() {
-        leaving[edge.from.0].push(index);
+        successors[edge.from.0].push(index);
         entered[edge.to.0] = true;
     }
     let mut visits = vec![Visit::Never; draft.nodes.len()];
@@ -54,7 +53,7 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
         visits[start] = Visit::Above;
         let mut path = vec![(start, 0)];
         while let Some((node, next)) = path.last_mut() {
-            let Some(edge) = leaving[*node].get(*next) else {
+            let Some(edge) = successors[*node].get(*next) else {
                 visits[*node] = Visit::Done;
                 path.pop();
                 continue;
@@ -73,7 +72,7 @@ fn mark_back_edges(draft: &mut Draft<'_>) {
     }
 }
 
-/// Returns for each node whether it has no incoming edges but back edges.
+/// Returns true for each node whose incoming edges are all back edges.
 fn heads(draft: &Draft<'_>) -> Vec<bool> {
     let mut heads = vec![true; draft.nodes.len()];
     for edge in draft.edges.iter().filter(|edge| !edge.back) {
@@ -110,7 +109,7 @@ fn unknown(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     Diagnostic::error(place, format!("no filter is called `{}`", brief(name))).hint(hint)
 }
 
-/// Reports a head that is no source.
+/// Reports a head that is not a source.
 fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let (what, place) = match (&node.step, node.entry) {
@@ -208,8 +207,8 @@ fn check_ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// Reports too many programs, and programs in cycles: a program reads its input when it wants, and
-/// a cycle must not wait (CONTRACT 17).
+/// Reports too many programs, and programs in cycles: a program may read its input late, and a
+/// cycle must not wait (CONTRACT 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
         draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).process)
@@ -222,11 +221,11 @@ fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     if programs.is_empty() || !draft.edges.iter().any(|edge| edge.back) {
         return;
     }
-    let leaving = leaving(draft);
+    let successors = successors(draft);
     for program in programs {
         let node = &draft.nodes[program];
         let (DraftStep::Filter(uses), Some(entry), true) =
-            (&node.step, node.entry, is_on_cycle(&leaving, program))
+            (&node.step, node.entry, is_on_cycle(&successors, program))
         else {
             continue;
         };
@@ -237,35 +236,36 @@ fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     }
 }
 
-/// Returns for every node its successors.
-pub(super) fn leaving(draft: &Draft<'_>) -> Vec<Vec<usize>> {
-    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
+/// Returns the successors of every node.
+pub(super) fn successors(draft: &Draft<'_>) -> Vec<Vec<usize>> {
+    let mut successors: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
     for edge in &draft.edges {
-        leaving[edge.from.0].push(edge.to.0);
+        successors[edge.from.0].push(edge.to.0);
     }
-    leaving
+    successors
 }
 
-/// Returns true if the node is on a cycle.
-fn is_on_cycle(leaving: &[Vec<usize>], node: usize) -> bool {
-    let mut reached = vec![false; leaving.len()];
+fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
+    let mut reached = vec![false; successors.len()];
     let mut open = vec![node];
     while let Some(at) = open.pop() {
-        open.extend(leaving[at].iter().filter(|to| !std::mem::replace(&mut reached[**to], true)));
+        open.extend(
+            successors[at].iter().filter(|to| !std::mem::replace(&mut reached[**to], true)),
+        );
     }
     reached[node]
 }
 
-/// Reports untrusted filters where a separate process is impossible: in operands, in cycles, and if
-/// they report at the end instead of emitting blocks.
+/// Reports untrusted filters where a separate process is impossible: operands, filters in cycles,
+/// and filters that report at the end instead of emitting blocks.
 pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
-    let leaving = leaving(draft);
+    let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {
         let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };
         let node = &draft.nodes[index];
         let why = if node.inside.is_some() {
             "operands are asked within one thread, and it is to have a process of its own"
-        } else if draft.edges.iter().any(|edge| edge.back) && is_on_cycle(&leaving, index) {
+        } else if draft.edges.iter().any(|edge| edge.back) && is_on_cycle(&successors, index) {
             "a process takes what comes when it likes, and a cycle may not wait"
         } else if used.description.ends_with_report() {
             "its report would stay in a process that ends with it"

@@ -3,15 +3,15 @@
 //!
 //! Branches that begin with the same source become one source and a composite behind it: `(s | a)
 //! ++ (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that
-//! are written differently but may emit the same block are rejected, because the two copies could
-//! not be recognised.
+//! are written differently but may emit the same block are rejected, because the two copies of a
+//! block could not be recognised.
 
 use std::collections::HashMap;
 
 use filter::{Arguments, ObservedSource, SourceOverlap, Value};
 
 use super::arguments::arguments;
-use super::lower::{Draft, DraftPipe, DraftStep, Entry, Exit, Part};
+use super::lower::{Draft, DraftPipe, DraftStep, Entry, Exit, Subgraph};
 use crate::graph::{Boolean, Link, NodeId, Use, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
@@ -44,7 +44,7 @@ impl SourceNumbers {
         Self(numbers)
     }
 
-    /// Returns true if two terms are one source: by a common mark, or by equal arguments.
+    /// Returns true if two terms denote one source by a common mark or by equal arguments.
     fn is_same_source(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
         match (&one.mark, &other.mark) {
             (Some(one), Some(other)) => one.text == other.text,
@@ -74,7 +74,7 @@ fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     }
 }
 
-/// A `++` of sources, checked for overlaps once the arguments are known.
+/// A `++` of sources, which is checked for overlaps once the arguments are known.
 pub(super) struct UnionOperands {
     /// The span of the term.
     span: Span,
@@ -82,7 +82,7 @@ pub(super) struct UnionOperands {
     operands: Vec<Vec<NodeId>>,
 }
 
-/// The first term of a branch and the stages behind it.
+/// The first term of a branch and its other stages.
 type SourceBranch<'t> = (&'t FilterTerm, &'t [Stage]);
 
 /// An operand of a `++`: one branch, or all branches that begin with one source.
@@ -92,14 +92,14 @@ enum Operand<'t> {
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a `++` without incoming stream.
-    pub(super) fn unite(&mut self, group: &'t Group, branches: &'t [Branch]) -> Part<'t> {
+    /// Lowers a `++` without an incoming stream.
+    pub(super) fn unite(&mut self, group: &'t Group, branches: &'t [Branch]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
         for operand in self.operands(branches) {
             let part = match operand {
                 Operand::Branch(branch) => self.branch(branch, &[]),
-                Operand::Source(begun) => self.one_source(&begun, group.span),
+                Operand::Source(begun) => self.common_source(&begun, group.span),
             };
             entries.extend(part.entries);
             exits.push(part.exit);
@@ -107,7 +107,7 @@ impl<'t> Draft<'t> {
         if exits.len() < 2
             && let Some(exit) = exits.pop()
         {
-            return Part { entries, exit };
+            return Subgraph { entries, exit };
         }
         let operands = exits.iter().map(Exit::nodes).collect();
         self.united.push(UnionOperands { span: group.span, operands });
@@ -115,7 +115,7 @@ impl<'t> Draft<'t> {
         let entry = Entry { node: merge, labels: Vec::new() };
         let exit = Exit::Split { forks: Vec::new(), branches: exits };
         self.connect(&exit, DraftPipe::plain(group.span), &[entry]);
-        Part { entries, exit: Exit::Node(merge) }
+        Subgraph { entries, exit: Exit::Node(merge) }
     }
 
     /// Groups the branches by source, in the order of the text.
@@ -132,7 +132,9 @@ impl<'t> Draft<'t> {
             };
             let one = |(_, known): &&mut (&Branch, Vec<SourceBranch<'_>>)| {
                 let first = known.first().zip(begun.as_ref());
-                first.is_some_and(|((known, _), (node, _))| self.alike.is_same_source(known, node))
+                first.is_some_and(|((known, _), (node, _))| {
+                    self.source_numbers.is_same_source(known, node)
+                })
             };
             match operands.iter_mut().find(one) {
                 Some((_, known)) => known.extend(begun),
@@ -147,12 +149,12 @@ impl<'t> Draft<'t> {
     }
 
     /// Lowers branches with a common source to the source and a composite of the branches.
-    fn one_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Part<'t> {
-        let mut source: Option<Part<'t>> = None;
+    fn common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
+        let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
             match &source {
                 None => source = Some(self.filter(node)),
-                Some(Part { exit: Exit::Node(id), .. }) => self.add_use(*id, node),
+                Some(Subgraph { exit: Exit::Node(id), .. }) => self.add_use(*id, node),
                 Some(_) => {}
             }
         }
@@ -165,7 +167,7 @@ impl<'t> Draft<'t> {
         self.nodes[owner.0].step = DraftStep::Boolean(Boolean::Any(links), "++");
         let entry = Entry { node: owner, labels: Vec::new() };
         self.connect(&source.exit, DraftPipe::plain(span), &[entry]);
-        Part { entries: source.entries, exit: Exit::Node(owner) }
+        Subgraph { entries: source.entries, exit: Exit::Node(owner) }
     }
 
     /// Adds another use to a node.
@@ -178,7 +180,8 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Returns the operand of a branch. Without stages behind the source it selects every block.
+    /// Returns the operand of a branch. A branch that consists of the source alone selects every
+    /// block.
     fn link(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };
@@ -196,7 +199,7 @@ impl<'t> Draft<'t> {
 }
 
 /// Reports operands of a `++` that may emit the same block.
-pub(super) fn overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
+pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
     let mut mistakes = Vec::new();
     for UnionOperands { span, operands } in &draft.united {
         let heads: Vec<Vec<NodeId>> = operands.iter().map(|exits| heads(draft, exits)).collect();
@@ -243,7 +246,7 @@ fn overlap(
     let (one, other) = (observed(a)?, observed(b)?);
     let hint = match one.overlap(&other) {
         SourceOverlap::Nothing => return None,
-        SourceOverlap::Loopback if bare && leaves_loopback(used, a, b) => return None,
+        SourceOverlap::Loopback if bare && exclude_loopback(used, a, b) => return None,
         SourceOverlap::Loopback => {
             "name the interfaces, or write `rx … both=yes`: it gives each packet on lo once"
                 .to_owned()
@@ -258,9 +261,9 @@ fn overlap(
     Some(Diagnostic::error(place(draft, b, span), what).why(why).hint(hint))
 }
 
-/// Excludes the loopback interface from the one source that observes sent packets, because the
-/// other observes each of those packets too. Returns false if neither source can.
-fn leaves_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
+/// Excludes the loopback interface from one of two sources, because the other observes each of its
+/// packets too. Returns false if neither source has the parameter.
+fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();
         used.is_some_and(|used| used.arguments.get("loopback") == Some(&Value::Flag(true)))

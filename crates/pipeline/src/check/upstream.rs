@@ -1,7 +1,7 @@
 //! Search for the filters that determine the class of a block: the nearest ones upstream that have
 //! classes.
 //!
-//! A filter whose classes are `Same` keeps the class of a block, and so does `!a`; the search
+//! A filter whose classes are `Same` keeps the class of a block, and so does `!a`, so the search
 //! continues upstream of both. An error upstream makes the result incomplete, and nothing that
 //! depends on it is reported.
 
@@ -29,7 +29,7 @@ impl Classifiers {
         self.unknown |= other.unknown;
     }
 
-    fn ordered(mut self) -> Self {
+    fn into_sorted(mut self) -> Self {
         self.nodes.sort_unstable();
         self.nodes.dedup();
         self
@@ -67,14 +67,14 @@ impl<'d, 't> Upstream<'d, 't> {
         self.search(self.inputs[node.0].clone())
     }
 
-    /// Returns the filters that classify a block leaving `body`, if those of `entry` classified it
-    /// before.
-    pub(super) fn behind<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
+    /// Returns the filters that classify a block leaving `body`, given the classifiers at its
+    /// entry.
+    pub(super) fn after_body<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
         let mut classifiers = Classifiers::default();
-        if self.last_of(body, &mut classifiers) {
+        if self.add_last(body, &mut classifiers) {
             classifiers.add(entry);
         }
-        classifiers.ordered()
+        classifiers.into_sorted()
     }
 
     fn search(&self, mut open: Vec<NodeId>) -> Classifiers {
@@ -86,14 +86,14 @@ impl<'d, 't> Upstream<'d, 't> {
             }
             let keeps_class = match &self.draft.nodes[id.0].step {
                 DraftStep::Filter(_) | DraftStep::Hole => self.filter(id, &mut classifiers),
-                DraftStep::Boolean(body, _) => self.last_of(body, &mut classifiers),
+                DraftStep::Boolean(body, _) => self.add_last(body, &mut classifiers),
                 DraftStep::Merge => true,
             };
             if keeps_class {
                 open.extend(&self.inputs[id.0]);
             }
         }
-        classifiers.ordered()
+        classifiers.into_sorted()
     }
 
     /// Adds a filter, unless it keeps the class of a block; returns true if it does.
@@ -115,19 +115,19 @@ impl<'d, 't> Upstream<'d, 't> {
 
     /// Adds the filters of a body that may be the last to classify a block; returns true if a block
     /// may pass all of them unclassified.
-    fn last_of<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
+    fn add_last<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {
             Boolean::Filter(id) => self.filter(*id, classifiers),
             Boolean::Not(_) => true,
             Boolean::Any(links) => links
                 .iter()
-                .fold(false, |open, Link { body, .. }| self.last_of(body, classifiers) | open),
+                .fold(false, |open, Link { body, .. }| self.add_last(body, classifiers) | open),
             Boolean::All(links) => {
-                links.iter().rev().all(|link| self.last_of(&link.body, classifiers))
+                links.iter().rev().all(|link| self.add_last(&link.body, classifiers))
             }
             Boolean::Chain { first, rest } => {
-                rest.iter().rev().all(|link| self.last_of(&link.body, classifiers))
-                    && self.last_of(first, classifiers)
+                rest.iter().rev().all(|link| self.add_last(&link.body, classifiers))
+                    && self.add_last(first, classifiers)
             }
         }
     }

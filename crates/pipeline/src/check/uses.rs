@@ -1,6 +1,6 @@
-//! The filter of each node: arguments, mark and pin, and the agreement of several uses of one mark.
-//! When all arguments are known, each filter validates the combination, given the link types of the
-//! arriving frames.
+//! The filter of each node with its arguments, mark and pin, and the agreement of several uses of
+//! one mark. Once all arguments are known, each filter validates their combination, given the link
+//! types of the arriving frames.
 
 use super::arguments::{ArgumentTexts, arguments};
 use super::links;
@@ -26,7 +26,7 @@ pub(super) fn uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option
             texts.push(None);
             continue;
         };
-        agree(uses, &mut mistakes);
+        check_agreement(uses, &mut mistakes);
         for node in uses {
             check_pin(node, registry, &mut mistakes);
         }
@@ -81,9 +81,9 @@ fn validate(
             used.arguments.set(parameter, Value::Text(value));
         }
         if let Some(refusal) = registry.refusal(entry, &used.arguments) {
-            mistakes.push(read.at(refusal, Diagnostic::error));
+            mistakes.push(read.diagnostic_at(refusal, Diagnostic::error));
         } else if let Some(warning) = registry.warning(entry, &used.arguments) {
-            mistakes.push(read.at(warning, Diagnostic::warning));
+            mistakes.push(read.diagnostic_at(warning, Diagnostic::warning));
         }
     }
     insertions
@@ -94,8 +94,8 @@ fn text(name: Option<&Name>) -> Option<String> {
 }
 
 /// Reports uses of one mark whose filter, arguments or pin differ from the first use. Uses without
-/// a mark are one source, whose arguments `union` compared.
-fn agree(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
+/// a mark denote one source, whose arguments `union` has compared.
+fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
     let mut arguments = first;

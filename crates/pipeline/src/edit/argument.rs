@@ -1,13 +1,13 @@
-//! Other values of arguments that a running filter lets be set.
+//! Assignments to writable arguments of a running filter.
 
 use crate::check;
 use crate::language::tree::{FilterTerm, Term};
 use crate::registry::Registry;
 use filter::{Arguments, Description};
 
-/// Returns the filter with the arguments of `given`, each in the place of the old value. Fails with
-/// the reason if one cannot be set.
-pub(super) fn assigned(
+/// Returns the filter with the arguments of `given` in place of their old values. Fails with the
+/// reason if an argument is not writable.
+pub(super) fn assign(
     mut node: FilterTerm,
     given: Term,
     registry: &dyn Registry,
@@ -38,7 +38,7 @@ pub(super) fn assigned(
     Ok(node)
 }
 
-/// Formats the reason why an argument cannot be set, with those that can.
+/// Formats the reason why an argument cannot be set, with the names of the writable arguments.
 fn refusal(name: &str, key: &str, entry: Option<&Description>, exists: bool) -> String {
     let parameters = entry.map_or(&[][..], |entry| entry.parameters).iter();
     let writable = parameters.filter(|parameter| parameter.writable);

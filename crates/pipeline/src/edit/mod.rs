@@ -1,25 +1,25 @@
-//! Edits of a request: a text and an edit in, the new text out, with the origin of each filter.
+//! Edits of a request: from a text and an edit, the new text with the origin of each filter.
 //!
-//! An edit changes the syntax tree, and the new text is the printed tree. Filters that the edit
-//! does not concern therefore stay the same, and a running path can keep their state. The new text
-//! is not checked here. [Th §5.4]
+//! An edit changes the syntax tree, and the new text is the printed tree. Other filters therefore
+//! stay the same, and a running path can keep their state. The new text is not checked here. [Th
+//! §5.4]
 //!
 //! - `tree`: operations on the tree;
-//! - `argument`: other values of arguments;
-//! - `whole`: replacement of the whole text.
+//! - `argument`: assignments to arguments;
+//! - `replacement`: replacement of the entire text.
 
 mod argument;
+mod replacement;
 mod tree;
-mod whole;
 
 use crate::language::tree::{FilterTerm, Term};
 use crate::language::{Request, Span};
 use crate::read::read;
 use crate::registry::Registry;
-use argument::assigned;
+use argument::assign;
+use replacement::replace_text;
 use std::fmt;
-use tree::{FIRST, KERNEL, PROCESS, beside, filters, leave_kernel, moved};
-use whole::whole;
+use tree::{FIRST, KERNEL, PROCESS, filters, insert_beside, move_to, unpin_successors};
 
 pub use tree::differ_in_arguments;
 pub(crate) use tree::{chain, each_filter, fragment, replace_at, tree};
@@ -27,7 +27,7 @@ pub(crate) use tree::{chain, each_filter, fragment, replace_at, tree};
 /// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// Inserts a filter, or several joined by pipes, before, after or beside a node.
+    /// Inserts a filter, or several filters joined by pipes, before, after or beside a node.
     Insert {
         /// The new filter, in the syntax of a request.
         filter: String,
@@ -41,7 +41,7 @@ pub enum Edit {
         /// The node to remove.
         node: String,
     },
-    /// Replaces a filter by another one.
+    /// Replaces a filter by another.
     Replace {
         /// The node to replace.
         node: String,
@@ -55,7 +55,7 @@ pub enum Edit {
         /// The new space.
         space: String,
     },
-    /// Restarts a filter with the state of the old one.
+    /// Restarts a filter, which inherits the state of the old instance.
     Upgrade {
         /// The node to upgrade.
         node: String,
@@ -67,7 +67,7 @@ pub enum Edit {
         /// The new values, each as `NAME=VALUE`, in the syntax of a request.
         arguments: String,
     },
-    /// Replaces the whole text. The longest common subsequence of filters keeps its state.
+    /// Replaces the entire text. The longest common subsequence of filters keeps its state.
     Whole(String),
 }
 
@@ -120,7 +120,7 @@ pub struct EditResult {
     pub text: String,
     /// Each filter of the new text with its span in the old text; `None` for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
-    /// The filter of the new text to restart with the state of the old one.
+    /// The filter of the new text that is restarted with its old state.
     pub upgraded: Option<Span>,
 }
 
@@ -156,7 +156,7 @@ impl Edit {
         })
     }
 
-    /// Returns the words that [`Edit::parse`] accepts for this edit; for a whole text, the text.
+    /// Returns the words that [`Edit::parse`] accepts for this edit; for [`Edit::Whole`], the text.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let words: &[&str] = match self {
@@ -187,13 +187,13 @@ impl Edit {
     }
 
     /// Applies the edit to the text of a request. Fails if the text or the new filter has syntax
-    /// errors, if the node does not exist, is ambiguous, or is the only one, or if it lets an
-    /// argument not be set.
+    /// errors, if the node does not exist or is ambiguous, if nothing would remain, or if an
+    /// argument is not writable.
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
         let mut request = tree(text, "the running request")?;
         let old: Vec<Span> = filters(&request).map(|node| node.span).collect();
         if let Self::Whole(new) = self {
-            return whole(&request, new);
+            return replace_text(&request, new);
         }
         let node = match self {
             Self::Insert { node, .. } | Self::Remove { node } | Self::Replace { node, .. } => node,
@@ -211,7 +211,7 @@ impl Edit {
                 Box::new(move |term| Some(chain(filter.clone(), term)))
             }
             Self::Insert { filter, place: Position::At, .. } => {
-                beside(&mut request, at, &fragment(filter)?)?;
+                insert_beside(&mut request, at, &fragment(filter)?)?;
                 Box::new(Some)
             }
             Self::Replace { filter, .. } => {
@@ -220,10 +220,10 @@ impl Edit {
             }
             Self::Move { space, .. } => {
                 if space != KERNEL {
-                    leave_kernel(&mut request, at);
+                    unpin_successors(&mut request, at);
                 }
                 Box::new(move |term| match term {
-                    Term::Filter(node) => Some(Term::Filter(moved(node, space))),
+                    Term::Filter(node) => Some(Term::Filter(move_to(node, space))),
                     other => Some(other),
                 })
             }
@@ -231,7 +231,7 @@ impl Edit {
                 let old = filters(&request).find(|node| node.span == at).cloned();
                 let set = old.map(|old| {
                     let given = fragment(&format!("{} {arguments}", old.name.text))?;
-                    assigned(old, given, registry).map_err(InvalidEdit)
+                    assign(old, given, registry).map_err(InvalidEdit)
                 });
                 let set = set.transpose()?.map(Term::Filter);
                 Box::new(move |_| set.clone())
@@ -247,7 +247,7 @@ impl Edit {
         let origins: Vec<Option<Span>> = filters(&request)
             .map(|node| old.iter().copied().find(|span| *span == node.span))
             .collect();
-        let mut edited = printed(&request, &origins)?;
+        let mut edited = print_with_origins(&request, &origins)?;
         if matches!(self, Self::Upgrade { .. }) {
             let new = edited.filters.iter().find(|(_, old)| *old == Some(at));
             edited.upgraded = new.map(|(span, _)| *span);
@@ -256,13 +256,16 @@ impl Edit {
     }
 }
 
-/// Finds a node of a request by its name, mark or number, as in an edit.
+/// Returns the span of a node of a request, given by its name, mark or number as in an edit.
 pub fn place(text: &str, node: &str) -> Result<Span, InvalidEdit> {
     find(&tree(text, "the running request")?, node)
 }
 
 /// Prints a tree and records the origin of each filter.
-fn printed(request: &Request, origins: &[Option<Span>]) -> Result<EditResult, InvalidEdit> {
+fn print_with_origins(
+    request: &Request,
+    origins: &[Option<Span>],
+) -> Result<EditResult, InvalidEdit> {
     // An edited tree need not be in normal form; a parsed one is.
     let text = tree(&request.to_string(), "the new request")?.to_string();
     let again = tree(&text, "the new request")?;
@@ -273,7 +276,7 @@ fn printed(request: &Request, origins: &[Option<Span>]) -> Result<EditResult, In
 }
 
 /// Returns the span of a filter given by its name (if unique), its mark, or its number among the
-/// filters of the name (`count:2`).
+/// filters of that name (`count:2`).
 fn find(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),

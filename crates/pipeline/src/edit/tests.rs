@@ -1,4 +1,4 @@
-//! Tests of edits: words and a request in, the changed request out.
+//! Tests of edits: words applied to a request give the changed request.
 
 use super::*;
 use crate::registry::RegistryList;
@@ -47,7 +47,7 @@ fn v3_words_of_an_edit_parse_to_the_same_edit() {
 }
 
 #[test]
-fn v3_set_argument_replaces_the_value_where_it_stands() {
+fn v3_set_argument_replaces_the_value_in_its_position() {
     for (line, words, expected) in [
         ("rx | sample 3 | count", "arg sample every=5", "rx | sample 5 | count"),
         ("rx | sample every=3 | count", "arg sample every=5", "rx | sample every=5 | count"),

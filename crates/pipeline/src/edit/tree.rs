@@ -9,17 +9,17 @@ use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// The keyword for the first thread, which reads the rings of the kernel.
+/// The keyword of `move` for the first thread, which reads the rings of the kernel.
 pub(super) const PROCESS: &str = "process";
 pub(super) const KERNEL: &str = "kernel";
 pub(super) const FIRST: &str = "thread0";
-/// The keyword for a sandbox, a process without rights.
+/// The keyword of `move` for a sandbox, a process without rights.
 const SANDBOX: &str = "sandbox";
 
 /// The span of inserted terms.
 const NEW: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Parses a text; fails at the first syntax error, with `what` as the name of the text.
+/// Parses a text. Fails with its first syntax error, which calls the text `what`.
 pub(crate) fn tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
@@ -94,7 +94,7 @@ pub(crate) fn chain(first: Term, then: Term) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
 }
 
-/// Applies `act` to the filter at the span `at`; returns `None` if nothing of the term remains.
+/// Applies `act` to the filter at the span `at`; returns `None` if the term becomes empty.
 pub(crate) fn replace_at(
     term: Term,
     at: Span,
@@ -145,7 +145,11 @@ pub(crate) fn replace_at(
 }
 
 /// Inserts `filter` on a branch beside the successors of the filter at `at`.
-pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(), InvalidEdit> {
+pub(super) fn insert_beside(
+    request: &mut Request,
+    at: Span,
+    filter: &Term,
+) -> Result<(), InvalidEdit> {
     fn within(term: &mut Term, at: Span, filter: &Term) -> bool {
         match term {
             Term::Filter(_) | Term::Hole(_) => false,
@@ -178,7 +182,7 @@ pub(super) fn beside(request: &mut Request, at: Span, filter: &Term) -> Result<(
     }
 }
 
-/// Inserts a branch beside all stages from `place` on.
+/// Inserts a branch parallel to all stages from index `place` on.
 fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let mut behind = pipeline.rest.split_off(place).into_iter();
     let Some(next) = behind.next() else { return };
@@ -198,9 +202,9 @@ fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Unpins the successors of a filter that leaves the kernel: an earlier move pinned them there,
-/// where they cannot stay without it.
-pub(super) fn leave_kernel(request: &mut Request, at: Span) {
+/// Unpins the successors of a filter that leaves the kernel, because a filter can run there only if
+/// its predecessors do.
+pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
         each_filter(&mut term.clone(), &mut |node| found |= node.span == at);
@@ -218,8 +222,8 @@ pub(super) fn leave_kernel(request: &mut Request, at: Span) {
 }
 
 /// Moves a filter to another space: to a sandbox by an argument, else by a pin.
-pub(super) fn moved(node: FilterTerm, space: &str) -> FilterTerm {
-    let mut node = trusted(node);
+pub(super) fn move_to(node: FilterTerm, space: &str) -> FilterTerm {
+    let mut node = without_sandbox(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW };
     if space != SANDBOX {
         return FilterTerm { pin: Some(named(space)), ..node };
@@ -231,7 +235,7 @@ pub(super) fn moved(node: FilterTerm, space: &str) -> FilterTerm {
 }
 
 /// Removes `untrusted` from the arguments of a filter.
-pub(super) fn trusted(mut node: FilterTerm) -> FilterTerm {
+pub(super) fn without_sandbox(mut node: FilterTerm) -> FilterTerm {
     let key = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
     node.arguments.retain(|argument| key(argument).as_deref() != Some(UNTRUSTED.name));
     node

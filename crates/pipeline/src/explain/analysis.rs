@@ -1,6 +1,6 @@
 //! Comparison of a run's measurements with the expectations of its plan.
 //!
-//! The output is a table of nodes and one of edges, which mark values that differ from the
+//! The output is a table of nodes and a table of edges, which mark values that differ from the
 //! expectation by more than a factor of two, and updates of the cost table for the next plan. The
 //! measurements are passed in; nothing here reads a clock. [SL §7.1]
 
@@ -12,11 +12,11 @@ use crate::names::{cost_key, names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
 use filter::ReadDepth;
 
-/// The factor by which a marked value differs from the expectation.
-const FAR: f64 = 2.0;
-/// The minimum number of blocks from which the fraction of an arc is learned.
+/// The minimum factor by which a marked value differs from the expectation.
+const DEVIATION_MIN: f64 = 2.0;
+/// The minimum number of blocks needed to learn the fraction of an arc.
 const SHARE_MIN: u64 = 64;
-/// The minimum number of blocks from which a cost is learned; the first blocks find cold caches.
+/// The minimum number of blocks needed to learn a cost; the first blocks meet cold caches.
 pub const LEARNED_MIN: u64 = 4096;
 
 /// The measurements of a run.
@@ -63,7 +63,7 @@ pub struct ProgramMeasurement {
     pub frames: u64,
     /// The number of notifications.
     pub notifications: u64,
-    /// The number of runs measured by the kernel, and their total time in ns; `None` if not
+    /// The number of program runs measured by the kernel, and their total time in ns; `None` if not
     /// measured.
     pub measured: Option<(u64, u64)>,
 }
@@ -75,7 +75,7 @@ pub fn analysis(plan: &Plan, measured: &Measurements) -> String {
     let mut text = format!("{}\n{}", nodes(plan, measured, &names), edges(plan, measured, &names));
     for program in &measured.programs {
         text.push('\n');
-        words::wrapped(&mut text, &program.text(plan, &names), COLUMNS);
+        words::write_wrapped(&mut text, &program.text(plan, &names), COLUMNS);
     }
     text
 }
@@ -93,7 +93,7 @@ impl ProgramMeasurement {
         let cost = match self.measured.filter(|(runs, _)| *runs > 0) {
             Some((runs, ns)) => {
                 let measured = ns as f64 / runs as f64;
-                let difference = mark(measured, expected);
+                let difference = describe_deviation(measured, expected);
                 let difference =
                     if difference.is_empty() { difference } else { format!(" ({difference})") };
                 let (measured, expected) = (number(measured), number(expected));
@@ -102,7 +102,7 @@ impl ProgramMeasurement {
             None => "the kernel did not tell how long it ran".to_owned(),
         };
         let notifications = self.notifications;
-        let each = each(self.frames, notifications);
+        let each = mean_batch(self.frames, notifications);
         format!(
             "program of {name}: {cost}; {} frames, {notifications} bells, {each} frames each",
             self.frames
@@ -131,11 +131,11 @@ fn nodes(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
             plan.space_of(id).name.clone(),
             node.blocks.to_string(),
             rate(node.blocks, measured.elapsed_ns),
-            each(node.blocks, node.calls),
+            mean_batch(node.blocks, node.calls),
             mean.map_or_else(|| "–".to_owned(), number),
             expected.map_or_else(|| "–".to_owned(), number),
             node.copies.to_string(),
-            mean.zip(expected).map_or_else(String::new, |(m, e)| mark(m, e)),
+            mean.zip(expected).map_or_else(String::new, |(m, e)| describe_deviation(m, e)),
         ]);
     }
     table.text(COLUMNS)
@@ -162,8 +162,8 @@ fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
             PlannedEdge::Call => ("call", batch(measured, edge.to)),
             PlannedEdge::Back => ("back edge", "–".to_owned()),
             PlannedEdge::Pipe => ("pipe", "–".to_owned()),
-            PlannedEdge::Ring(ring) => ("ring", filled(counted, ring.entries)),
-            PlannedEdge::Kernel(ring) => ("kernel ring", filled(counted, ring.entries)),
+            PlannedEdge::Ring(ring) => ("ring", ring_fill(counted, ring.entries)),
+            PlannedEdge::Kernel(ring) => ("kernel ring", ring_fill(counted, ring.entries)),
         };
         // Blocks that leave the kernel are copied out of its ring; between threads only pointers
         // move.
@@ -177,7 +177,7 @@ fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
             fill,
             counted.events.map_or_else(|| "–".to_owned(), |events| events.to_string()),
             copies.to_string(),
-            share.map_or_else(String::new, |share| mark(share, expected)),
+            share.map_or_else(String::new, |share| describe_deviation(share, expected)),
         ]);
     }
     table.text(COLUMNS)
@@ -199,12 +199,16 @@ impl EdgeMeasurement {
     }
 }
 
-/// Describes the difference of two values if it exceeds a factor of two.
-fn mark(measured: f64, expected: f64) -> String {
+/// Describes the ratio of two values; empty if it is below a factor of two.
+fn describe_deviation(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
-        () if measured > FAR * expected => format!("{}× expected", number(measured / expected)),
-        () if expected > FAR * measured => format!("1/{} expected", number(expected / measured)),
+        () if measured > DEVIATION_MIN * expected => {
+            format!("{}× expected", number(measured / expected))
+        }
+        () if expected > DEVIATION_MIN * measured => {
+            format!("1/{} expected", number(expected / measured))
+        }
         () => String::new(),
     }
 }
@@ -214,7 +218,7 @@ fn rate(blocks: u64, elapsed_ns: u64) -> String {
     format!("{:.0}", blocks as f64 * 1e9 / ns)
 }
 
-fn each(blocks: u64, calls: u64) -> String {
+fn mean_batch(blocks: u64, calls: u64) -> String {
     if calls == 0 { "–".to_owned() } else { number(blocks as f64 / calls as f64) }
 }
 
@@ -224,18 +228,18 @@ fn percent(share: f64) -> String {
 
 /// Formats the mean size of the batches that a node receives.
 fn batch(measured: &Measurements, to: NodeId) -> String {
-    measured.nodes.get(to.0).map_or_else(String::new, |node| each(node.blocks, node.calls))
+    measured.nodes.get(to.0).map_or_else(String::new, |node| mean_batch(node.blocks, node.calls))
 }
 
 /// Formats the mean number of blocks per event and the capacity of the ring.
-fn filled(edge: &EdgeMeasurement, entries: usize) -> String {
+fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
-        Some(events) if events > 0 => format!("{} of {entries}", each(edge.put, events)),
+        Some(events) if events > 0 => format!("{} of {entries}", mean_batch(edge.put, events)),
         _ => format!("– of {entries}"),
     }
 }
 
-/// Stores measurements in a cost table for the next plan: the costs of filters with these
+/// Stores measurements in a cost table for the next plan: the costs of filters with their
 /// arguments, and the fraction of their blocks on each arc. Returns the number of filters with
 /// fewer than [`LEARNED_MIN`] blocks, whose cost is not learned.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
@@ -281,11 +285,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_figures_off_by_more_than_two_are_marked() {
-        assert_eq!(mark(21.0, 10.0), "2.1× expected");
-        assert_eq!(mark(20.0, 10.0), "");
-        assert_eq!(mark(4.0, 10.0), "1/2.5 expected");
-        assert_eq!(mark(5.0, 10.0), "");
-        assert_eq!((mark(5.0, 0.0), mark(0.0, 5.0)), (String::new(), String::new()));
+    fn v1_values_off_by_more_than_two_are_marked() {
+        assert_eq!(describe_deviation(21.0, 10.0), "2.1× expected");
+        assert_eq!(describe_deviation(20.0, 10.0), "");
+        assert_eq!(describe_deviation(4.0, 10.0), "1/2.5 expected");
+        assert_eq!(describe_deviation(5.0, 10.0), "");
+        assert_eq!(
+            (describe_deviation(5.0, 0.0), describe_deviation(0.0, 5.0)),
+            (String::new(), String::new())
+        );
     }
 }

@@ -8,8 +8,8 @@ use filter::FilterKind;
 use filter::text::visible;
 use std::fmt::Write as _;
 
-/// Formats the graph with spaces as frames, rings as thick edges, pipes with an empty arrow head,
-/// and back edges dashed.
+/// Formats the graph, with spaces as frames, rings as thick edges, pipes as edges with an empty
+/// arrowhead, and back edges dashed.
 #[must_use]
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;

@@ -12,9 +12,9 @@
 //!  ■    pcap out.pcap
 //! ```
 //!
-//! `○` is a source, `●` a filter, `■` a sink. A horizontal rule names the space of the lines below
+//! `○` is a source, `●` a filter, `■` a sink. A horizontal rule names the space of the rows below
 //! it. A lane that crosses a rule is a ring, or a pipe into or out of a process. A back edge is a
-//! lane with an arrow, from the node it leads to down to the node it leaves.
+//! lane with an arrow, from its target down to its origin.
 
 use crate::ClassSet;
 use crate::graph::{Edge, NodeId};
@@ -28,10 +28,10 @@ const LANES_MAX: usize = 24;
 /// The maximum number of columns of a node's text.
 const TEXT_MAX: usize = 70;
 /// The width of a rule in columns.
-const RULE: usize = 64;
+const RULE_WIDTH: usize = 64;
 
-/// Returns the nodes of a part, except operands, in drawing order: sources first, then space by
-/// space, otherwise in the order of the text.
+/// Returns the nodes of a connected component, except operands, in drawing order: sources first,
+/// then space by space, otherwise in the order of the text.
 pub(super) fn order(plan: &Plan, part: usize) -> Vec<NodeId> {
     let graph = &plan.graph;
     let mut left: Vec<NodeId> = graph
@@ -77,7 +77,7 @@ struct Drawing<'p> {
 }
 
 enum Row {
-    /// The cells of the lanes, and the text beside them.
+    /// The cells of the lanes, and the text of the node.
     Line(String, String),
     /// The cells of the lanes, and the name of the space that begins.
     Rule(String, String),
@@ -98,7 +98,7 @@ impl Drawing<'_> {
     }
 
     /// Returns the lanes whose edges satisfy a condition.
-    fn holding(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
+    fn lanes_with(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
         let edges = &self.plan.graph.edges;
         let edge = |lane: &usize| self.lanes[*lane].and_then(|edge| edges.get(edge));
         (0..self.lanes.len()).filter(|lane| edge(lane).is_some_and(&wanted)).collect()
@@ -110,8 +110,8 @@ impl Drawing<'_> {
     }
 
     fn node(&mut self, id: NodeId) {
-        let incoming = self.holding(|edge| edge.to == id && !edge.back);
-        let own = incoming.first().copied().unwrap_or_else(|| self.free(0));
+        let incoming = self.lanes_with(|edge| edge.to == id && !edge.back);
+        let own = incoming.first().copied().unwrap_or_else(|| self.free_lane(0));
         let above = !incoming.is_empty();
         if incoming.len() > 1 {
             let closing: Vec<usize> = incoming.iter().copied().skip(1).collect();
@@ -122,11 +122,11 @@ impl Drawing<'_> {
         self.lanes[own] = incoming.first().and_then(|lane| self.lanes[*lane]).or(Some(usize::MAX));
         let back = self.edges(|edge| edge.to == id && edge.back);
         if !back.is_empty() {
-            let opening = self.open(own, &back);
+            let opening = self.open_lanes(own, &back);
             self.connect(own, Arms { up: above, down: true }, &[], &opening, true);
         }
         self.dot(id, own);
-        self.leave(id, own);
+        self.assign_lanes(id, own);
         while self.lanes.last() == Some(&None) {
             self.lanes.pop();
         }
@@ -149,16 +149,16 @@ impl Drawing<'_> {
             });
             cells.push(' ');
         }
-        let text = self.beside(id);
+        let text = self.node_text(id);
         self.rows.push(Row::Line(cells, text));
     }
 
     /// Assigns lanes to the outgoing edges of the node; the first keeps the lane of the node.
-    fn leave(&mut self, id: NodeId, own: usize) {
+    fn assign_lanes(&mut self, id: NodeId, own: usize) {
         let out = self.edges(|edge| edge.from == id && !edge.back);
-        let closing = self.holding(|edge| edge.from == id && edge.back);
+        let closing = self.lanes_with(|edge| edge.from == id && edge.back);
         let first = out.first().copied();
-        let opening = self.open(own, out.get(1..).unwrap_or_default());
+        let opening = self.open_lanes(own, out.get(1..).unwrap_or_default());
         if !opening.is_empty() || !closing.is_empty() {
             let arms = Arms { up: true, down: first.is_some() };
             self.connect(own, arms, &closing, &opening, false);
@@ -167,8 +167,8 @@ impl Drawing<'_> {
         self.lanes[own] = first;
     }
 
-    /// Returns the first free lane from `from` on.
-    fn free(&mut self, from: usize) -> usize {
+    /// Returns the first free lane with index `from` or higher.
+    fn free_lane(&mut self, from: usize) -> usize {
         let free = (from..self.lanes.len()).find(|lane| self.lanes[*lane].is_none());
         free.unwrap_or_else(|| {
             self.lanes.resize(self.lanes.len().max(from) + 1, None);
@@ -176,10 +176,10 @@ impl Drawing<'_> {
         })
     }
 
-    fn open(&mut self, own: usize, edges: &[usize]) -> Vec<usize> {
+    fn open_lanes(&mut self, own: usize, edges: &[usize]) -> Vec<usize> {
         let mut opened = Vec::new();
         for edge in edges {
-            let lane = self.free(own + 1);
+            let lane = self.free_lane(own + 1);
             self.lanes[lane] = Some(*edge);
             opened.push(lane);
         }
@@ -217,9 +217,9 @@ impl Drawing<'_> {
     }
 
     /// Formats the text of a node: the classes of its incoming arcs, the node, and its back edges.
-    fn beside(&self, id: NodeId) -> String {
+    fn node_text(&self, id: NodeId) -> String {
         let graph = &self.plan.graph;
-        let mut text = match self.added(id) {
+        let mut text = match self.completion_reason(id) {
             Some(why) => format!("{}  (added: {why})", node_text(graph, id)),
             None => format!("{}{}", self.labels(id), node_text(graph, id)),
         };
@@ -237,7 +237,7 @@ impl Drawing<'_> {
     }
 
     /// Returns the reason for a sink that the planner added at an open end; `None` for other nodes.
-    fn added(&self, id: NodeId) -> Option<String> {
+    fn completion_reason(&self, id: NodeId) -> Option<String> {
         let node = self.plan.graph.node(id);
         if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {
             return None;
@@ -282,7 +282,7 @@ impl Drawing<'_> {
                 Row::Line(cells, text) => format!("  {cells:width$} {text}"),
                 Row::Rule(cells, space) => {
                     let line = format!("──{cells:─<width$} {space} ");
-                    format!("{line:─<RULE$}")
+                    format!("{line:─<RULE_WIDTH$}")
                 }
             };
             let _ = writeln!(out, "{}", line.trim_end());

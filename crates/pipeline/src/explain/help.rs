@@ -9,10 +9,10 @@ use filter::{
 };
 use std::fmt::Write as _;
 
-/// The column at which the text of a parameter or a fact begins.
-const FACT: usize = 18;
+/// The column at which the text of a parameter or fact begins.
+const FACT_COLUMN: usize = 18;
 /// The column at which the text of an option begins.
-const OPTION: usize = 26;
+const OPTION_COLUMN: usize = 26;
 
 /// The help of a filter, section by section, from which help texts and manual pages are made.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Page {
     pub summary: &'static str,
     /// The arguments, in usage notation.
     pub usage: String,
-    /// The description: effect, class, drops and their reasons.
+    /// The description: effect, classes, drops and their reasons.
     pub details: &'static str,
     /// The other sections.
     pub sections: Vec<Section>,
@@ -56,7 +56,7 @@ impl Page {
             usage: usage(entry),
             details: entry.details.trim(),
             sections,
-            example: format!("streamline {}", shell(entry.example)),
+            example: format!("streamline {}", quoted_for_shell(entry.example)),
         }
     }
 }
@@ -87,7 +87,7 @@ pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
     for section in &page.sections {
         let _ = writeln!(out, "{}", section.title);
         let facts = section.facts.iter();
-        out.extend(facts.map(|(what, text)| hanging(&format!("    {what}"), text, FACT)));
+        out.extend(facts.map(|(what, text)| hanging(&format!("    {what}"), text, FACT_COLUMN)));
         out.push('\n');
     }
     let _ = write!(out, "Example\n    {}\n", page.example);
@@ -95,18 +95,18 @@ pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
 }
 
 fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
-    let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), right(entry.kind)))];
+    let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), describe_kind(entry.kind)))];
     if entry.kind != FilterKind::Source {
-        facts.push(("takes", takes(entry)));
+        facts.push(("takes", describe_input(entry)));
     }
     if entry.kind != FilterKind::Sink {
-        facts.push(("gives", gives(entry.gives)));
+        facts.push(("gives", describe_output(entry.gives)));
     }
     if !matches!(entry.kind, FilterKind::Source | FilterKind::Sink) {
-        facts.push(("classes", classes(entry)));
-        facts.push(("reads", reads(entry.reads)));
-        facts.push(("keeps", keeps(entry)));
-        facts.extend(entry.published().map(|(_, columns)| ("shows", shows(&columns))));
+        facts.push(("classes", describe_classes(entry)));
+        facts.push(("reads", describe_depth(entry.reads)));
+        facts.push(("keeps", describe_memory(entry)));
+        facts.extend(entry.published().map(|(_, columns)| ("shows", describe_state(&columns))));
     }
     if !entry.reasons.is_empty() {
         facts.push(("not answered", entry.reasons.join(", ")));
@@ -119,7 +119,7 @@ fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, St
         let beside = "a summary when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
-    facts.push(("runs in", runs_in(entry, endpoint)));
+    facts.push(("runs in", describe_spaces(entry, endpoint)));
     if endpoint.takes_filter {
         let what = "what the first filter behind it asks, where that can be asked in the kernel: \
                     what it refuses never comes in";
@@ -140,7 +140,7 @@ pub const OPTIONS_TITLE: &str = "Options of the line, before its first filter";
 pub fn options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
     for (word, help) in option_facts() {
-        out.push_str(&hanging(&format!("  {word}"), help, OPTION));
+        out.push_str(&hanging(&format!("  {word}"), help, OPTION_COLUMN));
     }
     out.trim_end().to_owned()
 }
@@ -162,7 +162,7 @@ pub fn option_words() -> impl Iterator<Item = String> {
 }
 
 /// Quotes a request for a shell.
-fn shell(line: &str) -> String {
+fn quoted_for_shell(line: &str) -> String {
     format!("'{}'", line.replace('\'', "'\\''"))
 }
 
@@ -227,7 +227,7 @@ fn parameter(known: &Parameter) -> String {
 }
 
 /// Formats the published fields (`state=NAME`), with their units.
-fn shows(columns: &[Column]) -> String {
+fn describe_state(columns: &[Column]) -> String {
     let one = |column: &Column| {
         let unit = match column.unit.name() {
             "" => String::new(),
@@ -242,7 +242,7 @@ fn shows(columns: &[Column]) -> String {
     columns.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-const fn right(kind: FilterKind) -> &'static str {
+const fn describe_kind(kind: FilterKind) -> &'static str {
     match kind {
         FilterKind::Statistics => "sees no bytes",
         FilterKind::Inspection => "reads bytes, changes nothing",
@@ -254,13 +254,13 @@ const fn right(kind: FilterKind) -> &'static str {
     }
 }
 
-fn takes(entry: &Description) -> String {
+fn describe_input(entry: &Description) -> String {
     let forms: Vec<&str> =
         Form::ALL.iter().filter(|form| entry.takes.has(**form)).map(|form| form.name()).collect();
     if forms.len() == Form::ALL.len() { "anything".to_owned() } else { forms.join(", ") }
 }
 
-fn gives(gives: OutputForm) -> String {
+fn describe_output(gives: OutputForm) -> String {
     match gives {
         OutputForm::Same => "the form of its input".to_owned(),
         OutputForm::Form(form) => form.name().to_owned(),
@@ -268,7 +268,7 @@ fn gives(gives: OutputForm) -> String {
     }
 }
 
-fn classes(entry: &Description) -> String {
+fn describe_classes(entry: &Description) -> String {
     match entry.classes {
         Classes::Same => "unchanged".to_owned(),
         Classes::YesNo => "1 or no answer".to_owned(),
@@ -290,7 +290,7 @@ fn classes(entry: &Description) -> String {
     }
 }
 
-fn reads(reads: ReadDepth) -> String {
+fn describe_depth(reads: ReadDepth) -> String {
     match reads {
         ReadDepth::Nothing => "no byte".to_owned(),
         ReadDepth::Head(bytes) => format!("the first {bytes} bytes of a frame at most"),
@@ -298,7 +298,7 @@ fn reads(reads: ReadDepth) -> String {
     }
 }
 
-fn keeps(entry: &Description) -> String {
+fn describe_memory(entry: &Description) -> String {
     let held = match entry.state.held_max {
         0 => String::new(),
         blocks => format!("; holds {} at most", counted(blocks.into(), "block")),
@@ -312,7 +312,7 @@ fn keeps(entry: &Description) -> String {
     format!("{state}{held}")
 }
 
-fn runs_in(entry: &Description, endpoint: &EndpointFacts) -> String {
+fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     if endpoint.process {
         return "a process of its own".to_owned();
     }

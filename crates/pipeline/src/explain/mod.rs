@@ -1,8 +1,8 @@
 //! The output of `explain` and `filters`: plans and descriptions as text and drawings.
 //!
-//! A plan, or the error that there is none, becomes text of at most [`COLUMNS`] columns, or a
-//! graphviz graph. Nothing is decided here and nothing omitted: every candidate, the choice, its
-//! reason and its cost are in the plan. [SL §7.1]
+//! A plan, or the error that no plan exists, becomes text of at most [`COLUMNS`] columns, or a
+//! graphviz graph. This module decides and omits nothing: the plan holds every candidate, the
+//! choice, its reason and its cost. [SL §7.1]
 
 mod analysis;
 mod dot;
@@ -32,8 +32,8 @@ use filter::STATE_MODE;
 use std::fmt::Write as _;
 use table::Table;
 
-/// Formats the whole explanation: a drawing and a table per connected part, then the edges, the
-/// choice and the machine.
+/// Formats the entire explanation: a drawing and a table per connected component, then the edges,
+/// the choice and the machine.
 #[must_use]
 pub fn text(plan: &Plan, machine: &Machine) -> String {
     let names = names(&plan.graph);
@@ -59,13 +59,13 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         fact(&mut out, "latency", &words::latency(latency, plan, &names));
     }
     choice(&mut out, plan);
-    at_run_time(&mut out, plan, machine);
-    this_machine(&mut out, machine);
+    runtime_changes(&mut out, plan, machine);
+    machine_facts(&mut out, machine);
     out
 }
 
-/// Writes the remarks of filters (such as the compiler of an expression) and the filters evaluated
-/// ahead.
+/// Writes the remarks of filters, such as the compiler of an expression, and the filters that are
+/// evaluated ahead.
 fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
@@ -88,16 +88,16 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
         if !by.is_empty() {
             let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
-            words::wrapped(out, &words::asked(name, &by, except), COLUMNS);
+            words::write_wrapped(out, &words::evaluated_ahead(name, &by, except), COLUMNS);
         }
         let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
-            words::wrapped(out, &words::not_asked(name, why), COLUMNS);
+            words::write_wrapped(out, &words::not_evaluated_ahead(name, why), COLUMNS);
         }
     }
 }
 
-/// Writes a paragraph per kernel program, with the steps that several lines share.
+/// Writes a paragraph per kernel program, with the steps that several sources share.
 fn programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
@@ -109,26 +109,26 @@ fn programs(out: &mut String, plan: &Plan, names: &[String]) {
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
-        words::wrapped(out, &text, COLUMNS);
+        words::write_wrapped(out, &text, COLUMNS);
     }
 }
 
-/// Writes the replicas, and the costly filters that have none.
+/// Writes the replicas, and the costly filters without replicas.
 fn replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
-        words::wrapped(out, &words::replicas(replicas, plan, names), COLUMNS);
+        words::write_wrapped(out, &words::replicas(replicas, plan, names), COLUMNS);
     }
     for alone in &plan.replica_refusals {
         let text = format!("{}: one copy: {}", names[alone.node.0], alone.why);
-        words::wrapped(out, &text, COLUMNS);
+        words::write_wrapped(out, &text, COLUMNS);
     }
 }
 
-/// Formats the table of a node that no space can run, with the reason of each space.
+/// Formats a table with the reason why each space cannot run the node.
 #[must_use]
 pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     let all = names(graph);
-    let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
+    let mut table = Table::new(&PLACEMENT_TITLES);
     let name = all.get(refused.node.0).unwrap_or(&refused.name).clone();
     let why: Vec<String> =
         refused.refusals.iter().map(|(space, why)| format!("{space}: {why}")).collect();
@@ -137,12 +137,11 @@ pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
     table.text(COLUMNS)
 }
 
-const COLUMNS_OF_PLACEMENT: [&str; 5] =
-    ["filter", "runs in", ">ns", "because", "refused elsewhere"];
+const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
 
 /// Formats the table of placements: space, reason, refusals.
 fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
-    let mut table = Table::new(&COLUMNS_OF_PLACEMENT);
+    let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
         table.row(placement_row(plan, *id, names, ""));
         let operands = plan.graph.ids().filter(|(_, node)| node.inside == Some(*id));
@@ -220,13 +219,15 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
                 let apart = |id| plan.graph.node(id).is_untrusted();
                 let thread = &plan.spaces[plan.placements[to.0].input_space].name;
                 match apart(from) || apart(to) {
-                    true => words::apart(apart(from), apart(to), process(from) && process(to)),
+                    true => {
+                        words::sandbox_ring(apart(from), apart(to), process(from) && process(to))
+                    }
                     false => words::pipe(process(from), process(to), thread),
                 }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
             PlannedEdge::Call if plan.border_of(&edges[first]).is_some() => {
-                words::border(plan.border_of(&edges[first]))
+                words::replica_edge(plan.border_of(&edges[first]))
             }
             PlannedEdge::Call => {
                 let mut calls = 1;
@@ -244,7 +245,7 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
                 if calls == 1 { "call, no ring" } else { "calls, no ring" }.to_owned()
             }
         };
-        words::wrapped(out, &format!("{way}: {what}"), COLUMNS);
+        words::write_wrapped(out, &format!("{way}: {what}"), COLUMNS);
     }
 }
 
@@ -266,7 +267,7 @@ fn choice(out: &mut String, plan: &Plan) {
 }
 
 /// Writes the changes that the path may make at run time.
-fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
+fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine) {
     let RuntimeChanges { copies, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no copies: there is one processor",
@@ -284,7 +285,7 @@ fn at_run_time(out: &mut String, plan: &Plan, machine: &Machine) {
     }
 }
 
-fn this_machine(out: &mut String, machine: &Machine) {
+fn machine_facts(out: &mut String, machine: &Machine) {
     let Machine { processors, l1d, l2, kernel, costs } = machine;
     let processors = counted(*processors as u64, "processor");
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));

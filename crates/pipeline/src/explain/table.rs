@@ -1,4 +1,4 @@
-//! A table for a terminal, with columns of minimal width and cells broken between words.
+//! A table for a terminal, with columns of minimal width and cells wrapped between words.
 
 use std::fmt::Write as _;
 
@@ -8,19 +8,19 @@ pub const COLUMNS: usize = 100;
 /// A table: rows under the headings of columns.
 #[derive(Debug)]
 pub struct Table {
-    /// The headings, and whether their cells are aligned to the right.
+    /// The headings, each with true if its cells are aligned to the right.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<Vec<String>>,
 }
 
-/// The number of blanks between two cells.
+/// The number of spaces between two cells.
 const GAP: usize = 2;
-/// The minimum width of a column whose cells are broken.
-const NARROW: usize = 14;
+/// The minimum width of a column whose cells are wrapped.
+const WRAPPED_WIDTH_MIN: usize = 14;
 
 impl Table {
-    /// Returns a table without rows. The cells under a title that begins with `>`, which is not
-    /// shown, are aligned to the right, as numbers are.
+    /// Returns a table without rows. A title that begins with `>`, which is not shown, aligns the
+    /// cells of its column to the right.
     #[must_use]
     pub fn new(titles: &[&'static str]) -> Self {
         let column = |title: &&'static str| (title.trim_start_matches('>'), title.starts_with('>'));
@@ -38,7 +38,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Formats the table in at most `columns` columns, unless that would break cells too narrowly.
+    /// Formats the table in at most `columns` characters per line, if no wrapped column becomes
+    /// narrower than the minimum.
     #[must_use]
     pub fn text(&self, columns: usize) -> String {
         let titles: Vec<String> =
@@ -62,7 +63,7 @@ impl Table {
         while widths.iter().sum::<usize>() + gaps > columns {
             let words = widths.iter_mut().zip(&self.columns).filter(|(_, (_, right))| !right);
             let Some((widest, _)) = words.max_by_key(|(width, _)| **width) else { break };
-            if *widest <= NARROW {
+            if *widest <= WRAPPED_WIDTH_MIN {
                 break;
             }
             *widest -= 1;
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_break_between_words() {
+    fn cells_are_wrapped_between_words() {
         assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
         assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert_eq!(wrap("", 5), [""]);

@@ -1,6 +1,6 @@
 //! Formats single items: names, arguments, values, rings.
 //!
-//! A request may contain anything, so control characters are always replaced by visible ones.
+//! A request may contain any text, so control characters are always replaced by visible characters.
 
 use super::table::COLUMNS;
 use crate::format::{counted, nanoseconds};
@@ -55,8 +55,8 @@ pub(super) fn spaces(plan: &Plan, replicas: &Replicas) -> Vec<String> {
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
-/// Describes an edge to or from replicas.
-pub(super) fn border(border: Option<(&Replicas, bool)>) -> String {
+/// Describes an edge to or from replicas; empty for any other edge.
+pub(super) fn replica_edge(border: Option<(&Replicas, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} copies", replicas.spaces.len()),
         Some((replicas, false)) => {
@@ -153,7 +153,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
 }
 
 /// Describes a filter that sources evaluate ahead.
-pub(super) fn asked(filter: &str, sources: &[&str], except: Option<&str>) -> String {
+pub(super) fn evaluated_ahead(filter: &str, sources: &[&str], except: Option<&str>) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     let mut text = format!(
         "{filter}: runs in the kernel too, as the socket {filters} of {}: what it refuses never \
@@ -167,11 +167,11 @@ pub(super) fn asked(filter: &str, sources: &[&str], except: Option<&str>) -> Str
 }
 
 /// Describes a source for which no filter is evaluated ahead, with the reason.
-pub(super) fn not_asked(source: &str, why: &str) -> String {
+pub(super) fn not_evaluated_ahead(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 
-/// Describes a pipe out of a process, into one, or both.
+/// Describes the pipes of an edge out of a process, into a process, or both.
 pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
@@ -182,8 +182,8 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     }
 }
 
-/// Describes a ring out of a sandbox, into one, or both.
-pub(super) fn apart(out: bool, into: bool, both: bool) -> String {
+/// Describes the rings of an edge out of a sandbox, into a sandbox, or both.
+pub(super) fn sandbox_ring(out: bool, into: bool, both: bool) -> String {
     let what = match (out, into) {
         (true, false) => "ring that its process writes: every block is copied out and checked",
         (false, true) => "ring that its process can only read: blocks are copied in, with frames",
@@ -200,7 +200,7 @@ pub(super) const fn policy(policy: Policy) -> &'static str {
 }
 
 /// Writes a paragraph with a hanging indent.
-pub(super) fn wrapped(out: &mut String, text: &str, columns: usize) {
+pub(super) fn write_wrapped(out: &mut String, text: &str, columns: usize) {
     for (number, line) in super::table::wrap(text, columns.min(COLUMNS) - 3).iter().enumerate() {
         let indent = if number == 0 { " " } else { "   " };
         let _ = writeln!(out, "{indent}{line}");

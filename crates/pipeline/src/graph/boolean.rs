@@ -12,7 +12,7 @@ pub enum Boolean<L = ClassSet> {
     Chain {
         /// The first operand.
         first: Box<Self>,
-        /// The other operands, each with the classes of the previous one that lead to it.
+        /// The other operands, each with the classes of the previous operand that lead to it.
         rest: Vec<Link<L>>,
     },
     /// `a ++ b`: `b` judges the blocks to which `a` answers 0.
@@ -49,25 +49,25 @@ impl<L> Boolean<L> {
         }
     }
 
-    /// Lets a value flow through the operands, each of which turns what comes to it into what it
-    /// gives. Returns what the expression gives: a chain what its last part gives, all else what
-    /// came.
-    pub(crate) fn flow<T: Clone>(&self, comes: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
+    /// Propagates a value through the operands: `at` maps the input of an operand to its output.
+    /// Returns the output of the body: of a chain the output of its last operand, otherwise the
+    /// input.
+    pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
-            Self::Filter(id) => at(*id, comes),
+            Self::Filter(id) => at(*id, input),
             Self::Not(inner) => {
-                inner.flow(comes.clone(), at);
-                comes
+                inner.flow(input.clone(), at);
+                input
             }
             Self::Any(links) | Self::All(links) => {
                 for link in links {
-                    link.body.flow(comes.clone(), at);
+                    link.body.flow(input.clone(), at);
                 }
-                comes
+                input
             }
             Self::Chain { first, rest } => {
-                let first = first.flow(comes, at);
-                rest.iter().fold(first, |gives, link| link.body.flow(gives, at))
+                let first = first.flow(input, at);
+                rest.iter().fold(first, |output, link| link.body.flow(output, at))
             }
         }
     }
@@ -75,34 +75,34 @@ impl<L> Boolean<L> {
 
 impl Boolean {
     /// Inserts a filter in front of an operand.
-    pub(crate) fn put_before(&mut self, operand: NodeId, first: NodeId) {
+    pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
             Self::Filter(id) if *id == operand => {
                 let rest = vec![Link { classes: ClassSet::plain(), body: Self::Filter(operand) }];
                 *self = Self::Chain { first: Box::new(Self::Filter(first)), rest };
             }
             Self::Filter(_) => {}
-            Self::Not(inner) => inner.put_before(operand, first),
+            Self::Not(inner) => inner.insert_before(operand, first),
             Self::Any(links) | Self::All(links) => {
-                links.iter_mut().for_each(|link| link.body.put_before(operand, first));
+                links.iter_mut().for_each(|link| link.body.insert_before(operand, first));
             }
             Self::Chain { first: body, rest } => {
-                body.put_before(operand, first);
-                rest.iter_mut().for_each(|link| link.body.put_before(operand, first));
+                body.insert_before(operand, first);
+                rest.iter_mut().for_each(|link| link.body.insert_before(operand, first));
             }
         }
     }
 }
 
-/// A part of a composite with the classes for which it is evaluated.
+/// An operand of a composite with the classes for which it is evaluated.
 ///
-/// In a chain they are classes of the previous part. In `Any` and `All` they are classes of the
-/// block at the entry of the composite (all classes without a label); for other classes the part
-/// answers 0.
+/// In a chain the classes are answers of the previous operand. In `Any` and `All` they are classes
+/// of the block at the entry of the composite (all classes without a label); for other classes the
+/// operand answers 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link<L = ClassSet> {
     /// The classes.
     pub classes: L,
-    /// The part.
+    /// The operand.
     pub body: Boolean<L>,
 }

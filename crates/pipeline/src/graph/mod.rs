@@ -2,19 +2,20 @@
 //!
 //! - A **node** is a filter with checked arguments, a **composite** (a Boolean section of filters),
 //!   or a **merge**, the `++` of different sources. Nodes are in the order of the text. The filters
-//!   of a composite are nodes too, so they can be pinned and have counters; they have `inside` set
-//!   and no edges. Filters that `check` inserts in front of operands come last.
+//!   of a composite are nodes too, so they can be pinned and have counters; their `inside` is set,
+//!   and they have no edges. Filters that `check` inserts in front of operands come last.
 //! - An **edge** is an arc between two nodes with the set of classes that pass. A plain pipe is
 //!   `ClassSet::plain()`. The label in front of a group is intersected with the labels of its
 //!   branches. A **back edge** closes a cycle (CONTRACT 17): without back edges the graph is
 //!   acyclic.
 //! - A **join** defines the order in which a node receives blocks from several edges (CONTRACT 16):
 //!   the order of the blocks at the fork, and for one such block the order of the branches.
-//! - All uses of one mark are one node. A node with several outgoing edges sends each block to all.
+//! - All uses of one mark are one node. A node with several outgoing edges sends each block to all
+//!   of them.
 //!
 //! Sources are heads, heads are sources, and sinks have no outgoing edges. An end need not be a
-//! sink; the caller decides about open ends. Only a graph without errors may be planned. With
-//! errors it is still complete, with `Step::Unknown` for unknown filters. [SL §4.2, §7]
+//! sink; the caller completes or rejects open ends. Only a graph without errors may be planned.
+//! With errors it is still complete, with `Step::Unknown` for unknown filters. [SL §4.2, §7]
 
 mod boolean;
 mod display;
@@ -41,7 +42,7 @@ pub struct Graph {
     pub insertions: Vec<(usize, String)>,
     /// The nodes, in the order of the text.
     pub nodes: Vec<Node>,
-    /// The edges; those of one target are in the order of the text.
+    /// The edges; the edges to one target are in the order of the text.
     pub edges: Vec<Edge>,
     /// The nodes at which branches meet, with their orders.
     pub joins: Vec<Join>,
@@ -67,9 +68,9 @@ pub struct Node {
     /// The composite that contains this node.
     pub inside: Option<NodeId>,
     /// The forms that can arrive.
-    pub comes: Vec<Form>,
-    /// The nodes that classify arriving blocks: the nearest upstream that have classes. Empty if
-    /// there are none.
+    pub input_forms: Vec<Form>,
+    /// The nodes that classify arriving blocks: the nearest nodes upstream that have classes. May
+    /// be empty.
     pub classifiers: Vec<NodeId>,
 }
 
@@ -93,7 +94,7 @@ pub enum Step {
 pub struct Use {
     /// The filter, source or sink.
     pub description: &'static Description,
-    /// The facts about it as a source, sink or program.
+    /// The facts about the filter as a source, sink or program.
     pub endpoint: &'static EndpointFacts,
     /// The arguments, checked, defaults included.
     pub arguments: Arguments,
@@ -108,7 +109,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Returns the reason why it is bound to one space; `None` if it is not.
+    /// Returns the reason why the filter is bound to one space; `None` if it is not.
     #[must_use]
     pub fn bound(&self) -> Option<String> {
         let pin = self.pin.as_ref()?;
@@ -124,13 +125,13 @@ impl Use {
         }
     }
 
-    /// Returns true if it is a sink.
+    /// Returns true if the filter is a sink.
     #[must_use]
     pub fn is_sink(&self) -> bool {
         self.description.kind == FilterKind::Sink
     }
 
-    /// Returns its properties with these arguments: kind, emitted forms, bytes read.
+    /// Returns the properties of the filter with these arguments: kind, emitted forms, bytes read.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.description.effect_of(&self.arguments)
@@ -149,14 +150,14 @@ impl Use {
         self.endpoint.outlet.map(|outlet| outlet(&self.arguments))
     }
 
-    /// Returns true if it runs in a sandbox (`untrusted=yes`).
+    /// Returns true if the filter runs in a sandbox (`untrusted=yes`).
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
     }
 
-    /// Returns true if the other one is the same filter with the same arguments, except for
-    /// `untrusted` and those that a running filter lets be set.
+    /// Returns true if `other` is the same filter with the same arguments, except for `untrusted`
+    /// and writable arguments.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         fn fixed(used: &Use) -> Vec<(&'static str, &filter::Value)> {
@@ -169,21 +170,21 @@ impl Use {
         std::ptr::eq(self.description, other.description) && fixed(self) == fixed(other)
     }
 
-    /// Returns true if the other one, which is the same filter, has other values of arguments that
-    /// a running filter lets be set.
+    /// Returns true if `other`, which is the same filter, has other values of writable arguments.
     #[must_use]
-    pub fn is_set_otherwise(&self, other: &Self) -> bool {
+    pub fn has_other_writable_values(&self, other: &Self) -> bool {
         let mut names = self.description.parameters.iter().filter(|p| p.writable).map(|p| p.name);
         names.any(|name| self.arguments.get(name) != other.arguments.get(name))
     }
 
-    /// Returns the name under which it publishes its state (`state=NAME`).
+    /// Returns the name under which the filter publishes its state (`state=NAME`).
     #[must_use]
     pub fn published_as(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 
-    /// Returns true if it runs in a process of its own, as programs and untrusted filters do.
+    /// Returns true if the filter runs in a process of its own, like programs and untrusted
+    /// filters.
     #[must_use]
     pub fn is_process(&self) -> bool {
         self.endpoint.process || self.is_untrusted()
@@ -253,7 +254,7 @@ impl Graph {
         self.edges.iter().filter(move |edge| edge.from == from)
     }
 
-    /// Returns the nodes without incoming edges but back edges: the sources.
+    /// Returns the sources: the nodes without incoming edges other than back edges.
     pub fn heads(&self) -> Vec<NodeId> {
         self.outer(|id| !self.inputs(id).any(|edge| !edge.back))
     }
@@ -263,8 +264,8 @@ impl Graph {
         self.outer(|id| self.outputs(id).next().is_none())
     }
 
-    /// Returns the nodes from the sources to the sinks, each branch to its end before the next;
-    /// operands follow their section.
+    /// Returns the nodes from the sources to the sinks, one branch after the other; operands follow
+    /// their section.
     pub(crate) fn order(&self) -> Vec<NodeId> {
         let inputs = |id: NodeId| self.inputs(id).filter(|edge| !edge.back).count();
         let mut missing: Vec<usize> = self.ids().map(|(id, _)| inputs(id)).collect();
@@ -311,7 +312,7 @@ impl Node {
         }
     }
 
-    /// Returns true if the node runs in a process of its own, as programs and untrusted filters do.
+    /// Returns true if the node runs in a process of its own, like programs and untrusted filters.
     pub fn is_process(&self) -> bool {
         self.filter().is_some_and(Use::is_process)
     }

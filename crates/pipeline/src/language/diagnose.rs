@@ -9,8 +9,8 @@
 //!              ^^^^ did you mean `http`?  (`streamline filters` lists all 43)
 //! ```
 //!
-//! A request is untrusted input, so control characters are replaced before they reach a terminal.
-//! Of a long line only the part around the error is shown. No existing library prints this form.
+//! A request is untrusted input, so control characters are replaced before they reach a terminal. A
+//! long line is shortened to the surroundings of the error. No existing library prints this form.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -99,7 +99,8 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins those at one position, and cuts the list at `MISTAKES_MAX`.
+/// Sorts diagnostics by position, joins diagnostics at one position, and truncates the list to
+/// `MISTAKES_MAX`.
 ///
 /// One error often violates two rules at one position (in `rx (tcp` the parenthesis has neither an
 /// operator nor a closing partner), so the two become one diagnostic.
@@ -138,9 +139,9 @@ fn join(first: &mut Diagnostic, second: Diagnostic) {
     }
 }
 
-/// Formats all diagnostics, each with its line and the error underlined.
+/// Formats all diagnostics, each with its line of the text and the error underlined.
 ///
-/// `colour` adds escape sequences of terminals.
+/// `colour` adds terminal escape sequences.
 pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
     let starts: Vec<usize> =
         std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
@@ -152,15 +153,15 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
 }
 
 /// The width, in characters, of the excerpt of a long line.
-const COLUMNS: usize = 96;
+const EXCERPT_WIDTH: usize = 96;
 
 fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
     let paint = Paint::new(mistake.severity, colour);
-    let start = floor(text, mistake.span.start);
+    let start = char_boundary(text, mistake.span.start);
     let line = starts.partition_point(|first| *first <= start).max(1) - 1;
     let (from, to) = line_bounds(text, starts, line);
     let start = start.clamp(from, to);
-    let end = floor(text, mistake.span.end).clamp(start, to);
+    let end = char_boundary(text, mistake.span.end).clamp(start, to);
     let excerpt = window(text, from..to, start);
 
     let word = if mistake.is_error() { "error" } else { "warning" };
@@ -194,18 +195,18 @@ fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
     (from, to.max(from))
 }
 
-/// Returns the part of a line to show: a short line as a whole, else the surroundings of the error.
+/// Returns the range of a line to show: all of a short line, else the surroundings of the error.
 fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
-    if line.len() <= COLUMNS {
+    if line.len() <= EXCERPT_WIDTH {
         return line;
     }
-    let from = floor(text, start.saturating_sub(COLUMNS / 2).max(line.start));
-    let to = floor(text, (from + COLUMNS).min(line.end)).max(start);
+    let from = char_boundary(text, start.saturating_sub(EXCERPT_WIDTH / 2).max(line.start));
+    let to = char_boundary(text, (from + EXCERPT_WIDTH).min(line.end)).max(start);
     from.max(line.start)..to
 }
 
 /// Returns the last character boundary at or before `at`.
-fn floor(text: &str, at: usize) -> usize {
+fn char_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -213,7 +214,7 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// Replaces every control character by one visible character, which keeps columns aligned and
+/// Replaces every control character by one visible character, so that columns stay aligned and
 /// terminals safe.
 fn visible(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
@@ -276,11 +277,11 @@ mod tests {
     }
 
     #[test]
-    fn long_line_is_cut_around_the_error() {
+    fn long_line_is_shortened_around_the_error() {
         let text = format!("{}X{}", "é".repeat(500), "b".repeat(500));
         let excerpt = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
         let lines: Vec<&str> = excerpt.lines().collect();
-        assert!(lines[1].chars().count() < COLUMNS + 4);
+        assert!(lines[1].chars().count() < EXCERPT_WIDTH + 4);
         let column = lines[2].chars().position(|c| c == '^').unwrap();
         assert_eq!(lines[1].chars().nth(column), Some('X'));
     }

@@ -7,7 +7,7 @@ use super::diagnose::{Diagnostic, Span};
 use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
-/// Parses the label under `span`, whose classes start at byte `classes` of the text.
+/// Parses the label at `span`, whose classes start at byte `classes` of the text.
 pub(super) fn read(
     text: &str,
     span: Span,
@@ -118,7 +118,7 @@ pub(super) fn is_name(word: &str) -> bool {
         && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Cuts a word to 40 characters for a message.
+/// Truncates a word to 40 characters for a message.
 pub(crate) fn brief(word: &str) -> String {
     const LENGTH_MAX: usize = 40;
     match word.char_indices().nth(LENGTH_MAX) {

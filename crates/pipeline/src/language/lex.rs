@@ -19,7 +19,7 @@ pub(super) struct Token {
     pub(super) glued: bool,
 }
 
-/// The kind of a token. The text of a word is the text under its span.
+/// The kind of a token. The text of a word is the text at its span.
 #[derive(Debug, Clone)]
 pub(super) enum TokenKind {
     /// A bare word; `clean` is false if an error inside it has been reported.
@@ -37,8 +37,8 @@ pub(super) enum TokenKind {
     End,
 }
 
-/// The output of the lexer: the tokens, of which the last is `End`, the errors found, and the
-/// number of characters inspected.
+/// The output of the lexer: the tokens with a final `End`, the errors, and the number of inspected
+/// characters.
 pub(super) struct LexOutput {
     pub(super) tokens: Vec<Token>,
     pub(super) mistakes: Vec<Diagnostic>,
@@ -125,8 +125,8 @@ impl Lexer<'_> {
             '(' => TokenKind::Open,
             ')' => TokenKind::Close,
             ';' => TokenKind::Semicolon,
-            '"' => self.escaped(start),
-            '\'' => self.raw(start),
+            '"' => self.quoted_text(start),
+            '\'' => self.raw_text(start),
             _ => {
                 self.at = start;
                 let clean = self.word();
@@ -161,7 +161,7 @@ impl Lexer<'_> {
     }
 
     /// Returns true if the class characters at the cursor can be the name of a filter: the first is
-    /// no digit, and there is no `:` or `,` among them.
+    /// not a digit, and none is `:` or `,`.
     fn may_be_filter(&mut self) -> bool {
         let start = self.at;
         let first = self.peek();
@@ -174,7 +174,7 @@ impl Lexer<'_> {
         !(listed || first.is_some_and(|c| c.is_ascii_digit()))
     }
 
-    /// Skips a bare word and reports suspicious characters in it; returns true if there are none.
+    /// Skips a bare word and reports suspicious characters in it; returns true if it has none.
     fn word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;
@@ -199,13 +199,13 @@ impl Lexer<'_> {
         strange.is_none() && last != '\\'
     }
 
-    /// Reads `"…"`; `start` is the opening quote, and the cursor is behind it.
-    fn escaped(&mut self, start: usize) -> TokenKind {
+    /// Reads `"…"`; `start` is the opening quote, and the cursor is after it.
+    fn quoted_text(&mut self, start: usize) -> TokenKind {
         let mut bytes = Vec::new();
         loop {
             let at = self.at;
             match self.bump() {
-                None => return self.unclosed(start, bytes),
+                None => return self.unclosed_text(start, bytes),
                 Some('"') => return TokenKind::Quoted(bytes),
                 Some('\\') => self.escape(at, &mut bytes),
                 Some(c) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
@@ -228,16 +228,16 @@ impl Lexer<'_> {
                         bytes.push(byte);
                         self.at += 2;
                     }
-                    _ => self.no_escape(at, 2, "`\\x` takes two hexadecimal digits"),
+                    _ => self.report_invalid_escape(at, 2, "`\\x` takes two hexadecimal digits"),
                 }
             }
             None => return,
-            Some(c) => self.no_escape(at, 1 + c.len_utf8(), "no such escape"),
+            Some(c) => self.report_invalid_escape(at, 1 + c.len_utf8(), "no such escape"),
         }
         self.bump();
     }
 
-    fn no_escape(&mut self, at: usize, length: usize, what: &str) {
+    fn report_invalid_escape(&mut self, at: usize, length: usize, what: &str) {
         self.mistakes.push(
             Diagnostic::error(Span::new(at, at + length), what)
                 .why("there are `\\\"`, `\\\\`, `\\n`, `\\t` and `\\xHH`")
@@ -246,7 +246,7 @@ impl Lexer<'_> {
     }
 
     /// Reads `'…'`, a text without escape sequences.
-    fn raw(&mut self, start: usize) -> TokenKind {
+    fn raw_text(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
             let at = self.at;
@@ -254,7 +254,7 @@ impl Lexer<'_> {
             match self.text.get(at..).and_then(|rest| rest.chars().next()) {
                 None => {
                     let content = content();
-                    return self.unclosed(start, content);
+                    return self.unclosed_text(start, content);
                 }
                 Some('\'') => {
                     let content = content();
@@ -266,7 +266,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn unclosed(&mut self, start: usize, bytes: Vec<u8>) -> TokenKind {
+    fn unclosed_text(&mut self, start: usize, bytes: Vec<u8>) -> TokenKind {
         let quote = self.text.get(start..=start).unwrap_or("\"");
         self.mistakes.push(
             Diagnostic::error(Span::new(start, self.at), "the quote is never closed")
@@ -282,8 +282,7 @@ fn is_class(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }
 
-/// Returns true for characters that look like an ASCII character and are another one, as in text
-/// copied from a web page.
+/// Returns true for characters that resemble an ASCII character, as in text copied from a web page.
 pub(super) fn is_strange(c: char) -> bool {
     is_hidden(c) || c.is_whitespace() || is_typographic(c)
 }

@@ -1,7 +1,7 @@
 //! Bounds on the size of a request.
 //!
 //! A request may come from another user through the daemon, so every dimension in which it can grow
-//! has a bound and an error message. All bounds lie far above what a person writes.
+//! has a bound and an error message. All bounds are far above the needs of a handwritten request.
 
 /// Maximum length of a request, in bytes of text.
 pub const TEXT_MAX: usize = 64 * 1024;
@@ -12,13 +12,14 @@ pub const DEPTH_MAX: usize = 64;
 /// Maximum number of filters in a request.
 pub const FILTERS_MAX: usize = 1000;
 
-/// Maximum number of programs (`exec`) in a request. Each is a process and may need a thread.
+/// Maximum number of programs (`exec`) in a request. Each program is a process and may need a
+/// thread.
 pub const PROGRAMS_MAX: usize = 64;
 
 /// Maximum number of distinct `--name=` marks.
 pub const NAMES_MAX: usize = 64;
 
-/// Maximum number of diagnostics that are reported; further ones are only counted.
+/// Maximum number of diagnostics that are reported; further diagnostics are only counted.
 pub const MISTAKES_MAX: usize = 100;
 
 /// Maximum number of arcs in the graph. `(a + b) | (c + d)` has four, so their number can grow with

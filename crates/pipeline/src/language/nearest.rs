@@ -1,11 +1,11 @@
 //! Suggestions for misspelt names.
 
-/// The length, in characters, above which words are not compared: the cost is quadratic.
+/// The maximum length of words that are compared, in characters; the cost is quadratic.
 const LENGTH_MAX: usize = 32;
 
-/// Returns the candidate with the smallest edit distance to `word` (insert, delete, replace, swap
-/// of neighbours), the first of equals. `None` if even that needs more than one edit in three
-/// characters.
+/// Returns the candidate with the smallest edit distance to `word` (insertion, deletion,
+/// replacement, swap of neighbours), the first among equals. `None` if the distance exceeds one
+/// edit per three characters.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {

@@ -1,9 +1,9 @@
 //! The canonical text of a tree: the `Display` implementations.
 //!
 //! One space surrounds `|` and the operators, labels are adjacent to their pipe and pins to their
-//! filter, marks come last, and parentheses appear only where precedence (or a label at the start
-//! of a group) needs them. The text depends on the tree alone, and parsing it returns the same
-//! tree. [SL §4.2]
+//! filter, marks are last, and parentheses appear only where precedence or a label at the start of
+//! a group requires them. The text depends on the tree alone, and parsing it returns the same tree.
+//! [SL §4.2]
 
 use filter::text::is_hidden;
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -14,7 +14,7 @@ use super::tree::{
     Term, Text, Value,
 };
 
-/// The precedence of a term. A term is parenthesised where a higher one is needed.
+/// The precedence of a term. A term is parenthesised where a higher precedence is required.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Pipeline,
@@ -41,8 +41,8 @@ impl Level {
         }
     }
 
-    /// Returns the lowest precedence that an operand of this operator may have without parentheses.
-    fn tighter(self) -> Self {
+    /// Returns the minimum precedence of an operand of this operator without parentheses.
+    fn operand_level(self) -> Self {
         match self {
             Self::Pipeline => Self::Parallel,
             Self::Parallel => Self::Union,
@@ -117,7 +117,7 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
 }
 
 fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Result {
-    let level = Level::of_operator(group.operator).tighter();
+    let level = Level::of_operator(group.operator).operand_level();
     for (index, branch) in group.branches.iter().enumerate() {
         if index > 0 {
             write!(f, " {} ", group.operator.symbol())?;
@@ -186,7 +186,7 @@ impl Display for Text {
 }
 
 impl Text {
-    /// Returns the text if it can be written without quotes and was not quoted.
+    /// Returns the text if it was not quoted and can be written without quotes.
     fn bare(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.bytes).ok()?;
         let plain = |c: char| !(ends_word(c) || is_strange(c));

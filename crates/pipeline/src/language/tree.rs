@@ -9,11 +9,12 @@
 //! 3. a branch without a label is neither a group of the same operator nor a group of one branch
 //!    (`(a + b) + c` is `a + b + c`; all three operators are associative).
 //!
-//! Depth is bounded by `limits::DEPTH_MAX`, and thereby the recursion of derived code. [SL §4.2]
+//! `limits::DEPTH_MAX` bounds the depth of a tree, and thereby the recursion of derived code. [SL
+//! §4.2]
 
 use super::diagnose::Span;
 
-/// A whole request: options, then pipelines. All pipelines share one set of marks.
+/// A request: options, then pipelines. All pipelines share one set of marks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// Options before the first filter, `--latency=1ms`.
@@ -27,9 +28,9 @@ pub struct Request {
 pub struct RequestOption {
     /// The word between `--` and `=`.
     pub key: Name,
-    /// The text behind `=`; `None` for a bare `--key`.
+    /// The text after `=`; `None` for a bare `--key`.
     pub value: Option<Text>,
-    /// The whole option.
+    /// The option from `--` to the end of its value.
     pub span: Span,
 }
 
@@ -71,7 +72,7 @@ pub struct Stage {
 /// A pipe, plain or with a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipe {
-    /// The classes that pass; `None` for a plain pipe, which passes all but class 0.
+    /// The classes that pass; `None` for a plain pipe, which passes all classes but 0.
     pub label: Option<Label>,
     /// The pipe with its label.
     pub span: Span,
@@ -80,7 +81,7 @@ pub struct Pipe {
 /// A class constraint, `|22`, `|!80`, `|ssh:telnet`, `|all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// True for `|!…`, which passes all classes but the listed ones, 0 included.
+    /// True for `|!…`, which passes all unlisted classes, 0 included.
     pub inverted: bool,
     /// The listed classes.
     pub classes: Classes,
@@ -104,11 +105,11 @@ pub enum Class {
     One(Value),
     /// `22:23`, `1024:`, `:80`; at least one of the ends is present.
     Range {
-        /// The lowest class; `None` for the lowest possible.
+        /// The lowest class; `None` for the lowest possible class.
         low: Option<Value>,
-        /// The highest class; `None` for the highest possible.
+        /// The highest class; `None` for the highest possible class.
         high: Option<Value>,
-        /// The whole range.
+        /// The range from its first to its last character.
         span: Span,
     },
 }
@@ -217,7 +218,7 @@ pub struct Name {
     pub span: Span,
 }
 
-/// The text of an argument. Bytes, since `"\xff"` need not be UTF-8.
+/// The text of an argument as bytes, since `"\xff"` is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// The bytes, with escapes resolved.

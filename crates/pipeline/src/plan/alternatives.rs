@@ -1,5 +1,5 @@
-//! The alternatives of a plan: for each node, what the best plan with the node in another space
-//! would cost. The difference is the reason why that space lost. [SL §7.1]
+//! The alternatives of a plan: for each node, the cost of the best plan with the node in another
+//! space. The difference is the reason why that space was not chosen. [SL §7.1]
 
 use super::discover::Discovery;
 use super::machine::Machine;
@@ -33,26 +33,26 @@ pub(super) fn alternatives(
                     continue;
                 }
                 let Ok(ns) = verdict else { continue };
-                only(&mut forced[id.0], space);
+                force_space(&mut forced[id.0], space);
                 let there = Discovery { verdicts: forced.clone(), ..discovery.clone() };
                 let best = minimal_cost(graph, &there, machine);
                 forced[id.0].clone_from(&discovery.verdicts[id.0]);
                 let more = best.map(|best| best - selection.choice.cost_ns);
-                texts[space] = Some(words(*ns, more, selection.choice.policy));
+                texts[space] = Some(describe(*ns, more, selection.choice.policy));
             }
             texts
         })
         .collect()
 }
 
-/// Forbids all spaces but one.
-fn only(verdicts: &mut [Result<f64, String>], space: usize) {
+/// Forbids all spaces but `space`.
+fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
     for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(at, _)| *at != space) {
         *verdict = Err(String::new());
     }
 }
 
-fn words(ns: f64, more: Option<f64>, policy: Policy) -> String {
+fn describe(ns: f64, more: Option<f64>, policy: Policy) -> String {
     let texts = match more {
         None => "the path would have to turn back".to_owned(),
         Some(more) if more >= 0.05 => format!("{} more in all", number(more)),
@@ -64,7 +64,7 @@ fn words(ns: f64, more: Option<f64>, policy: Policy) -> String {
     format!("{} ns, {texts}", number(ns))
 }
 
-/// Stores the descriptions in the candidates that lost.
+/// Stores the descriptions in the candidates that were not chosen.
 pub(super) fn store(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],

@@ -2,9 +2,9 @@
 //!
 //! The papers disagree: filter by filter over all available blocks [SL §6.2], or block by block
 //! through all filters [Th §5.2.1]. Large batches save calls and keep the code of a filter in the
-//! cache; small ones keep the blocks in the cache for the next filter. `streamline bench walk`
+//! cache; small batches keep the blocks in the cache for the next filter. `streamline bench walk`
 //! measures all sizes on lines with few and many filters and on short and long blocks. A full batch
-//! is the best or near it in each case, so it is the default.
+//! is best or nearly best in each case, so it is the default.
 
 use crate::graph::Graph;
 use filter::LANES;
@@ -24,15 +24,15 @@ impl BatchSize {
 
     /// Returns the batch size of a request.
     pub(super) fn of(graph: &Graph) -> Self {
-        graph.options.number("batch").map_or(Self::FULL, Self::requested)
+        graph.options.number("batch").map_or(Self::FULL, Self::from_option)
     }
 
-    fn requested(requested: u64) -> Self {
+    fn from_option(requested: u64) -> Self {
         let max = usize::try_from(requested).unwrap_or(LANES).clamp(1, LANES);
         Self { max, requested: Some(requested) }
     }
 
-    /// Formats the size and the reason for it.
+    /// Formats the size and its reason.
     pub(crate) fn because(self) -> String {
         let Self { max, requested } = self;
         let why = match requested {
@@ -50,14 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k2_a_request_may_set_the_batch_up_to_the_maximum() {
+    fn k2_batch_option_is_limited_to_the_maximum() {
         for (requested, max, why) in [
             (1, 1, "1 block at most: as `--batch` says"),
             (8, 8, "8 blocks at most: as `--batch` says"),
             (64, 64, "64 blocks at most: as `--batch` says"),
             (u64::MAX, 64, "the maximum; `--batch` says more"),
         ] {
-            let batch = BatchSize::requested(requested);
+            let batch = BatchSize::from_option(requested);
             assert_eq!(batch.max, max);
             assert!(batch.because().ends_with(why), "{}", batch.because());
         }

@@ -1,4 +1,4 @@
-//! Completion of open ends: a line without a sink prints a line per block, or a final report.
+//! Completion of open ends: a request without a sink prints a line per block, or a final report.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -6,8 +6,8 @@ use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
-/// Adds a sink to every open end. Returns the nodes whose report is the output of the line: filters
-/// at the end of a line that report when the path stops (`… | count`).
+/// Adds a sink to every open end. Returns the graph and the nodes whose report is the output of the
+/// request: filters at an end that report when the path stops (`… | count`).
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut reports = Vec::new();
@@ -29,7 +29,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             }
             _ => vec![end],
         };
-        let comes = gives(node);
+        let input_forms = output_forms(node);
         graph.nodes.push(Node {
             step: Step::Filter(Box::new(Use {
                 description: sink,
@@ -42,7 +42,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             })),
             span,
             inside: None,
-            comes,
+            input_forms,
             classifiers,
         });
         let (from, classes) = (end, if says { ClassSet::all() } else { ClassSet::plain() });
@@ -51,8 +51,8 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
     (graph, reports)
 }
 
-/// Returns true if the node needs no sink behind it: a sink, or a program, which inherits our
-/// standard output.
+/// Returns true if the node needs no further sink: a sink, or a program, which inherits the
+/// standard output of this process.
 fn ends_by_itself(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(FilterKind::Sink)
@@ -60,10 +60,10 @@ fn ends_by_itself(node: &Node) -> bool {
         || matches!(node.step, Step::Unknown)
 }
 
-fn gives(node: &Node) -> Vec<Form> {
+fn output_forms(node: &Node) -> Vec<Form> {
     match node.filter().map(|used| used.effect().gives) {
         Some(filter::OutputForm::Form(form)) => vec![form],
         Some(filter::OutputForm::Nothing) => Vec::new(),
-        Some(filter::OutputForm::Same) | None => node.comes.clone(),
+        Some(filter::OutputForm::Same) | None => node.input_forms.clone(),
     }
 }

@@ -4,8 +4,8 @@
 //! version or with an unknown word is rejected as a whole, because a partial table would compare
 //! measured values with guesses. [SL §7.1; CONTRACT 27]
 //!
-//! The most specific value counts: measured for the filter with these arguments, measured for the
-//! filter, known for its kind.
+//! The most specific value counts: the value measured for the filter with its arguments, the value
+//! measured for the filter, the value of its kind.
 
 use crate::graph::{Edge, Graph, NodeId};
 use crate::names::cost_key;
@@ -29,8 +29,8 @@ pub struct Costs {
     pub call: f64,
     /// A read of the head of a block.
     pub head: f64,
-    /// The search for header offsets by the first filter that needs them, if not included in the
-    /// cost of the input; 0 if not measured.
+    /// The search for header offsets by the first filter that needs them, if the cost of the input
+    /// does not include it; 0 if not measured.
     pub look: f64,
     /// A read of 1,024 bytes.
     pub kilobyte: f64,
@@ -48,13 +48,13 @@ pub struct Costs {
     pub twin: f64,
     /// The search for header offsets in a kernel program, like [`Costs::look`]; 0 if not measured.
     pub twin_look: f64,
-    /// A kernel program writing a record of a block and a pointer to it.
+    /// The writing of a record of a block, and of a pointer to the record, by a kernel program.
     pub record: f64,
-    /// A process copying out such a record and finding its headers.
+    /// The copying of such a record by a process, and the search for its headers.
     pub fetch: f64,
     /// A doorbell notification by a kernel program.
     pub notification: f64,
-    /// The call of a kernel program that takes the frame from the host.
+    /// The call of a kernel program that takes a frame from the host.
     pub take: f64,
     /// The receipt of a frame through an AF_XDP socket and its ring.
     pub xsk: f64,
@@ -79,7 +79,7 @@ pub struct FilterCost {
     pub byte: f64,
 }
 
-/// The measured fraction of a filter's input that takes an arc.
+/// The measured fraction of a filter's output that takes an arc.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArcShare {
     /// The filter with arguments, as in a request.
@@ -121,7 +121,7 @@ impl Default for Costs {
 /// Access to a number of the table.
 type Field = fn(&mut Costs) -> &mut f64;
 
-/// The numbers of the table, by their names in its text, with what takes that time.
+/// The numbers of the table, by their names in its text, with the operations that take the time.
 const FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "looking at the head of a block"),
@@ -150,14 +150,15 @@ impl Costs {
         self.ring + self.wake / 32.0
     }
 
-    /// Returns the cost of handing a block from the kernel to a process: the record, copying it
-    /// out, and 1/128 of a notification, whose rate is limited (128 blocks at 250,000 per second).
+    /// Returns the cost of handing a block from the kernel to a process: writing the record,
+    /// copying it out, and 1/128 of a notification (128 blocks at 250,000 per second, since the
+    /// rate of notifications is limited).
     #[must_use]
     pub fn leaving(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
     }
 
-    /// Returns true if filters were measured one by one on this machine.
+    /// Returns true if the table contains costs of filters measured on this machine.
     #[must_use]
     pub fn is_calibrated(&self) -> bool {
         self.look > 0.0
@@ -169,7 +170,8 @@ impl Costs {
         FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()
     }
 
-    /// Returns what takes the time of each of the [`numbers`](Self::numbers), in their order.
+    /// Returns a description of the operation behind each of the [`numbers`](Self::numbers), in
+    /// their order.
     pub fn descriptions() -> impl Iterator<Item = &'static str> {
         FIELDS.iter().map(|(.., description)| *description)
     }
@@ -196,7 +198,7 @@ impl Costs {
     }
 
     /// Returns the measured cost of a filter for a block of 1,024 bytes, with these arguments or
-    /// else with any; `None` if not measured.
+    /// else with any arguments, in ns; `None` if not measured.
     fn measured(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {
@@ -206,7 +208,7 @@ impl Costs {
         Some(known.block + known.byte * BLOCK_BYTES)
     }
 
-    /// Returns the cost of a block in a thread.
+    /// Returns the cost of a block in a thread, in ns.
     pub(super) fn in_thread(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
         if let Some(ns) = self.measured(graph, id, false) {
@@ -226,7 +228,7 @@ impl Costs {
         self.call + reads + writes
     }
 
-    /// Returns the cost of a block in the kernel.
+    /// Returns the cost of a block in the kernel, in ns.
     pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
             Some(FilterKind::Source) if takes(graph, id) => self.take,
@@ -241,12 +243,12 @@ impl Costs {
     /// filter's estimate, else 1.0.
     pub(super) fn share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
-            return by_itself(graph, edge);
+            return own_estimate(graph, edge);
         }
         let (filter, classes) =
             (cost_key(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
-        known.map_or_else(|| by_itself(graph, edge), |known| known.share)
+        known.map_or_else(|| own_estimate(graph, edge), |known| known.share)
     }
 
     /// Formats the table, in the format of `parse`.
@@ -313,7 +315,7 @@ pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
 
 /// Returns the filter's own estimate of the fraction of its blocks on an edge. Only `sample` has an
 /// estimate; for other filters returns 1.0.
-fn by_itself(graph: &Graph, edge: &Edge) -> f64 {
+fn own_estimate(graph: &Graph, edge: &Edge) -> f64 {
     let used = graph.node(edge.from).filter();
     let sample = used.filter(|used| used.description.name == "sample" && !edge.classes.contains(0));
     let every = sample.and_then(|used| used.arguments.number("every"));
@@ -334,10 +336,10 @@ pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>
             continue;
         }
         let numbered = || graph.edges.iter().enumerate().filter(|(_, edge)| !edge.back);
-        let comes: Vec<f64> =
+        let inputs: Vec<f64> =
             numbered().filter(|(_, edge)| edge.to == *id).map(|(at, _)| edges[at]).collect();
-        if !comes.is_empty() {
-            nodes[id.0] = comes.iter().sum::<f64>().min(1.0);
+        if !inputs.is_empty() {
+            nodes[id.0] = inputs.iter().sum::<f64>().min(1.0);
         }
         let leaves: Vec<(usize, f64)> = numbered()
             .filter(|(_, edge)| edge.from == *id)

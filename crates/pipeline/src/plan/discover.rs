@@ -1,5 +1,5 @@
-//! Discovery: determines for every node which spaces can run it, at what cost, and why others
-//! cannot. [SL §7.1]
+//! Discovery: determines which spaces can run each node, at what cost, and why other spaces cannot.
+//! [SL §7.1]
 
 use super::costs::{flows, takes};
 use super::kernel::{only_in_kernel, refusal};
@@ -21,7 +21,7 @@ pub(super) struct Discovery {
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
     /// For each node and each edge, the fraction of all input.
     pub(super) flows: (Vec<f64>, Vec<f64>),
-    /// For each node, its connected part of the graph.
+    /// For each node, the number of its connected component.
     pub(super) parts: Vec<usize>,
     /// For each node, true if its input was taken from the host.
     pub(super) taken_from_host: Vec<bool>,
@@ -32,17 +32,17 @@ pub(super) struct Discovery {
 /// The thread of the sources, which also reads the rings of the kernel.
 pub(super) const FIRST: &str = "thread0";
 
-/// The refusal of a thread to run a program.
+/// The reason why a thread cannot run a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
-/// The refusal of a thread to run an untrusted filter, with the limits of the filter's process.
-pub(super) const APART: &str = "untrusted: a process of its own, which reads what comes to it and \
+/// The reason why a thread cannot run an untrusted filter, with the limits of the filter's process.
+pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it and \
                                 may do nothing but answer: no files, no network, no other process";
 /// The maximum number of characters of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.
 pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusal]) -> Discovery {
-    let parts = parts(graph);
+    let parts = components(graph);
     let count = parts.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
     let mut owners = Vec::new();
@@ -87,8 +87,8 @@ fn needs_headers(node: &Node) -> bool {
     node.filter().is_some_and(|used| matches!(used.effect().reads, ReadDepth::Head(_)))
 }
 
-/// Returns the maximum number of threads of a part: one, one for sinks that write files, those of
-/// its pins, and one behind each program.
+/// Returns the maximum number of threads of a component: one, one for sinks that write files, or
+/// the number that pins require if larger, and one after each program.
 fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
     let here = || graph.ids().filter(|(id, _)| parts[id.0] == part);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
@@ -96,7 +96,7 @@ fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
     (1 + writers).max(pinned) + programs(graph, parts, part)
 }
 
-/// Returns the maximum number of programs on a path of the part.
+/// Returns the maximum number of processes with input on a path of the component.
 fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
     let mut passed = vec![0; graph.nodes.len()];
     if !graph.ids().any(|(id, node)| parts[id.0] == part && node.is_process()) {
@@ -131,8 +131,8 @@ pub(super) fn writes_files(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
-/// Returns the connected part of each node, numbered in the order of the text.
-fn parts(graph: &Graph) -> Vec<usize> {
+/// Returns the number of each node's connected component, in the order of the text.
+fn components(graph: &Graph) -> Vec<usize> {
     let mut part: Vec<usize> = (0..graph.nodes.len()).collect();
     let joined = graph.edges.iter().map(|e| (e.from.0, e.to.0));
     let inside = graph.ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));
@@ -176,7 +176,7 @@ fn verdict(
         return Err("part of a section, which runs in one thread".to_owned());
     }
     if node.is_process() && space.kind != SpaceKind::Process {
-        return Err(if node.is_untrusted() { APART } else { PROGRAM }.to_owned());
+        return Err(if node.is_untrusted() { UNTRUSTED } else { PROGRAM }.to_owned());
     }
     if let (SpaceKind::Thread, Some(why)) = (space.kind, only_in_kernel(node)) {
         return Err(why.to_owned());
@@ -196,8 +196,8 @@ fn verdict(
         }
         SpaceKind::Thread => Ok(cost(graph, id, machine)),
         SpaceKind::Process => {
-            let comes = graph.inputs(id).next().is_some();
-            let pipes = u8::from(comes) + u8::from(graph.outputs(id).next().is_some());
+            let has_input = graph.inputs(id).next().is_some();
+            let pipes = u8::from(has_input) + u8::from(graph.outputs(id).next().is_some());
             Ok(cost(graph, id, machine) + f64::from(pipes) * machine.costs.crossing())
         }
     }
@@ -221,6 +221,6 @@ fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     });
     // The filter of the socket is a program, too, and runs for every frame.
     let bound_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
-    let comes = if takes(graph, id) { machine.costs.xsk } else { machine.costs.socket };
-    own + comes * past + bound_ns
+    let has_input = if takes(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+    own + has_input * past + bound_ns
 }

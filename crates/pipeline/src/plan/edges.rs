@@ -9,19 +9,18 @@ use super::select::Selection;
 use crate::graph::{Edge, Graph, NodeId};
 use filter::{Form, Forms};
 
-/// The default maximum time that a block waits for its event, in ns. [Th §5.2.2]
+/// The default maximum time before a block is signalled to its reader, in ns. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
 /// The assumed size, in bytes, of a frame or its contents.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// The entries of a ring: 4,096 of 64 bytes fit the second-level cache of most machines four times,
-/// and a wakeup per half ring has negligible cost.
-const ENTRIES: usize = 4096;
+/// The number of entries of a ring: 4,096 entries of 64 bytes fit four times into the second-level
+/// cache of most machines, and the cost of a wakeup per half ring is negligible.
+const RING_ENTRIES: usize = 4096;
 /// The size of an entry with context and marks, in bytes.
 const WITH_MARKS: usize = 64;
-/// The size, in bytes, of an entry with context but without marks, as used for blocks that are no
-/// frames.
+/// The size, in bytes, of an entry with context but without marks, for blocks that are not frames.
 const WITH_CONTEXT: usize = 32;
 
 /// Returns the kind of each edge of the graph, and the ring of edges out of the kernel.
@@ -39,12 +38,12 @@ pub(super) fn edges(
     // Edges out of the kernel to the first thread share one doorbell.
     let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let rings = graph.edges.iter().filter(needs_ring).count();
-    let entries = ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
+    let entries = RING_ENTRIES.min((machine.l2 / 4 / WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
-        let marks = graph.node(to).comes.iter().any(framed);
-        let frames = graph.node(to).comes.iter().all(|form| Forms::FRAMED.has(*form));
+        let marks = graph.node(to).input_forms.iter().any(framed);
+        let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
         let (signal_blocks, blocks_because) = signals.blocks(frames);
         RingPlan {
             entries,
@@ -67,17 +66,17 @@ pub(super) fn edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
-/// The number of entries of a ring to or from a replica: more than a batch, so that one fits, and
-/// few enough that queued blocks stay in the cache.
-const COPY_ENTRIES: usize = 1024;
+/// The number of entries of a ring to or from a replica: enough for a full batch, and few enough
+/// that queued blocks stay in the cache.
+const REPLICA_ENTRIES: usize = 1024;
 
 /// Returns the parameters of a ring to or from a replica.
-pub(super) fn between(graph: &Graph, machine: &Machine) -> RingPlan {
+pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     // One ring on each side of the replicas.
-    let signals = Signals::new(graph, 2, COPY_ENTRIES, machine);
+    let signals = Signals::new(graph, 2, REPLICA_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.blocks(true);
     RingPlan {
-        entries: COPY_ENTRIES,
+        entries: REPLICA_ENTRIES,
         stride: WITH_MARKS,
         signal_blocks,
         signal_ns: signals.ns,
@@ -100,8 +99,8 @@ struct Signals {
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// The bytes that may be written before the reader runs: half of the cache, so that they are
-    /// still in it. The reader's own data has the other half.
+    /// The number of bytes that may be written before the reader runs: half of the cache, so that
+    /// the reader still finds them in it. The reader's own data has the other half.
     cache: usize,
 }
 
@@ -118,8 +117,8 @@ impl Signals {
         Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b and its reason: the requested number, bounded by half the ring and by the data
-    /// cache, rounded down to a power of two.
+    /// Returns T_b and its reason: the requested or default number of blocks, bounded by half the
+    /// ring and by the data cache, rounded down to a power of two.
     fn blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);

@@ -1,14 +1,15 @@
-//! The reasons for a placement: the reason for each node's space, and the disadvantages of the
-//! others.
+//! The reasons for a placement: why each node runs in its space, and the disadvantages of the other
+//! spaces.
 
-use super::discover::{APART, Discovery, FIRST, writes_files};
+use super::discover::{Discovery, FIRST, UNTRUSTED, writes_files};
 use super::model::{Candidate, Placement, PlannedSpace, SpaceKind};
 use super::select::Selection;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
 use crate::names::names;
 
-/// The reason for a separate thread for a sink that writes files.
-const OWN: &str = "writes files: a space of its own, so that a slow disk delays no other filter";
+/// The reason for the separate thread of a sink that writes files.
+const WRITES_FILES: &str =
+    "writes files: a space of its own, so that a slow disk delays no other filter";
 
 /// Drops unused spaces and explains the placement of every node. A process is ordered between the
 /// threads on its two sides.
@@ -60,9 +61,9 @@ pub(super) fn placements(
                 })
                 .collect();
             for candidate in &mut candidates {
-                candidate.lost = lost(candidate, graph, id, &spaces, selection);
+                candidate.lost = disadvantage(candidate, graph, id, &spaces, selection);
             }
-            let (because, by_neighbor) = because(graph, id, node, selection, &names);
+            let (because, by_neighbor) = placement_reason(graph, id, node, selection, &names);
             let (input_space, output_space) =
                 (number(input_spaces[id.0]), number(reader(output_spaces[id.0])));
             Placement {
@@ -78,13 +79,13 @@ pub(super) fn placements(
     (order.iter().map(|space| spaces[*space].clone()).collect(), placements)
 }
 
-/// Returns the first thread of a part.
+/// Returns the first thread of a component.
 fn first_thread(spaces: &[PlannedSpace], part: usize) -> Option<usize> {
     spaces.iter().position(|space| space.part == part && space.name == FIRST)
 }
 
 /// Returns the reason why a space that could run a node was not chosen.
-fn lost(
+fn disadvantage(
     candidate: &Candidate,
     graph: &Graph,
     id: NodeId,
@@ -117,7 +118,7 @@ fn lost(
 
 /// Returns the reason for a node's space, and true if that reason is the space of the node
 /// upstream.
-fn because(
+fn placement_reason(
     graph: &Graph,
     id: NodeId,
     node: &Node,
@@ -125,7 +126,7 @@ fn because(
     names: &[String],
 ) -> (String, bool) {
     if node.is_process() {
-        let why = if node.is_untrusted() { APART } else { "an ordinary program" };
+        let why = if node.is_untrusted() { UNTRUSTED } else { "an ordinary program" };
         return (why.to_owned(), false);
     }
     if let Some(why) = node.filter().and_then(Use::bound) {
@@ -147,7 +148,7 @@ fn because(
             (format!("reads the output of `{}`", names[from.0]), false)
         }
         (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
-        (Some(_), None) if writes_files(node) => (OWN.to_owned(), false),
+        (Some(_), None) if writes_files(node) => (WRITES_FILES.to_owned(), false),
         (Some(from), None) => (format!("behind `{}`, which runs elsewhere", names[from.0]), true),
     }
 }

@@ -1,15 +1,15 @@
 //! The kernel space: which nodes it can run, and which programs a plan needs for them. [SL §5.3,
 //! §7.1; CONTRACT 1 to 3, 18, 29]
 //!
-//! The nodes in the kernel form trees: a source that a program can replace, and behind it filters
+//! The nodes in the kernel form trees: a source that a program can replace, followed by filters
 //! whose twins can be appended. Where branches meet, a section begins or a cycle closes, the path
-//! leaves the kernel. Lines that begin at one interface in one direction are one program, and their
-//! common beginning runs once (**prefix sharing**). A program starts with fresh state, so even
+//! leaves the kernel. Branches that begin at one interface in one direction are one program, and
+//! their common prefix runs once (**prefix sharing**). A program starts with fresh state, so even
 //! filters with state can be shared.
 //!
-//! A twin does not set sessions (as `ip` and `udp` do), marks or the view. The plan need not care:
-//! the reader of an edge out of the kernel sets what the user implementations on the way would have
-//! set.
+//! A twin does not set sessions (unlike the user implementations of `ip` and `udp`), marks or the
+//! view. The plan can ignore this, because the reader of an edge out of the kernel sets them
+//! instead.
 
 use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
@@ -49,7 +49,7 @@ pub(super) fn refusal(
     }
     let (at, why) = expressible(&chain, target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
-    Some(if first == id { why } else { behind(graph, first) })
+    Some(if first == id { why } else { reason_upstream(graph, first) })
 }
 
 /// Returns the reason why no process can read a source, if only kernel programs receive its frames.
@@ -61,8 +61,9 @@ pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     )
 }
 
-/// Returns the reason why a source that takes frames from the host is better read in a process: a
-/// program without filters is only one more hop.
+/// Returns the reason why a source that takes frames from the host is better read in a process: no
+/// successor can run in the kernel, so a program would be only one more hop. `None` if a successor
+/// can.
 fn prefers_process(
     graph: &Graph,
     id: NodeId,
@@ -80,7 +81,7 @@ fn prefers_process(
     Some("nothing behind it runs there, and what is taken comes by sockets of AF_XDP".to_owned())
 }
 
-/// Returns the nodes from the source to this one, or why the kernel cannot run it.
+/// Returns the nodes from the source to this node, or the reason why the kernel cannot run it.
 fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     let route = upstream(graph, id);
     let head = route.first().copied().unwrap_or(id);
@@ -92,10 +93,10 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     if head != id && !feeds {
         return Err(format!("`{}` gives its blocks in a process", node.name()));
     }
-    let explain = |at: NodeId, why: String| if at == id { why } else { behind(graph, at) };
+    let explain = |at: NodeId, why: String| if at == id { why } else { reason_upstream(graph, at) };
     let attach = attachment(node).map_err(|why| explain(head, why))?;
     for at in route.iter().skip(1) {
-        fits(graph, *at, attach.takes).map_err(|why| explain(*at, why))?;
+        check_step(graph, *at, attach.takes).map_err(|why| explain(*at, why))?;
         check_unpublished(graph.node(*at)).map_err(|why| explain(*at, why))?;
         check_sessions(graph, *at).map_err(|why| explain(*at, why))?;
         check_outlet(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
@@ -108,8 +109,8 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     Ok(route)
 }
 
-/// Rejects a filter that publishes its state. A twin keeps its state in maps per processor, of
-/// which every read is a system call.
+/// Rejects a filter that publishes its state. A twin keeps its state in per-processor maps, and
+/// every read of such a map is a system call.
 fn check_unpublished(node: &Node) -> Result<(), String> {
     match node.filter().and_then(Use::published_as) {
         None => Ok(()),
@@ -117,8 +118,8 @@ fn check_unpublished(node: &Node) -> Result<(), String> {
     }
 }
 
-/// Rejects a filter that numbers sessions, which its twin does not, if a node downstream may read
-/// the session.
+/// Rejects a filter that numbers sessions if a node downstream may read them, because its twin does
+/// not number sessions.
 fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
     let used = graph.node(id).filter();
     if !used.is_some_and(|used| used.description.state.numbers) {
@@ -144,7 +145,7 @@ fn may_read_session(node: &Node) -> bool {
     !(plain || decides || description.kernel.is_some())
 }
 
-/// Returns all nodes downstream of a node, with operands of sections.
+/// Returns all nodes downstream of a node, including operands of sections.
 fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let next = |at| {
         let inside = graph.ids().filter(move |(_, node)| node.inside == Some(at));
@@ -165,13 +166,13 @@ fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     route
 }
 
-fn behind(graph: &Graph, id: NodeId) -> String {
+fn reason_upstream(graph: &Graph, id: NodeId) -> String {
     format!("behind `{}`, which cannot run there", graph.node(id).name())
 }
 
 /// Returns true if the twin of a node changes or consumes the frame, so that no other branch can
-/// have the original. A program that takes frames sends out the frame itself; one that observes
-/// sends a copy.
+/// receive the original. A program that takes frames sends the frame itself, a program that
+/// observes frames sends a copy.
 fn is_exclusive(node: &Node, takes: bool) -> bool {
     let changes = node.kind() == Some(FilterKind::Editing);
     let of = |used: &Use| {
@@ -193,8 +194,8 @@ fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if no other node receives the blocks of a node: no branch upstream selects them,
-/// and no other line begins at the same attachment.
+/// Returns true if no other node receives the blocks of a node: no other branch upstream selects
+/// them, and no other source has the same attachment.
 fn is_alone(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> bool {
     let steps = route.iter().zip(route.iter().skip(1));
     let mut steps = steps.take_while(|(before, _)| **before != at);
@@ -208,12 +209,12 @@ fn is_alone(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach) -> boo
     alone && heads.filter(|(_, node)| attachment(node).as_ref() == Ok(attach)).count() == 1
 }
 
-/// Checks that a node other than a source can be a step of a program, given the node and its edges
-/// alone.
-fn fits(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
+/// Checks that a node other than a source can be a step of a program. Considers the node and its
+/// edges alone.
+fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
     let node = graph.node(id);
-    let mut comes = graph.inputs(id);
-    let several = comes.next().is_some() && comes.next().is_some();
+    let mut inputs = graph.inputs(id);
+    let several = inputs.next().is_some() && inputs.next().is_some();
     let around = graph.inputs(id).chain(graph.outputs(id)).any(|edge| edge.back);
     let changes = node.kind() == Some(FilterKind::Editing);
     let why = match &node.step {
@@ -246,8 +247,8 @@ pub(super) fn programs(
 }
 
 /// Returns the programs for these nodes of a completed graph, as a plan that places them in the
-/// kernel would contain them. For a process that runs the plan of another user: it trusts nothing
-/// but the choice of nodes, and checks each.
+/// kernel would contain them. For a process that runs the plan of another user: trusts only the
+/// choice of nodes, and checks each node.
 pub fn programs_of(
     graph: &Graph,
     nodes: &[NodeId],

@@ -2,9 +2,10 @@
 //! it.
 //!
 //! Delays occur in a ring between threads until its reader is woken, before a notification of a
-//! kernel program, in the ring of a packet socket, and in the rings to and from replicas. Each gets
-//! the budget divided by the number of delays on the longest path through it. So no path exceeds
-//! the budget, and a short branch beside a long one has more time. [Th §5.2.2]
+//! kernel program, in the ring of a packet socket, and in the rings to and from replicas. The share
+//! of a delay is the budget divided by the number of delays on the longest path through it. So no
+//! path exceeds the budget, and the delays of a short branch may be longer than those of a long
+//! branch. [Th §5.2.2]
 //!
 //! The share of a ring is its T_t. The pipe of a program has no share, because the delay inside a
 //! program is unknown.
@@ -17,7 +18,7 @@ pub(super) fn spread(plan: &mut Plan) {
     let Some(bound_ns) = plan.graph.options.number("latency") else { return };
     let longest = LongestPaths::new(plan);
     let mut delays = Vec::new();
-    for (id, _) in plan.graph.ids().filter(|(id, _)| of_node(plan, *id) > 0) {
+    for (id, _) in plan.graph.ids().filter(|(id, _)| node_delays(plan, *id) > 0) {
         delays.push(Delay::Source(id, bound_ns / longest.through_node(id)));
     }
     for edge in 0..plan.edges.len() {
@@ -29,7 +30,7 @@ pub(super) fn spread(plan: &mut Plan) {
             }
             _ => continue,
         }
-        let weight = own_of(plan, edge);
+        let weight = own_edge_delays(plan, edge);
         if weight > 0 {
             delays.push(Delay::Edge(edge, share * weight));
         }
@@ -44,7 +45,8 @@ pub(super) fn spread(plan: &mut Plan) {
     }
     for number in 0..plan.replicas.len() {
         let replicas = &plan.replicas[number];
-        let borders = (0..plan.edges.len()).filter(|edge| borders(plan, replicas, *edge) > 0);
+        let borders =
+            (0..plan.edges.len()).filter(|edge| replica_delays(plan, replicas, *edge) > 0);
         let parts = borders.map(|edge| longest.through(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.replicas[number].ring;
         (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), because(parts));
@@ -60,7 +62,8 @@ fn because(parts: u64) -> String {
     }
 }
 
-/// The number of delays on the longest path to each node and from it, the node included in both.
+/// The numbers of delays on the longest path to each node and on the longest path from it, both
+/// including the node.
 struct LongestPaths {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -69,19 +72,19 @@ struct LongestPaths {
 impl LongestPaths {
     fn new(plan: &Plan) -> Self {
         let nodes = plan.graph.nodes.len();
-        let own: Vec<u64> = (0..nodes).map(|node| of_node(plan, NodeId(node))).collect();
+        let own: Vec<u64> = (0..nodes).map(|node| node_delays(plan, NodeId(node))).collect();
         let mut longest = Self { to: own.clone(), from: own.clone() };
         let order = plan.graph.order();
         let edges = || plan.graph.edges.iter().enumerate().filter(|(_, edge)| !edge.back);
         for id in &order {
             for (at, edge) in edges().filter(|(_, edge)| edge.to == *id) {
-                let delays = longest.to[edge.from.0] + of_edge(plan, at) + own[id.0];
+                let delays = longest.to[edge.from.0] + edge_delays(plan, at) + own[id.0];
                 longest.to[id.0] = longest.to[id.0].max(delays);
             }
         }
         for id in order.iter().rev() {
             for (at, edge) in edges().filter(|(_, edge)| edge.from == *id) {
-                let delays = longest.from[edge.to.0] + of_edge(plan, at) + own[id.0];
+                let delays = longest.from[edge.to.0] + edge_delays(plan, at) + own[id.0];
                 longest.from[id.0] = longest.from[id.0].max(delays);
             }
         }
@@ -91,7 +94,7 @@ impl LongestPaths {
     /// Returns the number of delays on the longest path over this edge.
     fn through(&self, plan: &Plan, edge: usize) -> u64 {
         let ends = &plan.graph.edges[edge];
-        self.to[ends.from.0] + of_edge(plan, edge) + self.from[ends.to.0]
+        self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
     }
 
     /// Returns the number of delays on the longest path from this source.
@@ -101,7 +104,7 @@ impl LongestPaths {
 }
 
 /// Returns the number of packet socket rings of a node.
-fn of_node(plan: &Plan, node: NodeId) -> u64 {
+fn node_delays(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
     let takes = used.is_some_and(|used| {
@@ -110,15 +113,14 @@ fn of_node(plan: &Plan, node: NodeId) -> u64 {
     u64::from(takes && !in_kernel)
 }
 
-/// Returns the number of rings and doorbells of an edge, with those of replicas that begin or end
-/// there.
-fn of_edge(plan: &Plan, edge: usize) -> u64 {
-    let replicas = plan.replicas.iter().map(|replicas| borders(plan, replicas, edge));
-    own_of(plan, edge) + replicas.sum::<u64>()
+/// Returns the number of rings and doorbells of an edge, including rings to and from replicas.
+fn edge_delays(plan: &Plan, edge: usize) -> u64 {
+    let replicas = plan.replicas.iter().map(|replicas| replica_delays(plan, replicas, edge));
+    own_edge_delays(plan, edge) + replicas.sum::<u64>()
 }
 
-/// Returns the number of rings and doorbells of an edge, without those of replicas.
-fn own_of(plan: &Plan, edge: usize) -> u64 {
+/// Returns the number of rings and doorbells of an edge, without rings to and from replicas.
+fn own_edge_delays(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.
     let doorbell = u64::from(program.is_some_and(|program| !program.attach.takes));
@@ -130,7 +132,7 @@ fn own_of(plan: &Plan, edge: usize) -> u64 {
 }
 
 /// Returns the number of replica rings that the edge enters or leaves.
-fn borders(plan: &Plan, replicas: &Replicas, edge: usize) -> u64 {
+fn replica_delays(plan: &Plan, replicas: &Replicas, edge: usize) -> u64 {
     let edge = &plan.graph.edges[edge];
     let inside = |node| replicas.nodes.contains(&node);
     u64::from(inside(edge.from) != inside(edge.to))

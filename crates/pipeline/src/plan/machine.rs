@@ -1,4 +1,4 @@
-//! The machine as a value: its resources and the costs on it.
+//! The machine as a value: its resources and its cost table.
 
 use super::costs::Costs;
 
@@ -52,7 +52,7 @@ impl Machine {
         Self { kernel, ..Self::example() }
     }
 
-    /// Returns a machine for tests and examples: two processors, a kernel that loads none.
+    /// Returns a machine for tests and examples: two processors, a kernel that loads no programs.
     #[must_use]
     pub fn example() -> Self {
         Self {

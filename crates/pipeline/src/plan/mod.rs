@@ -1,14 +1,14 @@
-//! The planner: decides for a checked graph and a machine where each node runs and what each edge
-//! is.
+//! The planner: decides where each node of a checked graph runs on a machine, and how each edge
+//! transfers blocks.
 //!
 //! Three pure steps, named as in the paper [SL §7.1]: **complete** adds a sink to every open end,
 //! **discover** determines for every node the spaces that can run it and why others cannot, and
-//! **select** chooses. The machine is a value, so plans are tested as text. No path turns back: it
-//! moves through the spaces in one direction, from its source to its sink.
+//! **select** chooses. The machine is a value, so plans are tested as text. A path moves through
+//! the spaces in one direction, from its source to its sink.
 //!
 //! A **process** (CONTRACT 27) is a space with one node. The last thread upstream writes its input,
-//! and the next thread reads its output. The two are never the same thread, so that neither waits
-//! for itself.
+//! and the next thread reads its output. The two threads differ, so that no thread waits for
+//! itself.
 //!
 //! Afterwards a chain of filters may get **replicas** that share its work ([`Replicas`]), and a
 //! source may evaluate the first filter **ahead**, in the kernel ([`Pushdown`]).
@@ -109,8 +109,8 @@ impl Plan {
         place(self.graph.clone(), self.reports.clone(), machine, self.refusals.clone())
     }
 
-    /// Plans the same request again after the kernel refused nodes of this plan, which go to the
-    /// next best spaces. Returns `None` if the refusals are known already.
+    /// Plans the same request again after the kernel refused nodes of this plan, which are then
+    /// placed in the next best spaces. Returns `None` if the plan already considers the refusals.
     pub fn without(
         &self,
         machine: &Machine,

@@ -57,8 +57,8 @@ impl Plan {
         candidates.iter().find(|known| known.space == *here)?.verdict.as_ref().ok().copied()
     }
 
-    /// Returns the arguments of the filter that this source evaluates ahead; `None` if there is
-    /// none.
+    /// Returns the arguments of the filter that this source evaluates ahead; `None` if there is no
+    /// such filter.
     #[must_use]
     pub fn pushed_filter(&self, source: NodeId) -> Option<&Arguments> {
         let pushed = self.pushdowns.iter().find(|pushed| pushed.source == source)?;
@@ -72,7 +72,8 @@ impl Plan {
         self.pushdowns.iter().filter(asks).map(|pushed| pushed.source)
     }
 
-    /// Returns the replicas, and if the edge enters them, for an edge at the border of their chain.
+    /// Returns the replicas that an edge enters or leaves, and true if it enters them; `None` for
+    /// other edges.
     #[must_use]
     pub fn border_of(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
         let chain = |near: NodeId, far: NodeId| {
@@ -96,7 +97,7 @@ pub struct PlannedSpace {
     pub name: String,
     /// The kind of the space.
     pub kind: SpaceKind,
-    /// The number of the connected part of the graph; parts fail independently.
+    /// The number of the connected component of the graph; components fail independently.
     pub part: usize,
 }
 
@@ -119,12 +120,12 @@ pub struct Placement {
     /// The space that writes its input: its own, unless it is a process.
     pub input_space: usize,
     /// The space that reads its output: its own, except for a process (the next thread) and for the
-    /// kernel (the first thread of the part, which reads the rings). That thread also runs the user
-    /// implementations of filters in the kernel, for blocks that their twins are unsure about.
+    /// kernel (the first thread of the component, which reads the rings). That thread also runs the
+    /// user implementations of filters in the kernel, for blocks that their twins are unsure about.
     pub output_space: usize,
     /// The reason.
     pub because: String,
-    /// True if the placement of the node upstream is the reason.
+    /// True if `because` is the reason of the node upstream.
     pub by_neighbor: bool,
     /// All spaces considered.
     pub candidates: Vec<Candidate>,
@@ -143,7 +144,7 @@ pub struct Candidate {
     pub space: String,
     /// The cost of a block in ns, or the reason why the node cannot run there.
     pub verdict: Result<f64, String>,
-    /// The disadvantage of a possible space that was not chosen; `None` for the chosen one.
+    /// The disadvantage of a possible space that was not chosen; `None` for the chosen space.
     pub lost: Option<String>,
 }
 
@@ -168,7 +169,7 @@ pub enum PlannedEdge {
 pub struct Choice {
     /// The policy.
     pub policy: Policy,
-    /// The cost of one block that passes all nodes, in ns.
+    /// The cost of one block of every source on its way through the graph, in ns.
     pub cost_ns: f64,
     /// The number of placements examined.
     pub examined: u64,
@@ -214,13 +215,13 @@ impl std::error::Error for Unplaceable {}
 pub struct Replicas {
     /// The filters, in the order of the stream.
     pub nodes: Vec<NodeId>,
-    /// The space of each replica; the first one dispatches the blocks.
+    /// The space of each replica; the first space dispatches the blocks.
     pub spaces: Vec<usize>,
     /// The space that merges the outputs.
     pub join: usize,
-    /// The key by which blocks stay together; `None` if blocks are distributed by load.
+    /// The key whose blocks all go to one replica; `None` if blocks are distributed by load.
     pub sharing: Option<Sharing>,
-    /// The parameters of the rings to and from the replicas.
+    /// The parameters of each ring to or from a replica.
     pub ring: RingPlan,
     /// The expected gain, as text.
     pub because: String,
@@ -257,7 +258,7 @@ pub struct Latency {
 /// A cause of delay on a path, with its maximum delay in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delay {
-    /// The packet socket ring of a source.
+    /// The ring of a source's packet socket.
     Source(NodeId, u64),
     /// The ring of an edge, and the notifications of a program that the edge leaves.
     Edge(usize, u64),

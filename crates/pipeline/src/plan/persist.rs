@@ -1,6 +1,6 @@
-//! Persisted plans, by which the next plan of the same request can report its changes.
+//! Persisted plans, against which the next plan of the same request reports its changes.
 //!
-//! Persisted are, for every node, its text, its space and its cost in each space. [SL §7.1]
+//! A persisted plan holds the text, the space and the cost in each space of every node. [SL §7.1]
 
 use super::model::Plan;
 use crate::format::number;
@@ -28,10 +28,10 @@ pub struct PersistedNode {
 }
 
 /// The first line of the text.
-const HEAD: &str = "plan 1";
+const FIRST_LINE: &str = "plan 1";
 
 impl PersistedPlan {
-    /// Extracts the persisted part of a plan.
+    /// Extracts the persisted data of a plan.
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let node = |(id, _)| PersistedNode {
@@ -63,7 +63,7 @@ impl PersistedPlan {
     /// Formats the plan, in the format of `parse`.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut out = format!("{HEAD}\ncost {:.4}\n", self.cost_ns);
+        let mut out = format!("{FIRST_LINE}\ncost {:.4}\n", self.cost_ns);
         for PersistedNode { text, space, costs } in &self.nodes {
             let _ = write!(out, "{space} {}", costs.len());
             for (space, ns) in costs {
@@ -78,7 +78,7 @@ impl PersistedPlan {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        lines.next().filter(|line| *line == HEAD)?;
+        lines.next().filter(|line| *line == FIRST_LINE)?;
         let cost_ns = lines.next()?.strip_prefix("cost ")?.parse().ok()?;
         let nodes: Option<Vec<PersistedNode>> = lines.map(node).collect();
         Some(Self { cost_ns, nodes: nodes? })
@@ -103,7 +103,7 @@ fn node(line: &str) -> Option<PersistedNode> {
     Some(PersistedNode { text: rest.to_owned(), space: space.to_owned(), costs })
 }
 
-/// Explains why a node moved: the costs in both spaces, then and now.
+/// Explains why a node moved by its costs in both spaces, before and now.
 fn moved_because(old: &PersistedNode, new: &PersistedNode) -> String {
     let cost = |of: &PersistedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);

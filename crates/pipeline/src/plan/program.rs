@@ -1,11 +1,12 @@
-//! Kernel programs of a plan: one per attachment point, with the filters of all lines there.
+//! The kernel programs of a plan: one per attachment point, with the filters of all branches there.
 
 use super::ring::RingPlan;
 use crate::classes::ClassSet;
 use crate::graph::{EdgeId, Graph, Node, NodeId, Use};
 use filter::{Attach, FilterKind};
 
-/// A kernel program: all sources at one interface in one direction, and the filters behind them.
+/// A kernel program: all sources at one interface in one direction, and the filters that follow
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// The attachment point.
@@ -14,21 +15,21 @@ pub struct Program {
     pub sources: Vec<NodeId>,
     /// The steps for each frame, every step after its input.
     pub steps: Vec<ProgramStep>,
-    /// The edges out of the program; an index into this list is the number of the edge's ring.
+    /// The edges out of the program; the index of an edge in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for frames that leave and for pointers to them, including frames that a twin is
-    /// unsure of.
+    /// The memory for outgoing frames and pointers to them, including frames that a twin is unsure
+    /// of.
     pub ring: KernelRing,
 }
 
-/// A filter in a program. Nodes that do the same with the same frames are one step.
+/// A filter in a program. Equal filters with the same input are one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramStep {
     /// The nodes.
     pub nodes: Vec<NodeId>,
     /// The step that provides the input; `None` for the frames as received.
     pub from: Option<usize>,
-    /// The classes at that step whose blocks enter this one.
+    /// The classes of that step whose blocks enter this step.
     pub classes: ClassSet,
 }
 
@@ -37,7 +38,7 @@ pub struct ProgramStep {
 pub struct ExitEdge {
     /// The edge.
     pub edge: EdgeId,
-    /// The step it leaves; `None` for the source.
+    /// The step from which the edge leaves; `None` for the source.
     pub from: Option<usize>,
     /// The classes that pass.
     pub classes: ClassSet,
@@ -53,7 +54,8 @@ pub struct KernelRing {
     pub bytes: u32,
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
-    /// The number of blocks after which the reader is notified (T_b), unless `apart_ns` forbids.
+    /// The number of blocks after which the reader is notified (T_b), but not sooner than
+    /// `apart_ns` allows.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
     pub apart_ns: u64,
@@ -63,7 +65,7 @@ pub struct KernelRing {
 
 /// The record buffer of a processor, in bytes: 20 ms of 1500-byte frames at 1.6 Gbit/s, which fits
 /// a last-level cache.
-const BYTES: u32 = 4 << 20;
+const RECORD_BUFFER_BYTES: u32 = 4 << 20;
 
 /// The maximum size of a frame in bytes: 64 KB merged by the kernel, with Ethernet header and tags.
 const RECORD_MAX: u32 = (64 << 10) + 64;
@@ -85,20 +87,20 @@ pub(super) fn programs(
             programs.len() - 1
         });
         programs[at].sources.push(id);
-        programs[at].follow(graph, id, None, inside);
+        programs[at].add_successors(graph, id, None, inside);
     }
     programs
 }
 
-/// Returns the attachment point of a source, or why it has none.
+/// Returns the attachment point of a source, or the reason why it has none.
 pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
     let attach = node.filter().and_then(Use::attach);
     attach.unwrap_or_else(|| Err("reads in a process".to_owned()))
 }
 
 impl Program {
-    /// Adds the successors of a node, which is the step `from`.
-    fn follow(
+    /// Adds the successors of a node; `from` is the step of the node, `None` for a source.
+    fn add_successors(
         &mut self,
         graph: &Graph,
         id: NodeId,
@@ -109,14 +111,14 @@ impl Program {
             let classes = edge.classes.clone();
             if inside(edge.to) {
                 let step = self.step(graph, edge.to, from, classes);
-                self.follow(graph, edge.to, Some(step), inside);
+                self.add_successors(graph, edge.to, Some(step), inside);
             } else {
                 self.exits.push(ExitEdge { edge: EdgeId(number), from, classes });
             }
         }
     }
 
-    /// Returns the step of a node: an equal one for the same frames, or a new one.
+    /// Returns the step of a node: an existing equal step with the same input, or a new step.
     fn step(&mut self, graph: &Graph, id: NodeId, from: Option<usize>, classes: ClassSet) -> usize {
         let same = |step: &ProgramStep| {
             let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
@@ -135,7 +137,7 @@ impl Program {
         self.steps.len() - 1
     }
 
-    /// Returns for each step of several nodes those nodes.
+    /// Returns the nodes of each step that has several nodes.
     pub fn shared(&self) -> impl Iterator<Item = &[NodeId]> {
         self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
     }
@@ -166,7 +168,7 @@ impl KernelRing {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             pointers: number(ring.entries),
-            bytes: BYTES,
+            bytes: RECORD_BUFFER_BYTES,
             record_max: RECORD_MAX,
             signal_blocks: number(ring.signal_blocks),
             // A notification costs 12 us on a virtual machine, 30 us if the reader sleeps, so they

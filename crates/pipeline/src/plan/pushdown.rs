@@ -1,10 +1,10 @@
-//! Filtering ahead: a source that can filter in the kernel evaluates the first filter behind it, so
-//! that rejected frames never enter. The filter itself stays, and the kernel may reject nothing
-//! that the filter would pass. [SL §7.1; CONTRACT 18]
+//! Filtering ahead: a source that can filter in the kernel evaluates the filter that follows it, so
+//! that rejected frames never enter the process. The filter itself stays, and the kernel may reject
+//! nothing that the filter would pass. [SL §7.1; CONTRACT 18]
 //!
-//! This is correct where no difference can be observed: everything from the source goes to that one
-//! filter, perhaps through a merge of sources, and no arc selects what the filter rejects. It
-//! depends on the arguments alone, not on the machine.
+//! This is correct where no difference can be observed: all output of the source goes to that
+//! filter, directly or through a merge of sources, and no arc selects blocks that the filter
+//! rejects. The decision depends on the arguments alone, not on the machine.
 
 use crate::graph::{Graph, NodeId, Step};
 use filter::FilterKind;
@@ -16,7 +16,7 @@ pub struct Pushdown {
     pub source: NodeId,
     /// The filter, or the reason why there is none.
     pub filter: Result<NodeId, String>,
-    /// A description of the frames that pass unfiltered; `None` if there are none.
+    /// A description of the frames that pass unfiltered; `None` if the kernel filters all frames.
     pub except: Option<&'static str>,
 }
 
@@ -47,7 +47,8 @@ pub(super) fn pushdowns(graph: &Graph) -> Vec<Pushdown> {
     sources.map(push).collect()
 }
 
-/// Returns the filter that a source can evaluate, and the description of frames that it cannot.
+/// Returns the filter that a source can evaluate, and a description of the frames that it passes
+/// unfiltered. Fails with the reason.
 fn pushable_filter(
     graph: &Graph,
     source: NodeId,
@@ -59,7 +60,7 @@ fn pushable_filter(
     check_pushable(graph, to).map(|except| (to, except))
 }
 
-/// Returns the only successor of a node, or the reason why there is none.
+/// Returns the only successor of a node. Fails with the reason if it has none or several.
 fn only_successor(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     let mut behind = graph.outputs(from);
     match (behind.next(), behind.next()) {
@@ -69,7 +70,8 @@ fn only_successor(graph: &Graph, from: NodeId) -> Result<NodeId, String> {
     }
 }
 
-/// Checks that a filter can be evaluated ahead; returns the description of frames that cannot.
+/// Checks that a filter can be evaluated ahead; returns a description of the frames that pass
+/// unfiltered. Fails with the reason.
 fn check_pushable(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, String> {
     let node = graph.node(id);
     let Some(used) = node.filter() else {

@@ -3,17 +3,18 @@
 /// The default number of blocks per event. [Th §5.2.2]
 pub(super) const SIGNAL_BLOCKS: usize = 32;
 
-/// The same for edges out of the kernel: as long as frames wait in the ring of a packet socket. On
-/// a virtual machine a wakeup costs the waker 30 us and the process 10 us; at 1 ms, a line with few
-/// frames would spend more on wakeups than a kernel program saves.
+/// The default time in ns after which the reader of an edge out of the kernel is woken: the time
+/// that frames wait in the ring of a packet socket. On a virtual machine a wakeup costs the waker
+/// 30 us and the process 10 us; at 1 ms, a line with few frames would spend more on wakeups than a
+/// kernel program saves.
 const KERNEL_NS: u64 = 10_000_000;
 
-/// The pointers of an edge out of the kernel, per processor: as many as frames of 1 KB fit into the
-/// record buffer.
+/// The number of pointers of an edge out of the kernel, per processor: the number of 1 KB frames
+/// that fit into the record buffer.
 const KERNEL_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.
-const POINTER: usize = 16;
+const POINTER_BYTES: usize = 16;
 
 /// The parameters of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub struct RingPlan {
     pub stride: usize,
     /// The number of blocks after which the reader is woken (T_b).
     pub signal_blocks: usize,
-    /// The time in ns after which the reader is woken (T_t). A writer always wakes it before
-    /// sleeping.
+    /// The time in ns after which the reader is woken (T_t). A writer always wakes the reader
+    /// before it sleeps.
     pub signal_ns: u64,
     /// The reason for `signal_blocks`.
     pub blocks_because: &'static str,
@@ -38,7 +39,7 @@ impl RingPlan {
     pub(super) const fn out_of_kernel() -> Self {
         Self {
             entries: KERNEL_ENTRIES,
-            stride: POINTER,
+            stride: POINTER_BYTES,
             signal_blocks: SIGNAL_BLOCKS,
             signal_ns: KERNEL_NS,
             blocks_because: "",

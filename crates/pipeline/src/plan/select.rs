@@ -1,12 +1,12 @@
 //! Selection: finds the cheapest placement, exactly. [SL §7.1]
 //!
 //! A branch-and-bound search over the nodes from the sources to the sinks. A placement is legal if
-//! no edge turns back (the index of the space never decreases) and operands run in the space of
-//! their section. A process lies between two threads: behind it the path continues in the next
-//! thread or later. The bound is the cost so far plus the minimal costs of all nodes still to
-//! place. The greedy rule of the paper (`deepest`) is the first placement of the same search when
-//! every node tries its deepest space first. If the search takes too long, nodes are eliminated one
-//! by one instead, which is exact too ([`eliminate`]).
+//! the index of the space decreases along no edge and operands run in the space of their section. A
+//! process is between two threads: after it the path continues in the next thread or later. The
+//! bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule of the
+//! paper (`deepest`) is the first placement of the same search when every node tries its deepest
+//! space first. If the search takes too long, nodes are eliminated one by one instead, which is
+//! exact too ([`eliminate`]).
 
 mod eliminate;
 
@@ -43,7 +43,7 @@ struct Search<'s> {
     policy: Policy,
     /// The nodes from the sources to the sinks.
     order: Vec<NodeId>,
-    /// For every position in `order`, the minimal cost of the nodes from there on.
+    /// For every position in `order`, the minimal cost of the nodes from that position on.
     minimal: Vec<f64>,
     best: Option<(f64, Assignment)>,
     steps: u64,
@@ -104,7 +104,7 @@ pub(super) fn select(
     }
 }
 
-/// Returns the cost of the cheapest placement; `None` if no placement is legal.
+/// Returns the cost of the cheapest placement in ns; `None` if no placement is legal.
 pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
     let search = Search::new(graph, discovery, machine, Policy::Cost);
     eliminate::eliminate(&search).map(|((cost, _), ..)| cost)
@@ -147,8 +147,9 @@ impl<'s> Search<'s> {
             self.legal_spaces(id, assignment)
         {
             let (look, headers_known) = self.header_cost(id, input_space, assignment);
-            let more =
-                own * self.discovery.flows.0[id.0] + self.rings(id, input_space, assignment) + look;
+            let more = own * self.discovery.flows.0[id.0]
+                + self.ring_cost(id, input_space, assignment)
+                + look;
             let bound = cost + more + self.minimal[at + 1];
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
             // The greedy rule accepts the first legal placement.
@@ -180,7 +181,7 @@ impl<'s> Search<'s> {
             .filter_map(|(space, own)| {
                 if node.is_process() {
                     let (input_space, output_space) =
-                        self.around(space, floor, self.goes_on(id))?;
+                        self.adjacent_threads(space, floor, self.has_output(id))?;
                     return Some(LegalSpace { space, own, input_space, output_space });
                 }
                 let legal = floor.is_none_or(|floor| space >= floor)
@@ -194,10 +195,15 @@ impl<'s> Search<'s> {
         legal_spaces
     }
 
-    /// Returns the threads on the two sides of a process: the last one upstream, and the next one;
-    /// `None` if there is no next one. For output of the kernel the first side is the first thread.
-    /// A process at an end of the path has one thread for both sides.
-    fn around(&self, process: usize, last: Option<usize>, goes_on: bool) -> Option<(usize, usize)> {
+    /// Returns the threads on the two sides of a process: the last thread upstream, and the next
+    /// thread; `None` if there is no next thread. The kernel's output passes through the first
+    /// thread. A process at an end of the path has one thread for both sides.
+    fn adjacent_threads(
+        &self,
+        process: usize,
+        last: Option<usize>,
+        has_output: bool,
+    ) -> Option<(usize, usize)> {
         let spaces = &self.discovery.spaces;
         let is_next = |place: &usize| {
             let space = &spaces[*place];
@@ -209,28 +215,27 @@ impl<'s> Search<'s> {
             last => last,
         };
         match last {
-            Some(last) if !goes_on => Some((last, last)),
+            Some(last) if !has_output => Some((last, last)),
             Some(last) => Some((last, (last + 1..spaces.len()).find(is_next)?)),
             None => first.map(|first| (first, first)),
         }
     }
 
-    /// Returns true if the node has outgoing edges.
-    fn goes_on(&self, id: NodeId) -> bool {
+    fn has_output(&self, id: NodeId) -> bool {
         self.graph.outputs(id).next().is_some()
     }
 
     /// Returns the cost of finding headers in a node's input, 0 if a node upstream has found them;
-    /// and true if they are known downstream. Headers found by a program stay in the program; the
-    /// reader of its output finds them again, which the cost of leaving includes. In frames
-    /// redirected to a socket no headers have been found.
+    /// and true if they are known downstream. Header offsets found by a kernel program do not leave
+    /// it, and the cost of an edge out of the kernel includes a new search, except for frames
+    /// redirected to a socket.
     fn header_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> (f64, bool) {
         let inside = |space: usize| self.discovery.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(input_space);
         let edges = self.graph.edges.iter().zip(&self.discovery.flows.1);
-        let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
+        let inputs = edges.filter(|(edge, _)| edge.to == id && !edge.back);
         let (mut unseen, mut known) = (0.0, false);
-        for (at, (edge, flow)) in comes.enumerate() {
+        for (at, (edge, flow)) in inputs.enumerate() {
             let from = edge.from.0;
             let headers_known = match inside(assignment.output_spaces[from]) {
                 true if !here => !self.discovery.taken_from_host[from],
@@ -246,11 +251,11 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn rings(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> f64 {
+    fn ring_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> f64 {
         let spaces = &self.discovery.spaces;
         let edges = self.graph.edges.iter().zip(&self.discovery.flows.1);
-        let comes = edges.filter(|(edge, _)| edge.to == id && !edge.back);
-        comes
+        let inputs = edges.filter(|(edge, _)| edge.to == id && !edge.back);
+        inputs
             .map(|(edge, flow)| match assignment.output_spaces[edge.from.0] {
                 from if from == input_space => 0.0,
                 // The first thread reads the output of the kernel, and forwards it to other

@@ -1,15 +1,14 @@
-//! Worker processes: a whole request once per processor, each in a process of its own that receives
-//! its share of the sessions (`--engines=`). [Par §V-B]
+//! Worker processes: the request runs once per processor, each time in a process of its own that
+//! receives a share of the sessions (`--engines=`). [Par §V-B]
 //!
-//! A request either cannot run this way, for reasons that become diagnostics, or is rewritten to
-//! one request per worker. In an ordinary request each source is then followed by `shard 1 of=2
-//! by=flow`, and each output directory gets a suffix (`out.engine1`). Therefore code that runs,
-//! explains or edits a request needs no knowledge of workers; only the code that starts them has
-//! it.
+//! If a request cannot run this way, the reasons become diagnostics; otherwise it is rewritten to
+//! one request per worker. In the request of a worker each source is followed by `shard 1 of=2
+//! by=flow`, and each output directory has a suffix (`out.engine1`). Therefore only the code that
+//! starts workers needs to know about them, not the code that runs, explains or edits a request.
 //!
-//! A session is what the filters of the request distinguish. All blocks of a session, in both
-//! directions, go to one worker. The key is addresses and ports, or addresses alone if a filter
-//! reassembles fragments, which have no ports (as for replicas, `plan/replicas`).
+//! The filters of the request define its sessions. All blocks of a session, in both directions, go
+//! to one worker. The key is addresses and ports, or addresses alone if a filter reassembles
+//! fragments, which have no ports (as for replicas, `plan/replicas`).
 
 mod rewrite;
 
@@ -67,7 +66,7 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
 /// An obstacle to running a request in worker processes, and a remedy.
 struct Ineligible(String, String);
 
-/// Checks that several worker processes can each run this node.
+/// Checks that several worker processes can run this node. Fails with the reason.
 fn check(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
     let instead = |why: String| Ineligible(why, WorkerRule::LEAVE.to_owned());
     let description = used.description;
@@ -133,7 +132,8 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     }
 }
 
-/// Checks that a sink does not write one file in order, which several writers cannot.
+/// Checks that a sink does not write one file in order, since several writers cannot. Fails with
+/// the reason.
 fn check_sink(used: &Use) -> Result<(), Ineligible> {
     if let WorkerRule::Folder(_) = used.description.several_of(&used.arguments) {
         return Ok(());
@@ -151,7 +151,7 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
     }
 }
 
-/// Checks that the sessions of a filter are those by which blocks are distributed.
+/// Checks that all blocks of each session of a filter go to one worker. Fails with the reason.
 fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> {
     let sessions_of =
         |id: &NodeId| graph.node(*id).filter().and_then(|used| used.description.state.sharing);

@@ -7,7 +7,7 @@ use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
 use filter::sharing::Sharing;
 
-/// Returns the request of worker `number` (from 1) out of `of`.
+/// Returns the request of worker `number`, counted from 1, of `of` workers.
 pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != OPTION);
@@ -21,7 +21,7 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
         let mut behind = |term| Some(chain(term, share.clone()));
         let pipelines = std::mem::take(&mut request.pipelines).into_iter();
         request.pipelines =
-            pipelines.filter_map(|term| replace_at(term, at, &mut behind)).map(flat).collect();
+            pipelines.filter_map(|term| replace_at(term, at, &mut behind)).map(flatten).collect();
     }
     for (_, node) in graph.ids() {
         let Some(used) = node.filter() else { continue };
@@ -44,8 +44,8 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
     Ok(request.to_string())
 }
 
-/// Inlines a pipeline that is the first stage of another one.
-fn flat(term: Term) -> Term {
+/// Inlines a pipeline that is the first stage of another pipeline.
+fn flatten(term: Term) -> Term {
     match term {
         Term::Pipeline(Pipeline { first, rest, span }) => match *first {
             Term::Pipeline(mut inner) => {

@@ -24,7 +24,7 @@ const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Descripti
     }
 }
 
-const FILE: Parameter = Parameter::needed("file", Type::Path, "the file");
+const FILE_PARAMETER: Parameter = Parameter::needed("file", Type::Path, "the file");
 pub(crate) const RX: Description = Description {
     ..source(
         "rx",
@@ -33,23 +33,23 @@ pub(crate) const RX: Description = Description {
     )
 };
 
-/// Returns the attachment of a program that observes the interface; fails without an interface.
+/// Returns the attachment of a program that observes the interface. Fails without an interface.
 fn attach(arguments: &Arguments) -> Result<Attach, String> {
     let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
     let interface = interface.to_owned();
     Ok(Attach::observing(&interface))
 }
 
-const REPLAY: Description = source("replay", Form::Frame, &[FILE]);
+const REPLAY: Description = source("replay", Form::Frame, &[FILE_PARAMETER]);
 const READ: Description = source(
     "read",
     Form::Bytes,
-    &[FILE, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
+    &[FILE_PARAMETER, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
 );
 const PRINT: Description = sink("print", &[]);
 const DISCARD: Description =
     Description { reads: ReadDepth::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
-const PCAP: Description = sink("pcap", &[FILE]);
+const PCAP: Description = sink("pcap", &[FILE_PARAMETER]);
 
 const EXEC: Description = Description {
     name: "exec",
@@ -62,10 +62,10 @@ const EXEC_AT_HEAD: Description =
     Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
 
 /// A filter for requests with cycles; it is never instantiated.
-const AROUND: Description =
-    Description { name: "around", user: Some(around), ..Description::EMPTY };
+const CYCLIC: Description =
+    Description { name: "around", user: Some(build_cyclic), ..Description::EMPTY };
 
-fn around(_: &Arguments) -> Result<Filter, Mistake> {
+fn build_cyclic(_: &Arguments) -> Result<Filter, Mistake> {
     Err(Mistake {
         parameter: None,
         which: 0,
@@ -112,7 +112,6 @@ pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("pcap", &EndpointFacts { writes_files: true, ..EndpointFacts::NONE }),
 ];
 
-/// Returns the registry.
 pub(crate) fn world() -> World {
     static ENTRIES: OnceLock<Vec<&'static Description>> = OnceLock::new();
     let entries = ENTRIES.get_or_init(entries);
@@ -121,7 +120,7 @@ pub(crate) fn world() -> World {
 
 fn entries() -> Vec<&'static Description> {
     let mut entries: Vec<&'static Description> =
-        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &AROUND];
+        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &CYCLIC];
     entries.extend(filter::catalog::FILTERS);
     entries.extend([&PRINT, &DISCARD, &PCAP]);
     entries

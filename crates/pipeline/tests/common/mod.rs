@@ -6,13 +6,13 @@ pub(crate) mod trees;
 pub(crate) mod world;
 pub(crate) mod writer;
 
-/// A small random number generator (xorshift*), so that a run can be repeated by its seed.
+/// A small random number generator (xorshift*), whose seed repeats a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Returns a generator with the seed `SEED` of the environment, or with one from the clock;
-    /// prints the seed.
+    /// Returns a generator with the seed in the environment variable `SEED`, or with a seed from
+    /// the clock; prints the seed.
     #[expect(clippy::print_stdout, reason = "a property test prints its seed")]
     pub(crate) fn from_environment() -> Self {
         let seed = match std::env::var("SEED") {
@@ -47,8 +47,7 @@ impl Random {
     }
 }
 
-/// Parses a case file: each request with the indented lines behind it, which are the expected
-/// result.
+/// Parses a case file: requests, each followed by its expected result in indented lines.
 pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {

@@ -8,7 +8,7 @@ use pipeline::language::tree::{
 
 use super::Random;
 
-const NO: Span = Span { start: 0, end: 0 };
+const EMPTY_SPAN: Span = Span { start: 0, end: 0 };
 const NAMES: &[&str] = &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", "name", "files"];
 const KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
 const MARKS: &[&str] = &["X", "y", "Loop_1"];
@@ -44,10 +44,10 @@ pub(crate) fn request(random: &mut Random) -> Request {
 
 fn option(random: &mut Random) -> RequestOption {
     let value = (!random.once_in(3)).then(|| text(random));
-    RequestOption { key: name(random, KEYS), value, span: NO }
+    RequestOption { key: name(random, KEYS), value, span: EMPTY_SPAN }
 }
 
-/// Returns a random term of about `fuel` filters, nested at most `depth` levels deep.
+/// Returns a random term of about `fuel` filters with at most `depth` levels of nesting.
 fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     *fuel = fuel.saturating_sub(1);
     if *fuel == 0 || depth == 0 {
@@ -55,7 +55,7 @@ fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     }
     match random.below(10) {
         0..=2 => Term::Filter(node(random)),
-        3 => Term::Not(Not { term: Box::new(term(random, fuel, depth - 1)), span: NO }),
+        3 => Term::Not(Not { term: Box::new(term(random, fuel, depth - 1)), span: EMPTY_SPAN }),
         4..=6 => pipeline(random, fuel, depth - 1),
         _ => group(random, fuel, depth - 1),
     }
@@ -72,22 +72,22 @@ fn pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     let rest = (0..1 + random.below(3))
         .map(|_| {
             let label = random.once_in(3).then(|| label(random));
-            Stage { arc: Pipe { label, span: NO }, term: stage(random) }
+            Stage { arc: Pipe { label, span: EMPTY_SPAN }, term: stage(random) }
         })
         .collect();
-    Term::Pipeline(Pipeline { first, rest, span: NO })
+    Term::Pipeline(Pipeline { first, rest, span: EMPTY_SPAN })
 }
 
 fn group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     if random.once_in(8) {
         let term = term(random, fuel, depth);
-        let branches = vec![Branch { label: Some(label(random)), term, span: NO }];
-        return Term::Group(Group { operator: Operator::Parallel, branches, span: NO });
+        let branches = vec![Branch { label: Some(label(random)), term, span: EMPTY_SPAN }];
+        return Term::Group(Group { operator: Operator::Parallel, branches, span: EMPTY_SPAN });
     }
     let operator = [Operator::Parallel, Operator::Union, Operator::Section][random.below(3)];
     let branches =
         (0..2 + random.below(2)).map(|_| branch(random, fuel, depth, operator)).collect();
-    Term::Group(Group { operator, branches, span: NO })
+    Term::Group(Group { operator, branches, span: EMPTY_SPAN })
 }
 
 fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operator) -> Branch {
@@ -97,7 +97,7 @@ fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operato
         let spliced = matches!(&term, Term::Group(group)
             if group.operator == operator || group.branches.len() == 1);
         if label.is_some() || !spliced {
-            return Branch { label, term, span: NO };
+            return Branch { label, term, span: EMPTY_SPAN };
         }
     }
 }
@@ -106,12 +106,12 @@ fn node(random: &mut Random) -> FilterTerm {
     let arguments = (0..random.below(4).saturating_sub(1)).map(|_| argument(random)).collect();
     let mark = random.once_in(6).then(|| name(random, MARKS));
     let pin = random.once_in(6).then(|| name(random, PINS));
-    FilterTerm { name: name(random, NAMES), arguments, mark, pin, span: NO }
+    FilterTerm { name: name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
 }
 
 fn argument(random: &mut Random) -> Argument {
     let key = random.once_in(2).then(|| name(random, KEYS));
-    Argument { key, value: text(random), span: NO }
+    Argument { key, value: text(random), span: EMPTY_SPAN }
 }
 
 fn text(random: &mut Random) -> Text {
@@ -120,7 +120,7 @@ fn text(random: &mut Random) -> Text {
         true => random.pick(QUOTED).to_vec(),
         false => random.pick(BARE).as_bytes().to_vec(),
     };
-    Text { bytes, quoted, span: NO }
+    Text { bytes, quoted, span: EMPTY_SPAN }
 }
 
 fn label(random: &mut Random) -> Label {
@@ -129,7 +129,7 @@ fn label(random: &mut Random) -> Label {
         0 => Classes::All,
         few => Classes::List((0..1 + few / 5).map(|_| class(random)).collect()),
     };
-    Label { inverted, classes, span: NO }
+    Label { inverted, classes, span: EMPTY_SPAN }
 }
 
 fn class(random: &mut Random) -> Class {
@@ -139,7 +139,7 @@ fn class(random: &mut Random) -> Class {
         2 => (None, Some(value(random))),
         _ => return Class::One(value(random)),
     };
-    Class::Range { low, high, span: NO }
+    Class::Range { low, high, span: EMPTY_SPAN }
 }
 
 fn value(random: &mut Random) -> Value {
@@ -152,21 +152,21 @@ fn value(random: &mut Random) -> Value {
         },
         _ => {
             let value = [0, 22, 80, 0x86dd, u32::MAX][random.below(5)];
-            Value::Number { value, hex: random.once_in(3), span: NO }
+            Value::Number { value, hex: random.once_in(3), span: EMPTY_SPAN }
         }
     }
 }
 
 fn name(random: &mut Random, of: &[&str]) -> Name {
-    Name { text: random.pick(of).to_owned(), span: NO }
+    Name { text: random.pick(of).to_owned(), span: EMPTY_SPAN }
 }
 
 /// Returns the tree with all spans empty.
 pub(crate) fn without_spans(mut request: Request) -> Request {
     for option in &mut request.options {
-        option.span = NO;
-        option.key.span = NO;
-        option.value.iter_mut().for_each(|value| value.span = NO);
+        option.span = EMPTY_SPAN;
+        option.key.span = EMPTY_SPAN;
+        option.value.iter_mut().for_each(|value| value.span = EMPTY_SPAN);
     }
     request.pipelines.iter_mut().for_each(clear);
     request
@@ -174,25 +174,25 @@ pub(crate) fn without_spans(mut request: Request) -> Request {
 
 fn clear(term: &mut Term) {
     match term {
-        Term::Hole(span) => *span = NO,
+        Term::Hole(span) => *span = EMPTY_SPAN,
         Term::Filter(node) => clear_node(node),
         Term::Not(not) => {
-            not.span = NO;
+            not.span = EMPTY_SPAN;
             clear(&mut not.term);
         }
         Term::Group(group) => {
-            group.span = NO;
+            group.span = EMPTY_SPAN;
             for branch in &mut group.branches {
-                branch.span = NO;
+                branch.span = EMPTY_SPAN;
                 branch.label.iter_mut().for_each(clear_label);
                 clear(&mut branch.term);
             }
         }
         Term::Pipeline(pipeline) => {
-            pipeline.span = NO;
+            pipeline.span = EMPTY_SPAN;
             clear(&mut pipeline.first);
             for stage in &mut pipeline.rest {
-                stage.arc.span = NO;
+                stage.arc.span = EMPTY_SPAN;
                 stage.arc.label.iter_mut().for_each(clear_label);
                 clear(&mut stage.term);
             }
@@ -201,24 +201,24 @@ fn clear(term: &mut Term) {
 }
 
 fn clear_node(node: &mut FilterTerm) {
-    node.span = NO;
-    node.name.span = NO;
-    node.mark.iter_mut().chain(&mut node.pin).for_each(|name| name.span = NO);
+    node.span = EMPTY_SPAN;
+    node.name.span = EMPTY_SPAN;
+    node.mark.iter_mut().chain(&mut node.pin).for_each(|name| name.span = EMPTY_SPAN);
     for argument in &mut node.arguments {
-        argument.span = NO;
-        argument.value.span = NO;
-        argument.key.iter_mut().for_each(|key| key.span = NO);
+        argument.span = EMPTY_SPAN;
+        argument.value.span = EMPTY_SPAN;
+        argument.key.iter_mut().for_each(|key| key.span = EMPTY_SPAN);
     }
 }
 
 fn clear_label(label: &mut Label) {
-    label.span = NO;
+    label.span = EMPTY_SPAN;
     let Classes::List(list) = &mut label.classes else { return };
     for class in list {
         match class {
             Class::One(value) => clear_value(value),
             Class::Range { low, high, span } => {
-                *span = NO;
+                *span = EMPTY_SPAN;
                 low.iter_mut().chain(high).for_each(clear_value);
             }
         }
@@ -227,7 +227,7 @@ fn clear_label(label: &mut Label) {
 
 fn clear_value(value: &mut Value) {
     match value {
-        Value::Number { span, .. } => *span = NO,
-        Value::Name(name) => name.span = NO,
+        Value::Number { span, .. } => *span = EMPTY_SPAN,
+        Value::Name(name) => name.span = EMPTY_SPAN,
     }
 }

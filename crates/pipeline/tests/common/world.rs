@@ -140,7 +140,7 @@ const PRINT: Description = Description {
 };
 const LOG: Description = entry("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
 
-/// Rejects every expression, with the position of `nonsense` if it occurs. Never returns a filter.
+/// Rejects every expression, with the position of `nonsense` if it occurs.
 fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =

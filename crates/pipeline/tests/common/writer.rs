@@ -1,5 +1,5 @@
-//! Writes a syntax tree with random white space, comments, redundant parentheses, order of pins and
-//! marks, and kinds of quotes. Parsing the text must return the same tree.
+//! Writes a syntax tree with random white space, comments, redundant parentheses, quotes, and order
+//! of pins and marks. Parsing the text must return the same tree.
 
 use std::fmt::Write as _;
 
@@ -230,7 +230,8 @@ fn begins_with_label(term: &Term) -> bool {
     }
 }
 
-/// Returns true for labels that cannot be a filter's name and need no white space in front.
+/// Returns true for labels that cannot be a filter's name, so that no white space must precede
+/// them.
 fn is_numeric(label: &Label) -> bool {
     let text = label.to_string();
     let text = text.trim_start_matches(['|', '!']);

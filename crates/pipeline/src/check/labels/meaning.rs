@@ -54,8 +54,8 @@ impl<'c> Meaning<'c> {
         Self { classifiers, unknown: upstream.unknown, registry }
     }
 
-    /// Returns the classifier with a class of this name.
-    pub(super) fn has_name(&self, name: &str) -> Option<&'static str> {
+    /// Returns the name of the classifier that has a class or group of this name.
+    pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| known.class(name).or_else(|| known.group(name)).is_some();
         self.classifiers.iter().find(has).map(|known| known.name)
     }
@@ -77,7 +77,7 @@ impl<'c> Meaning<'c> {
         let nothing = |class: &Class| matches!(class, Class::One(Value::Number { value: 0, .. }));
         if self.classifiers.is_empty() && !list.iter().all(nothing) {
             if !self.unknown {
-                mistakes.push(self.no_classifier(label));
+                mistakes.push(self.missing_classifier(label));
             }
             return ClassSet::all();
         }
@@ -92,7 +92,7 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// Returns the classes of one entry of a label; `None` after an error or if unknown.
+    /// Returns the classes of one entry of a label; `None` after an error or if they are unknown.
     fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
@@ -124,18 +124,19 @@ impl<'c> Meaning<'c> {
         Some(set)
     }
 
-    /// Returns the range of classes of a value, usually one class; `None` after an error or if
-    /// unknown.
+    /// Returns the range of classes of a value, usually one class; `None` after an error or if it
+    /// is unknown.
     fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
-            Value::Name(name) => self.named(name, mistakes),
+            Value::Name(name) => self.named_range(name, mistakes),
             Value::Number { value: number, span, .. } => {
-                let known = *number == 0 || self.classifiers.iter().any(|known| known.can(*number));
+                let known =
+                    *number == 0 || self.classifiers.iter().any(|known| known.can_return(*number));
                 if known {
                     return Some((*number, *number));
                 }
                 if !self.unknown {
-                    let what = format!("`{value}` is no class of {}", self.all_names());
+                    let what = format!("`{value}` is no class of {}", self.classifier_names());
                     mistakes.push(Diagnostic::error(*span, what).why(self.bounds()));
                 }
                 None
@@ -143,8 +144,9 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// Returns the range of classes of a name, usually one class.
-    fn named(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
+    /// Returns the range of classes of a name, usually one class; `None` after an error or if it is
+    /// unknown.
+    fn named_range(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
         for known in &self.classifiers {
@@ -174,15 +176,15 @@ impl<'c> Meaning<'c> {
                     .why("both give the class on this arc")
                     .hint("write the arcs apart")
             }
-            (None, _) => self.no_name(text, name.span),
+            (None, _) => self.unknown_name(text, name.span),
         };
         mistakes.push(mistake);
         None
     }
 
-    fn no_name(&self, name: &str, span: Span) -> Diagnostic {
+    fn unknown_name(&self, name: &str, span: Span) -> Diagnostic {
         let names = || self.classifiers.iter().flat_map(Classifier::names);
-        let what = format!("`{}` is no class of {}", brief(name), self.all_names());
+        let what = format!("`{}` is no class of {}", brief(name), self.classifier_names());
         let mut mistake = Diagnostic::error(span, what);
         if names().next().is_none() {
             mistake = mistake.why(self.bounds());
@@ -193,16 +195,16 @@ impl<'c> Meaning<'c> {
         if self.registry.find(name).is_some() {
             return mistake.hint(format!("for the filter write `| {name}`"));
         }
-        const LISTED: usize = 8;
-        let listed: Vec<String> = names().take(LISTED).map(|name| format!("`{name}`")).collect();
-        let more = if names().count() > LISTED { ", …" } else { "" };
+        const NAMES_MAX: usize = 8;
+        let listed: Vec<String> = names().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
+        let more = if names().count() > NAMES_MAX { ", …" } else { "" };
         match listed.is_empty() {
             true => mistake,
             false => mistake.hint(format!("there are {}{more}", listed.join(", "))),
         }
     }
 
-    fn no_classifier(&self, label: &Label) -> Diagnostic {
+    fn missing_classifier(&self, label: &Label) -> Diagnostic {
         let mistake = Diagnostic::error(label.span, "no filter before this arc has classes");
         match label.single_name().filter(|name| self.registry.find(name).is_some()) {
             Some(filter) => mistake.hint(format!("for the filter write `| {filter}`")),
@@ -211,7 +213,7 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    fn all_names(&self) -> String {
+    fn classifier_names(&self) -> String {
         let names: Vec<String> =
             self.classifiers.iter().take(4).map(|known| format!("`{}`", known.name)).collect();
         names.join(" or ")
@@ -223,18 +225,17 @@ impl<'c> Meaning<'c> {
     }
 }
 
-/// Formats a range.
 fn listed((low, high): (u32, u32)) -> String {
     if low == high { low.to_string() } else { format!("{low}:{high}") }
 }
 
 impl Classifier {
-    fn can(&self, class: u32) -> bool {
+    fn can_return(&self, class: u32) -> bool {
         class < ZERO && (self.range.low..=self.range.high).contains(&class)
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
-    /// Returns the largest class that the classifier can return.
+    /// Returns the largest class that the filter can return, except for a natural 0.
     fn highest(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
         named.chain([self.range.high]).filter(|class| *class < ZERO).max().unwrap_or(ZERO - 1)

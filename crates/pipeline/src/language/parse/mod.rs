@@ -68,13 +68,14 @@ struct Parser<'t> {
     tokens: Vec<Token>,
     at: usize,
     mistakes: Vec<Diagnostic>,
-    /// Incremented by every inspection of a token, so that no loop escapes the count.
+    /// The number of token inspections, so that every loop is counted.
     steps: Cell<u64>,
     /// The number of open parentheses and negations around the current token.
     depth: usize,
     /// The number of open parentheses.
     open: usize,
-    /// The number of parentheses cut off by a `;`, whose closing partners are not reported again.
+    /// The number of parentheses that a `;` left open, whose closing parentheses are not reported
+    /// again.
     unclosed: usize,
     /// The token up to which missing filters have been reported.
     reported_until: usize,
@@ -181,11 +182,11 @@ impl Parser<'_> {
     }
 
     fn unary(&mut self) -> Term {
-        while self.closes_nothing() {}
+        while self.skip_unmatched() {}
         let start = self.span();
         let term = match self.kind() {
             TokenKind::Bang if self.depth >= DEPTH_MAX => {
-                self.too_deep();
+                self.report_depth();
                 while matches!(self.kind(), TokenKind::Bang) {
                     self.bump();
                 }
@@ -205,7 +206,7 @@ impl Parser<'_> {
                 return Term::Not(Not { term: Box::new(term), span });
             }
             TokenKind::Open if self.depth >= DEPTH_MAX => {
-                self.too_deep();
+                self.report_depth();
                 self.skip_parentheses();
                 Term::Hole(start)
             }
@@ -213,7 +214,7 @@ impl Parser<'_> {
             TokenKind::Word { .. } | TokenKind::Quoted(_) => self.node(),
             _ => self.missing(),
         };
-        while self.closes_nothing() || self.stray() {}
+        while self.skip_unmatched() || self.skip_stray() {}
         term
     }
 
@@ -246,7 +247,7 @@ impl Parser<'_> {
         term
     }
 
-    /// Skips a parenthesised part.
+    /// Skips a parenthesised term.
     fn skip_parentheses(&mut self) {
         let mut open = 0usize;
         loop {
@@ -263,13 +264,13 @@ impl Parser<'_> {
         }
     }
 
-    fn too_deep(&mut self) {
+    fn report_depth(&mut self) {
         let what = format!("parentheses and negations are deeper than {DEPTH_MAX} here");
         self.report(self.span(), what, "what is inside is not read");
     }
 
     /// Skips an unmatched `)`; returns false if there is none.
-    fn closes_nothing(&mut self) -> bool {
+    fn skip_unmatched(&mut self) -> bool {
         let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {
             let span = self.bump().span;
@@ -310,8 +311,8 @@ impl Parser<'_> {
     }
 }
 
-/// Turns a branch into a stage. A label is possible only inside parentheses, so it stays in a group
-/// of one branch.
+/// Turns a branch into a stage. A label is possible only inside parentheses, so a labelled branch
+/// becomes a group of one branch.
 fn stage_of(branch: Branch) -> Term {
     match branch.label {
         None => branch.term,

@@ -9,9 +9,9 @@
 //! Option    = "--" , KEY , [ "=" , ( WORD | STRING ) ] ;
 //! ```
 //!
-//! Two deviations prevent misreadings. A quoted text must be separated from its neighbours
-//! (`out/"my dir"` is one word in a shell and would be two here). A mark may have capital letters,
-//! as in the paper's `a --name=X`.
+//! Two deviations from a shell's rules prevent misreadings. A quoted text must be separated from
+//! its neighbours (`out/"my dir"` is one word in a shell and would be two here). A mark may contain
+//! capital letters, as in the paper's `a --name=X`.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -57,7 +57,7 @@ impl Parser<'_> {
             None => (word.as_str(), None),
         };
         let named = is_name(name);
-        if clean && !named && !self.behind_broken_label() {
+        if clean && !named && !self.follows_broken_label() {
             let mistake = self.invalid_name(&word, span);
             self.mistakes.push(mistake);
         }
@@ -83,14 +83,14 @@ impl Parser<'_> {
             match self.kind().clone() {
                 TokenKind::Word { clean } => {
                     let word = self.word().unwrap_or_default();
-                    self.apart(&word);
+                    self.report_adjacent_text(&word);
                     self.bump();
                     if clean {
                         self.argument(&word, span, node);
                     }
                 }
                 TokenKind::Quoted(bytes) => {
-                    self.apart("\"");
+                    self.report_adjacent_text("\"");
                     self.bump();
                     let value = Text { bytes, quoted: true, span };
                     node.arguments.push(Argument { key: None, value, span });
@@ -106,13 +106,13 @@ impl Parser<'_> {
         if let Some(mark) = word.strip_prefix("--name=") {
             self.mark(mark, span, node);
         } else if word.starts_with("--") {
-            self.mistakes.push(option_behind(word, span));
+            self.mistakes.push(misplaced_option(word, span));
         } else if let Some(pin) = word.strip_prefix('@') {
             self.pin(pin, span, node);
         } else if word.contains('=') {
             let (key, value) = split_value(word, 0);
             if !is_key(key) {
-                self.mistakes.push(no_parameter(word, key, span));
+                self.mistakes.push(invalid_parameter(word, key, span));
                 return;
             }
             let key =
@@ -127,8 +127,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the value behind the `=` of the word under `span`: the rest of the word or an
-    /// adjacent quoted text. Reports an error and returns `None` if there is neither.
+    /// Parses the value after the `=` of the word at `span`: the rest of the word or an adjacent
+    /// quoted text. Reports an error and returns `None` if both are missing.
     fn value(&mut self, rest: &str, span: Span) -> Option<Text> {
         if !rest.is_empty() {
             let span = Span::new(span.end - rest.len(), span.end);
@@ -201,7 +201,7 @@ impl Parser<'_> {
         node.pin = Some(Name { text: pin.to_owned(), span });
     }
 
-    /// Skips a quoted text that is adjacent to the previous token; returns false if there is none.
+    /// Skips a quoted text adjacent to the previous token; returns false if there is none.
     fn pass_glued_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
         let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
@@ -212,7 +212,7 @@ impl Parser<'_> {
     }
 
     /// Reports a text that is adjacent to the previous text.
-    fn apart(&mut self, word: &str) {
+    fn report_adjacent_text(&mut self, word: &str) {
         let touches = self.tokens[self.at].glued && !word.starts_with('@');
         let text = self.at > 0
             && matches!(
@@ -229,7 +229,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the text of the current token; `None` if it is no word.
+    /// Returns the text of the current token; `None` if it is not a word.
     pub(super) fn word(&mut self) -> Option<String> {
         let span = self.span();
         match self.kind() {
@@ -254,12 +254,12 @@ impl Parser<'_> {
         Term::Hole(node.span)
     }
 
-    /// Explains why a word cannot be a filter name, and guesses from the neighbouring tokens what
-    /// was meant.
+    /// Explains why a word cannot be a filter name, and guesses the intention from the neighbouring
+    /// tokens.
     fn invalid_name(&mut self, word: &str, span: Span) -> Diagnostic {
         let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
         if word.starts_with("--") {
-            return option_behind(word, span);
+            return misplaced_option(word, span);
         }
         if word.starts_with('@') {
             return Diagnostic::error(span, "a pin without a filter")
@@ -299,13 +299,13 @@ impl Parser<'_> {
             ));
         }
         mistake
-            .hint(spelling(word))
+            .hint(guess_spelling(word))
             .why("a filter name is small letters, digits and `_`, a letter first")
     }
 }
 
 /// Guesses the intended spelling of an invalid name from its letters.
-fn spelling(word: &str) -> String {
+fn guess_spelling(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let joined = lower.replace('-', "_");
     if is_name(&joined) {
@@ -319,7 +319,7 @@ fn spelling(word: &str) -> String {
     }
 }
 
-fn option_behind(word: &str, span: Span) -> Diagnostic {
+fn misplaced_option(word: &str, span: Span) -> Diagnostic {
     let hint = match word.trim_start_matches('-') {
         "" => "a text that begins with `--` is quoted".to_owned(),
         bare => format!("parameters are `key=value`: `{}`", brief(bare)),
@@ -329,7 +329,7 @@ fn option_behind(word: &str, span: Span) -> Diagnostic {
         .hint(hint)
 }
 
-fn no_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
+fn invalid_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
     let mistake = Diagnostic::error(span, format!("`{}` is no parameter", brief(word)));
     match key {
         "" => mistake
@@ -341,7 +341,8 @@ fn no_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
     }
 }
 
-/// Splits `key=value` at the first `=`, without the first `skip` bytes; no value without `=`.
+/// Splits `key=value` at the first `=`, without the first `skip` bytes. The value is `None` without
+/// `=`.
 fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     let word = word.get(skip..).unwrap_or_default();
     match word.split_once('=') {

@@ -1,4 +1,5 @@
-//! Error recovery: reports missing filters and operators, with a proposal made from the neighbours.
+//! Error recovery: reports missing filters and operators, with a proposal derived from the
+//! neighbouring tokens.
 
 use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
@@ -11,7 +12,7 @@ impl Parser<'_> {
     pub(super) fn missing(&mut self) -> Term {
         let span = self.span();
         let term = Term::Hole(span);
-        if (self.at <= self.reported_until && self.at > 0) || self.behind_broken_label() {
+        if (self.at <= self.reported_until && self.at > 0) || self.follows_broken_label() {
             return term;
         }
         self.reported_until = self.at;
@@ -56,8 +57,7 @@ impl Parser<'_> {
         term
     }
 
-    /// Returns true if the previous token is a label with a reported error.
-    pub(super) fn behind_broken_label(&self) -> bool {
+    pub(super) fn follows_broken_label(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
         let Some(Token { kind: TokenKind::Label(label), span, .. }) = before else { return false };
         let text = self.text.get(span.start..span.end).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reports two adjacent terms, which are then read as if a pipe separated them.
+    /// Reports two adjacent terms, which are then parsed as if a pipe separated them.
     pub(super) fn missing_operator(&mut self) {
         let span = self.span();
         let (what, hint) = match self.kind() {
@@ -134,8 +134,8 @@ impl Parser<'_> {
         self.report(span, what, hint);
     }
 
-    /// Skips and reports a pin or mark behind a parenthesis; only filters can have one.
-    pub(super) fn stray(&mut self) -> bool {
+    /// Skips and reports a pin or mark after a parenthesis, since only filters can have them.
+    pub(super) fn skip_stray(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
             TokenKind::Word { clean: true } => {
@@ -169,20 +169,20 @@ fn between_pipes(span: Span) -> Diagnostic {
     Diagnostic::error(span, "a filter is missing between two pipes")
 }
 
-/// Formats a label without its pipe, cut to the length of `brief`.
+/// Formats a label without its pipe, truncated like `brief`.
 fn written(label: &Label) -> String {
     brief(label.to_string().trim_start_matches('|'))
 }
 
 /// Proposes these labels as filters; returns an empty text unless all are plain names.
 fn meant_filter(labels: &[Label]) -> String {
-    const LISTED: usize = 8;
+    const LABELS_MAX: usize = 8;
     let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;
     let (Some(first), true) = (labels.first(), labels.iter().all(named)) else {
         return String::new();
     };
     let filters: Vec<String> =
-        labels.iter().take(LISTED).map(|label| format!("| {}", written(label))).collect();
+        labels.iter().take(LABELS_MAX).map(|label| format!("| {}", written(label))).collect();
     let kind = if first.inverted { "negated filter" } else { "filter" };
     format!("`|{}` is an arc class; for the {kind} write `{}`", written(first), filters.join(" "))
 }

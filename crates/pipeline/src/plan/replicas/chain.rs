@@ -19,7 +19,7 @@ pub(super) struct Work<'p> {
 }
 
 impl Work<'_> {
-    /// Returns all chains of a part that can have replicas.
+    /// Returns all chains of a component that can have replicas.
     pub(super) fn chains(&self, part: usize) -> Vec<Chain> {
         let graph = &self.plan.graph;
         let here = |id: &NodeId| self.plan.space_of(*id).part == part;
@@ -31,25 +31,26 @@ impl Work<'_> {
                 let Ok(sharing) = self.sharing_with(&chain, id) else { break };
                 chain.nodes.push(id);
                 chain.sharing = sharing;
-                if self.keeps_order(&chain).is_ok() {
+                if self.check_order(&chain).is_ok() {
                     found.push(chain.clone());
                 }
-                next = self.behind(id);
+                next = self.sole_successor(id);
             }
         }
         found
     }
 
-    /// Returns the only successor of a node if the edge is a call and its only input.
-    fn behind(&self, id: NodeId) -> Option<NodeId> {
+    /// Returns the only successor of a node if they are connected by a call that is the successor's
+    /// only input.
+    fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
         let (Some((edge, PlannedEdge::Call)), None) = (out.next(), out.next()) else { return None };
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// Returns the key by which a chain is distributed once this filter belongs to it, or the
-    /// reason why it cannot.
+    /// Returns the key by which the blocks of a chain are distributed if this filter is appended.
+    /// Fails with the reason why it cannot be appended.
     pub(super) fn sharing_with(
         &self,
         chain: &Chain,
@@ -85,7 +86,8 @@ impl Work<'_> {
         }
     }
 
-    /// Returns the key of a filter with sessions behind those of a chain.
+    /// Returns the key of a chain with sessions to which this filter is appended. Fails with the
+    /// reason.
     fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
@@ -99,7 +101,7 @@ impl Work<'_> {
                 let changed = |id: &NodeId| graph.node(*id).kind() >= Some(FilterKind::Editing);
                 let changes = |id: &NodeId| sessions_of(*id).is_none() && changed(id);
                 match chain.sharing {
-                    None if !graph.node(head).comes.iter().all(raw) => {
+                    None if !graph.node(head).input_forms.iter().all(raw) => {
                         Err("its sessions cannot be seen in what comes".to_owned())
                     }
                     // Sessions are identified before any filter changes the block.
@@ -123,8 +125,9 @@ impl Work<'_> {
         }
     }
 
-    /// Checks that the order behind a chain survives its merge.
-    pub(super) fn keeps_order(&self, chain: &Chain) -> Result<(), String> {
+    /// Checks that merging the replicas of a chain preserves the order downstream. Fails with the
+    /// reason.
+    pub(super) fn check_order(&self, chain: &Chain) -> Result<(), String> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
         let behind = downstream(graph, last);
@@ -148,7 +151,8 @@ impl Work<'_> {
         reachable(&[id], |at| inputs(at).map(|edge| edge.from)).split_off(1)
     }
 
-    /// Returns the cost of a block in a node, weighted by the share of blocks that come to it.
+    /// Returns the cost of a block in a node, in ns, weighted by the fraction of blocks that reach
+    /// it.
     pub(super) fn cost(&self, id: NodeId) -> f64 {
         self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }

@@ -5,18 +5,18 @@ use super::load::Worth;
 use crate::format::spent;
 use crate::graph::NodeId;
 use crate::names::names;
-use crate::plan::edges::between;
+use crate::plan::edges::replica_ring;
 use crate::plan::machine::Machine;
 use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
 
 /// Adds the replicas of a chain to the plan.
-pub(super) fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
+pub(super) fn insert_replicas(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
     let (Some(first), Some(last)) = (chain.nodes.first(), chain.nodes.last()) else { return };
     let all_names = names(&plan.graph);
     let thread = plan.placements[first.0].space;
     let part = plan.spaces[thread].part;
     let more = worth.copies - 1;
-    let ring = between(&plan.graph, machine);
+    let ring = replica_ring(&plan.graph, machine);
     let behind = downstream(&plan.graph, *last);
     let here = |id: &&NodeId| plan.placements[id.0].input_space == thread;
     let moves: Vec<NodeId> = behind.iter().filter(here).copied().collect();
@@ -72,7 +72,7 @@ pub(super) fn make(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machi
     plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
 }
 
-/// Inserts spaces behind the space `at`, and shifts all indices of later spaces.
+/// Inserts spaces after the space `at`, and shifts the indices of all later spaces.
 fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     let more = new.len();
     plan.spaces.splice(at + 1..at + 1, new);

@@ -1,4 +1,4 @@
-//! The work of each thread with and without replicas, from which their gain follows.
+//! The work of each thread with and without replicas, from which the gain is computed.
 
 use super::chain::{Chain, Work, downstream};
 use crate::plan::model::SpaceKind;
@@ -15,12 +15,12 @@ pub(super) struct Worth {
     pub(super) own: f64,
 }
 
-/// The work of the threads of a part for one block of a source, in ns.
+/// The work of the threads of a component for one block of a source, in ns.
 pub(super) struct Load {
-    /// The nodes in front of the chain or beside it, in its thread.
+    /// The work of the other nodes in the thread of the chain that are not downstream of it.
     before: f64,
     pub(super) own: f64,
-    /// The nodes behind the chain, in its thread.
+    /// The work of the nodes downstream of the chain in its thread.
     after: f64,
     /// The work of the busiest other thread, and of all other threads.
     most: f64,
@@ -56,7 +56,8 @@ impl Load {
         let costs = &work.machine.costs;
         let flows = (plan.flows.0[first.0], exits.map(|(_, flow)| flow).sum::<f64>().min(1.0));
         // Of a batch, the blocks that reach this point cross together.
-        let crossing = |flow: f64| costs.ring + costs.wake / (BATCH * flow).clamp(1.0, EVENT);
+        let crossing =
+            |flow: f64| costs.ring + costs.wake / (BATCH_BLOCKS * flow).clamp(1.0, EVENT_BLOCKS);
         Some(Self {
             before,
             own,
@@ -70,8 +71,8 @@ impl Load {
         })
     }
 
-    /// Returns the minimum time per block, in ns, with this number of replicas: that of the busiest
-    /// thread, or the work of all threads divided by the processors.
+    /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
+    /// busiest thread, or the work of all threads divided by the number of processors.
     pub(super) fn bound(&self, copies: usize) -> f64 {
         let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
             self;
@@ -89,7 +90,7 @@ impl Load {
     }
 }
 
-/// The size of a full batch, and the number of blocks per event. [Th §5.2.2]
-const BATCH: f64 = 64.0;
+/// The number of blocks in a full batch, and the number of blocks per event. [Th §5.2.2]
+const BATCH_BLOCKS: f64 = 64.0;
 
-const EVENT: f64 = 32.0;
+const EVENT_BLOCKS: f64 = 32.0;

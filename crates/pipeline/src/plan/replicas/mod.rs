@@ -1,9 +1,10 @@
 //! Replicas: a costly chain of filters runs several times, each in a thread of its own, and the
 //! replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
 //!
-//! In each part the most expensive chain gets replicas if that pays; else the plan records why not.
-//! The papers write `split | f + f | join`. The graph is not changed that way: a client of the
-//! path sees one filter with one report, as in the request (docs/book/decisions/0022-parallel.md).
+//! In each connected component the chain with the highest gain gets replicas if they pay; else the
+//! plan records why not. The papers write `split | f + f | join`. Here the graph stays unchanged: a
+//! client of the path sees one filter with one report, as in the request
+//! (docs/book/decisions/0022-parallel.md).
 //!
 //! The first replica runs in the thread of the chain. The successors of the chain move to the
 //! thread of the last replica, where the outputs are merged. So every further replica adds one
@@ -23,29 +24,29 @@ use super::model::{Plan, ReplicaRefusal, SpaceKind};
 use crate::format::spent;
 use crate::graph::{Graph, NodeId};
 use chain::{Chain, Work};
-use insert::make;
+use insert::insert_replicas;
 use load::{Load, Worth};
 
 /// The maximum number of replicas.
 pub const REPLICAS_MAX: u64 = 64;
 /// The minimum speedup that justifies replicas.
 const SPEEDUP_MIN: f64 = 1.1;
-/// The minimum further speedup for distribution by session. The merge waits for the slowest replica
-/// of a batch, which the sum of costs does not show (`bench parallel`, tcp and http: two replicas
-/// had 0.76 to 1.03 of the throughput of one, in several runs).
+/// The minimum speedup, beyond [`SPEEDUP_MIN`], for distribution by session. The merge waits for
+/// the slowest replica of a batch, which the sum of costs does not show (`bench parallel`, tcp and
+/// http: two replicas had 0.76 to 1.03 of the throughput of one, in several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
 /// The minimum utilisation of all replicas: by default, and for `power`.
 const UTILISATION_MIN: f64 = 0.5;
 const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup of a further replica for `latency`.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// The cost, in crossings, above which `explain` says why a filter has no replicas.
+/// The minimum cost, in crossings, of a filter for which `explain` prints why it has no replicas.
 const EXPLAINED_MIN: f64 = 4.0;
 
 /// The value of `--parallel`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Parallelism {
-    /// As many as reach this utilisation each and this speedup together.
+    /// As many as reach the utilisation `used` each and the speedup `gain` together.
     Measured { used: f64, gain: f64 },
     /// This many.
     Number(usize),
@@ -91,12 +92,12 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Adds replicas where they pay, to one chain in every part.
+/// Adds replicas where they pay, to at most one chain in every component.
 pub(super) fn add_replicas(plan: &mut Plan, machine: &Machine) {
     add_to_chains(plan, machine, &|_| true);
 }
 
-/// Adds replicas to chains for which `may` is true, where they pay.
+/// Adds replicas where they pay, to chains for which `may` returns true.
 fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) {
     let parallelism = Parallelism::of(&plan.graph);
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
@@ -115,7 +116,7 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
             });
         let replica_refusals = work.explain_absence(part, &chains, best.is_some(), parallelism);
         match best.map(|(chain, worth)| (chain.clone(), worth)) {
-            Some((chain, worth)) => make(plan, &chain, worth, machine),
+            Some((chain, worth)) => insert_replicas(plan, &chain, worth, machine),
             None => plan.replica_refusals.extend(replica_refusals),
         }
     }
@@ -145,7 +146,8 @@ impl Work<'_> {
         best.filter(|best| best.bound * gain * more <= single)
     }
 
-    /// Returns the reasons why costly filters of a part have no replicas, if none has.
+    /// Returns, for a component without replicas, the reason for each costly filter. If the request
+    /// sets the number of replicas, every filter of a thread counts as costly.
     fn explain_absence(
         &self,
         part: usize,
@@ -166,7 +168,7 @@ impl Work<'_> {
         let why = |node: NodeId| {
             let none = Chain { nodes: Vec::new(), sharing: None };
             let own = Chain { nodes: vec![node], sharing: None };
-            match (self.sharing_with(&none, node), self.keeps_order(&own)) {
+            match (self.sharing_with(&none, node), self.check_order(&own)) {
                 (Err(why), _) | (_, Err(why)) => why,
                 _ if self.machine.processors < 2 => "there is one processor".to_owned(),
                 _ => self.explain_cost(node, chains),
@@ -178,7 +180,7 @@ impl Work<'_> {
             .collect()
     }
 
-    /// Formats the cost of the replicas that are not made.
+    /// Formats the cost of two replicas compared with one.
     fn explain_cost(&self, node: NodeId, chains: &[Chain]) -> String {
         let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
         let two = with.filter_map(|chain| {
@@ -197,7 +199,7 @@ impl Work<'_> {
 }
 
 impl Plan {
-    /// Adds replicas that a running path can get: of stateless chains, as many as pay by current
+    /// Adds replicas that a running path can start: of stateless chains, as many as pay by current
     /// costs. Returns the changed plan; `None` if no replicas pay.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<Self> {

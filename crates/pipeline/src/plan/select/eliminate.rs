@@ -1,10 +1,10 @@
 //! Selection by node elimination, for graphs that are too large for branch and bound.
 //!
-//! Nodes are placed one after the other, and of all partial placements that agree on the nodes at
-//! the border only the cheapest is kept. Later costs depend on earlier nodes only through edges
-//! across the border, so the result is exact. Walked branch by branch, a tree has a small border,
-//! however many branches it has. If there are still too many partial placements, only the cheapest
-//! are kept, and the result is not exact.
+//! Nodes are placed one after the other. Among partial placements that agree on the nodes at the
+//! border, only the cheapest is kept. Later costs depend on earlier nodes only through edges across
+//! the border, so the result is exact. If a tree is traversed branch by branch, its border is
+//! small, however many branches it has. If there are still too many partial placements, only the
+//! cheapest are kept, and the result is not exact.
 
 use super::{Assignment, LegalSpace, Search};
 use crate::graph::{Graph, NodeId};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// The maximum number of partial placements stored at once.
 const CANDIDATES_MAX: usize = 20_000;
 
-/// The nodes at the border, each with its space, the space that reads its output, and whether
+/// The nodes at the border, each with its space, the space that reads its output, and true if
 /// header offsets are known there.
 type Border = Vec<(usize, usize, usize, bool)>;
 
@@ -46,7 +46,7 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, 
                 examined += 1;
                 let own = made.own * search.discovery.flows.0[id.0];
                 let (look, headers_known) = search.header_cost(*id, made.input_space, &assignment);
-                let cost = cost + own + search.rings(*id, made.input_space, &assignment) + look;
+                let cost = cost + own + search.ring_cost(*id, made.input_space, &assignment) + look;
                 let mut border = border.clone();
                 border.push((id.0, made.space, made.output_space, headers_known));
                 border.retain(|(node, ..)| last[*node] > at);

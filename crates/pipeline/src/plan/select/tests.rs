@@ -24,7 +24,7 @@ fn graph(random: &mut Random, nodes: usize) -> Graph {
         step: Step::Unknown,
         span: Span { start: 0, end: 0 },
         inside: None,
-        comes: Vec::new(),
+        input_forms: Vec::new(),
         classifiers: Vec::new(),
     };
     let mut graph = Graph { nodes: vec![node; nodes], ..Graph::default() };
@@ -69,7 +69,7 @@ fn discovery(random: &mut Random, graph: &Graph) -> Discovery {
     }
 }
 
-/// Returns the minimal cost over all placements, by exhaustive enumeration.
+/// Returns the minimal cost of all placements, by exhaustive enumeration.
 fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f64> {
     let nodes = graph.nodes.len();
     let mut best = None;
@@ -92,7 +92,7 @@ fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f6
                 _ => flow * costs.crossing(),
             };
         }
-        cost += looking(graph, discovery, costs, &space);
+        cost += header_search_cost(graph, discovery, costs, &space);
         if cost.is_finite() && best.is_none_or(|best| cost < best) {
             best = Some(cost);
         }
@@ -102,18 +102,18 @@ fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f6
 
 /// Returns the cost of finding headers in a placement. Edges must lead to nodes with higher
 /// indices.
-fn looking(graph: &Graph, discovery: &Discovery, costs: &Costs, space: &[usize]) -> f64 {
+fn header_search_cost(graph: &Graph, discovery: &Discovery, costs: &Costs, space: &[usize]) -> f64 {
     let mut cost = 0.0;
     let mut found = vec![false; space.len()];
     for node in 0..space.len() {
-        let comes = || graph.edges.iter().zip(&discovery.flows.1).filter(|(e, _)| e.to.0 == node);
+        let inputs = || graph.edges.iter().zip(&discovery.flows.1).filter(|(e, _)| e.to.0 == node);
         let lacks = |from: usize| match (space[from] == 0, space[node] == 0) {
             (true, false) => discovery.taken_from_host[from],
             (was, here) => was != here || !found[from],
         };
         let look = if space[node] == 0 { costs.twin_look } else { costs.look };
-        let unseen: f64 = comes().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
-        let known = comes().next().is_some() && !comes().any(|(e, _)| lacks(e.from.0));
+        let unseen: f64 = inputs().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
+        let known = inputs().next().is_some() && !inputs().any(|(e, _)| lacks(e.from.0));
         if discovery.needs_headers[node] {
             cost += look * unseen;
         }

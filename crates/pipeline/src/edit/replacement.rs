@@ -1,19 +1,19 @@
-//! Replacement of the whole text: finds the filters that both texts have in common.
+//! Replacement of the entire text: finds the filters that both texts have in common.
 
-use super::tree::{filters, tree, trusted};
-use super::{EditResult, InvalidEdit, printed};
+use super::tree::{filters, tree, without_sandbox};
+use super::{EditResult, InvalidEdit, print_with_origins};
 use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 
-/// A match of equal filters outweighs any number of matches by name.
-const EQUAL: u64 = 1 << 32;
+/// The weight of a match of equal filters, which exceeds any number of matches by name.
+const EQUAL_WEIGHT: u64 = 1 << 32;
 
 /// Replaces the text; the longest common subsequence of equal filters keeps its state. Between
-/// these, filters of one name match: they may differ in an argument that lets be set.
-pub(super) fn whole(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
+/// equal filters, filters of one name match, since they may differ in a writable argument.
+pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
     let request = tree(new, "the new request")?;
     let text = |node: &FilterTerm| {
-        Term::Filter(trusted(FilterTerm { pin: None, ..node.clone() })).to_string()
+        Term::Filter(without_sandbox(FilterTerm { pin: None, ..node.clone() })).to_string()
     };
     let (before, after): (Vec<_>, Vec<_>) = (filters(old).collect(), filters(&request).collect());
     let (old_texts, new_texts): (Vec<String>, Vec<String>) = (
@@ -21,7 +21,7 @@ pub(super) fn whole(old: &Request, new: &str) -> Result<EditResult, InvalidEdit>
         after.iter().map(|node| text(node)).collect(),
     );
     let weight = |i: usize, j: usize| match old_texts[i] == new_texts[j] {
-        true => EQUAL,
+        true => EQUAL_WEIGHT,
         false => u64::from(before[i].name.text == after[j].name.text),
     };
     // Weights of the heaviest common subsequences of all pairs of suffixes.
@@ -45,5 +45,5 @@ pub(super) fn whole(old: &Request, new: &str) -> Result<EditResult, InvalidEdit>
             j += 1;
         }
     }
-    printed(&request, &origins)
+    print_with_origins(&request, &origins)
 }
