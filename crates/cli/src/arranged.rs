@@ -11,8 +11,8 @@ use pipeline::check::OPTIONS;
 use std::ffi::{OsStr, OsString};
 
 /// Rearranges arguments for clap: inserts `run` in front of a bare request, and moves the words of
-/// a request behind `--`.
-pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+/// a request after `--`.
+pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
     let Some(first) = words.get(1) else { return words };
@@ -22,13 +22,13 @@ pub(crate) fn arranged(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     match command.find_subcommand(name) {
         Some(known) if matches!(name, "run" | "check" | "explain" | "start") => {
-            split(&words, known)
+            move_request_words(&words, known)
         }
         _ => words,
     }
 }
 
-/// Returns true if a first argument starts a bare request: it is no command, and looks like a
+/// Returns true if the first argument starts a bare request: it is not a command, and looks like a
 /// request or an option of `run`.
 fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
@@ -40,8 +40,8 @@ fn is_line(word: &OsStr, command: &clap::Command) -> bool {
     !is_command && (word.contains(begins) || MachineRegistry::Local.find(word).is_some())
 }
 
-/// Moves the words of the request behind `--`.
-fn split(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
+/// Moves the words of the request after `--`.
+fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsString> {
     let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
     let mut line: Vec<OsString> = Vec::new();
     let mut rest = words.iter().skip(2);
@@ -66,7 +66,7 @@ enum Word {
     Line,
     /// An option of the command.
     Flag,
-    /// An option of the command, whose value is the next argument.
+    /// An option of the command whose value is the next argument.
     Option,
     /// `--`: the remaining arguments belong to the request.
     End,
@@ -108,43 +108,43 @@ fn kind(word: &OsStr, command: &clap::Command) -> Word {
 mod tests {
     use super::*;
 
-    fn seen(words: &[&str]) -> Vec<String> {
+    fn arrange_words(words: &[&str]) -> Vec<String> {
         let words = std::iter::once("streamline").chain(words.iter().copied()).map(OsString::from);
-        arranged(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
+        arrange(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
     }
 
     #[test]
     fn bare_request_becomes_run() {
-        assert_eq!(seen(&["replay x | count"]), ["run", "--", "replay x | count"]);
-        assert_eq!(seen(&["count"]), ["run", "--", "count"]);
-        assert_eq!(seen(&["replay|count"]), ["run", "--", "replay|count"]);
-        assert_eq!(seen(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
-        assert_eq!(seen(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
-        assert_eq!(seen(&["nonsense"]), ["nonsense"]);
-        assert_eq!(seen(&["filters", "dport"]), ["filters", "dport"]);
-        assert_eq!(seen(&["--help"]), ["--help"]);
+        assert_eq!(arrange_words(&["replay x | count"]), ["run", "--", "replay x | count"]);
+        assert_eq!(arrange_words(&["count"]), ["run", "--", "count"]);
+        assert_eq!(arrange_words(&["replay|count"]), ["run", "--", "replay|count"]);
+        assert_eq!(arrange_words(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
+        assert_eq!(arrange_words(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
+        assert_eq!(arrange_words(&["nonsense"]), ["nonsense"]);
+        assert_eq!(arrange_words(&["filters", "dport"]), ["filters", "dport"]);
+        assert_eq!(arrange_words(&["--help"]), ["--help"]);
     }
 
     #[test]
     fn options_are_accepted_on_either_side_of_the_request() {
-        assert_eq!(seen(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
-        assert_eq!(seen(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
-        assert_eq!(seen(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
+        assert_eq!(arrange_words(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
+        assert_eq!(arrange_words(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
+        assert_eq!(arrange_words(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
         let words = ["run", "--report=x", "replay", "-", "--stats"];
-        assert_eq!(seen(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
+        assert_eq!(arrange_words(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
     }
 
     #[test]
     fn language_options_belong_to_the_request() {
         let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
         assert_eq!(
-            seen(&words),
+            arrange_words(&words),
             ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]
         );
-        assert_eq!(seen(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
-        assert_eq!(seen(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
+        assert_eq!(arrange_words(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
+        assert_eq!(arrange_words(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
         for line in ["--latency=1ms a | b", "--no-loss a --name=X | b"] {
-            assert_eq!(seen(&[line]), ["run", "--", line]);
+            assert_eq!(arrange_words(&[line]), ["run", "--", line]);
         }
     }
 }

@@ -10,7 +10,8 @@ use std::process::Command;
 
 const PROGRAM: &str = "streamline-bench";
 
-/// Replaces this process by `streamline-bench`: the one in the same directory, otherwise from PATH.
+/// Replaces this process by `streamline-bench`, taken from this program's directory or else from
+/// PATH. Returns only on failure.
 pub(crate) fn bench(words: &[OsString]) -> Status {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
     let program =

@@ -17,7 +17,7 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
     let (request, mistakes) = pipeline::parse(&text);
     let right = match given.syntax {
         true => {
-            line::tell(&text, &mistakes);
+            line::print_mistakes(&text, &mistakes);
             !mistakes.iter().any(Diagnostic::is_error)
         }
         false => {

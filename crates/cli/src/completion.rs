@@ -19,13 +19,13 @@ pub(crate) fn script(shell: Shell) -> Status {
     let script = String::from_utf8_lossy(&script).into_owned();
     terminal::print(&match shell {
         Shell::Bash => format!("{script}{}", include_str!("completion/line.bash")),
-        Shell::Zsh => with_lines(&script),
+        Shell::Zsh => complete_requests(&script),
         _ => script,
     })
 }
 
-/// Patches clap's zsh script so that it completes requests, too.
-fn with_lines(script: &str) -> String {
+/// Patches clap's zsh script so that it also completes requests.
+fn complete_requests(script: &str) -> String {
     let (functions, calls) = script.rsplit_once("if [").unwrap_or((script, ""));
     let calls = calls
         .replace("_streamline \"$@\"", "_streamline_or_line \"$@\"")
@@ -36,7 +36,7 @@ fn with_lines(script: &str) -> String {
 /// Prints every completion of a partial request.
 pub(crate) fn complete(line: &str) -> Status {
     let mut text = String::new();
-    for completion in completions(line, &Machine) {
+    for completion in completions(line, &LocalCandidates) {
         text.push_str(&completion);
         text.push('\n');
     }
@@ -91,8 +91,8 @@ fn word_start(line: &str) -> Option<usize> {
     quote.is_none().then_some(begin)
 }
 
-/// Returns the words that can start a step: sources at the head of a pipeline, other filters behind
-/// a pipe, programs in both places.
+/// Returns the words that can start a stage: sources at the head of a pipeline, other filters after
+/// a pipe, programs in both positions.
 fn names(before: &str) -> Vec<String> {
     let pipeline = before.rsplit(';').next().unwrap_or(before);
     let source = !pipeline.contains('|');
@@ -126,9 +126,9 @@ fn arguments(before: &str, word: &str, candidates: &dyn Candidates) -> Vec<Strin
 }
 
 /// Candidates from this machine.
-struct Machine;
+struct LocalCandidates;
 
-impl Candidates for Machine {
+impl Candidates for LocalCandidates {
     fn interfaces(&self) -> Vec<String> {
         let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -157,9 +157,9 @@ impl Candidates for Machine {
 mod tests {
     use super::*;
 
-    struct Made;
+    struct FakeCandidates;
 
-    impl Candidates for Made {
+    impl Candidates for FakeCandidates {
         fn interfaces(&self) -> Vec<String> {
             vec!["eth0".to_owned()]
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn all(line: &str) -> Vec<String> {
-        completions(line, &Made)
+        completions(line, &FakeCandidates)
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::Path;
 /// The capture that the examples and the book read.
 const CAPTURE: (&str, &[u8]) = ("web.pcap", include_bytes!("../../../examples/web.pcap"));
 
-/// Names and texts, in the order of printing.
+/// Names and texts of the examples, in printed order.
 const EXAMPLES: &[(&str, &str)] = &[
     ("packets", include_str!("../../../examples/packets.pipe")),
     ("classes", include_str!("../../../examples/classes.pipe")),
@@ -30,7 +30,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("numbered", include_str!("../../../examples/numbered.pipe")),
 ];
 
-/// Prints all examples, or writes them with their capture into a directory.
+/// Prints all examples, or writes them and their capture into a directory.
 pub(crate) fn examples(into: Option<&Path>) -> Status {
     into.map_or_else(print, write)
 }

@@ -45,7 +45,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         if given.analyze {
             terminal::tell(&format!("{}\n", explain::text(prepared.plan(), prepared.machine())));
             print_changes(&text, prepared.plan());
-            return run::go(prepared, &options, &run, StartNotifier::NONE);
+            return run::run_prepared(prepared, &options, &run, StartNotifier::NONE);
         }
         let prepared = prepared.foreseen().map_err(refuse)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
@@ -63,7 +63,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Lists who else is at the interfaces that the sources of the request observe.
+/// Finds the other programs at the interfaces that `rx` and `tx` of the request use.
 fn neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -82,7 +82,7 @@ fn neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Formats who else is at the interfaces; empty if nobody is.
+/// Formats the other programs at the interfaces; empty if there are none.
 fn neighbors_text(plan: &Plan) -> String {
     let found = neighbors(plan);
     match found.is_empty() {
@@ -91,8 +91,8 @@ fn neighbors_text(plan: &Plan) -> String {
     }
 }
 
-/// Prints the privilege that the request lacks on this machine, and its remedies: without it the
-/// request would not start, or not run in the kernel.
+/// Prints the privilege that the request lacks on this machine, and its remedies: without the
+/// privilege the request would not start, or not run in the kernel.
 fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
@@ -113,7 +113,7 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     }
 }
 
-/// Prints differences to the plan of the last analyzed run.
+/// Prints the differences from the plan of the last analyzed run.
 fn print_changes(text: &str, plan: &Plan) {
     for change in analysis::changes(text, plan) {
         terminal::note(&format!("since it was analyzed: {change}"));
@@ -210,9 +210,9 @@ fn filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     filters.collect()
 }
 
-/// Returns the filters that sources evaluate early in the kernel, or the reasons why there are
-/// none.
-fn early_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
+/// Returns, for each source that can filter in the kernel, the filter that it evaluates, or the
+/// reason why it evaluates none.
+fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         object(&[
             ("source", &names[pushed.source.0]),

@@ -10,34 +10,34 @@ use streamline::privilege::Denial;
 use streamline::{CrashCapture, Notice, Notices, OpenError};
 use sys::process_group::ProcessEnd;
 
-/// Creates a handler that prints notices; `quiet` suppresses plain notes.
+/// Creates a handler that prints notices; `quiet` suppresses notes but not warnings.
 pub(crate) fn notices(quiet: bool) -> Notices {
     Notices::to(move |notice| match notice {
         Notice::Note(_) if quiet => {}
         Notice::Note(text) => terminal::note(text),
         Notice::Warning(text) => terminal::warn(text),
-        Notice::Doubts(text, list) => line::tell(text, list),
-        Notice::Crash(capture) => crash(capture),
+        Notice::Doubts(text, list) => line::print_mistakes(text, list),
+        Notice::Crash(capture) => print_crash(capture),
     })
 }
 
 /// Prints the location of a crash capture and the command that replays it.
-pub(crate) fn crash(capture: &CrashCapture) {
+pub(crate) fn print_crash(capture: &CrashCapture) {
     let path = capture.path.display();
     terminal::note(&format!("the block is kept in {path}; replay it with"));
     terminal::tell(&format!("  {}\n", capture.command));
 }
 
-/// Prints the error of a request that cannot run; returns the exit status.
+/// Prints why a request cannot run; returns the exit status.
 pub(crate) fn refuse(error: OpenError) -> Status {
     match error {
         OpenError::Mistakes { text, list } => {
-            line::tell(&text, &list);
+            line::print_mistakes(&text, &list);
             Status::Usage
         }
         OpenError::Unplaceable { text, graph, refused } => {
             let what = format!("no space can run `{}`", refused.name);
-            line::tell(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
+            line::print_mistakes(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
             terminal::tell(&explain::unplaceable(&graph, &refused));
             Status::Failed
         }
@@ -63,7 +63,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {
             let span = plan.graph.node(*node).span;
-            line::tell_at(text, span, &mistake.what, mistake.hint.as_deref());
+            line::print_mistake(text, span, &mistake.what, mistake.hint.as_deref());
             Status::Usage
         }
         BuildError::Outside { node, failure } => {
@@ -73,11 +73,11 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
             let name = used.map_or("", |used| used.description.name);
             match Denial::at(name, failure.call, failure.needs) {
                 Some(denial) => {
-                    line::tell_at(text, span, &what, None);
+                    line::print_mistake(text, span, &what, None);
                     terminal::note(&denial.sentence());
                     terminal::tell(&denial.remedies(text));
                 }
-                None => line::tell_at(text, span, &what, failure.hint.as_deref()),
+                None => line::print_mistake(text, span, &what, failure.hint.as_deref()),
             }
             if failure.is_missing() { Status::Nothing } else { Status::Failed }
         }
@@ -88,18 +88,18 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     }
 }
 
-/// Prints a failed call to a daemon or path; returns the exit status.
+/// Prints the error of a call to a daemon or path; returns the exit status.
 pub(crate) fn complain(error: &ClientError) -> Status {
     terminal::complain(&error.to_string());
     match error {
         ClientError::NoDaemon(_) => Status::Nothing,
-        error if is_over(error) => Status::Nothing,
+        error if is_path_gone(error) => Status::Nothing,
         _ => Status::Failed,
     }
 }
 
-/// Returns true if the path does not exist or has ended.
-pub(crate) fn is_over(error: &ClientError) -> bool {
+/// Returns true if the error means that the path does not exist or has ended.
+pub(crate) fn is_path_gone(error: &ClientError) -> bool {
     match error {
         ClientError::PathEnded(_) => true,
         ClientError::Refused(fault) => fault.name == "io.streamline.NoSuchPath",
@@ -107,7 +107,7 @@ pub(crate) fn is_over(error: &ClientError) -> bool {
     }
 }
 
-/// Prints a failed system call.
+/// Prints the error of a system call; returns the exit status.
 pub(crate) fn refused(error: &sys::Error) -> Status {
     terminal::complain(&error.to_string());
     Status::Failed

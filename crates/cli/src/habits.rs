@@ -7,16 +7,16 @@ use pipeline::translate;
 use std::ffi::OsString;
 
 /// Commands that take a request.
-const LINES: [&str; 4] = ["run", "check", "explain", "start"];
+const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
-/// Prints the program whose syntax was used, and the equivalent command. Returns false if the
-/// syntax is unknown.
-pub(crate) fn tell(given: impl Iterator<Item = OsString>) -> bool {
+/// Prints the name of the program whose syntax was used, and the equivalent command. Returns false
+/// if the syntax is unknown.
+pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let words = match words.as_slice() {
-        [first, rest @ ..] if LINES.contains(first) => rest,
+        [first, rest @ ..] if REQUEST_COMMANDS.contains(first) => rest,
         all => all,
     };
     let Some(meant) = translate::command(words, &MachineRegistry::Local) else { return false };

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Returns the text of the request; prints an error if there is none.
+/// Returns the text of the request. Prints an error and fails with its status if there is none.
 pub(crate) fn text(given: &LineArguments) -> Result<String, Status> {
     match &given.file {
         Some(path) => from_file(path),
@@ -43,11 +43,11 @@ fn from_file(path: &Path) -> Result<String, Status> {
 }
 
 /// Prints mistakes, each with its position.
-pub(crate) fn tell(text: &str, mistakes: &[Diagnostic]) {
+pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
     terminal::tell(&pipeline::render(text, mistakes, terminal::colours()));
 }
 
 /// Prints one mistake with its position.
-pub(crate) fn tell_at(text: &str, span: Span, what: &str, hint: Option<&str>) {
-    tell(text, &[Diagnostic::error(span, what).hint(hint.unwrap_or_default())]);
+pub(crate) fn print_mistake(text: &str, span: Span, what: &str, hint: Option<&str>) {
+    print_mistakes(text, &[Diagnostic::error(span, what).hint(hint.unwrap_or_default())]);
 }

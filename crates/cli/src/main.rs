@@ -47,19 +47,19 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    let arguments = match Arguments::try_parse_from(arranged::arranged(std::env::args_os())) {
+    let arguments = match Arguments::try_parse_from(arranged::arrange(std::env::args_os())) {
         Ok(arguments) => arguments,
-        Err(told) => {
-            if told.use_stderr() && habits::tell(std::env::args_os()) {
+        Err(error) => {
+            if error.use_stderr() && habits::suggest(std::env::args_os()) {
                 return Status::Usage.into();
             }
-            let status = if told.use_stderr() { Status::Usage } else { Status::Done };
+            let status = if error.use_stderr() { Status::Usage } else { Status::Done };
             // The message may quote hidden characters, which must be replaced; its colors are then
             // lost. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
-                terminal::tell(&VisibleLines(&told.render().to_string()).to_string());
+                terminal::tell(&VisibleLines(&error.render().to_string()).to_string());
             } else {
-                let _ = told.print();
+                let _ = error.print();
             }
             return status.into();
         }

@@ -18,11 +18,11 @@ use std::io;
 use std::path::Path;
 
 /// Name of the page about filters, sources and sinks.
-const FILTERS: &str = "streamline-filters";
+const FILTERS_PAGE: &str = "streamline-filters";
 /// Title of the manual.
-const MANUAL: &str = "Streamline";
+const MANUAL_TITLE: &str = "Streamline";
 
-/// Empty date: pages depend on the version alone.
+/// Empty date of all pages, which depend on the version alone.
 const NO_DATE: &str = "\"\"";
 
 /// A manual page in roff.
@@ -32,16 +32,16 @@ struct Sheet {
     text: String,
 }
 
-/// Prints a page, or writes all pages.
+/// Prints a page, or writes all pages into a directory.
 pub(crate) fn man(given: &ManArguments) -> Status {
     let sheets = match sheets() {
         Ok(sheets) => sheets,
-        Err(told) => return failed("the manual", &told),
+        Err(error) => return failed("the manual", &error),
     };
     if let Some(folder) = &given.into {
         return match write(folder, &sheets) {
             Ok(()) => Status::Done,
-            Err(told) => failed(&folder.display().to_string(), &told),
+            Err(error) => failed(&folder.display().to_string(), &error),
         };
     }
     let wanted = given.page.as_deref().unwrap_or_default();
@@ -70,8 +70,8 @@ impl Sheet {
     }
 }
 
-fn failed(what: &str, told: &io::Error) -> Status {
-    terminal::complain(&format!("cannot write {what}: {told}"));
+fn failed(what: &str, error: &io::Error) -> Status {
+    terminal::complain(&format!("cannot write {what}: {error}"));
     Status::Failed
 }
 
@@ -103,7 +103,7 @@ fn sheets() -> io::Result<Vec<Sheet>> {
 /// Generates the page of a command.
 fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    let page = Man::new(command.clone()).date(NO_DATE).source(source()).manual(MANUAL);
+    let page = Man::new(command.clone()).date(NO_DATE).source(source()).manual(MANUAL_TITLE);
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
@@ -132,18 +132,18 @@ fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     more.control("SH", ["EXIT STATUS"]).text([roman(STATUS)]);
     more.control("SH", ["SEE ALSO"]);
     let others: &[(&str, &str)] =
-        if whole { &[(FILTERS, "7")] } else { &[("streamline", "1"), (FILTERS, "7")] };
+        if whole { &[(FILTERS_PAGE, "7")] } else { &[("streamline", "1"), (FILTERS_PAGE, "7")] };
     see(&mut more, others);
     more.to_writer(&mut text)?;
     Ok(Sheet { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// Generates the page of filters, sources and sinks.
+/// Generates the page about filters, sources and sinks.
 fn of_filters() -> Sheet {
     let mut page = Roff::new();
-    page.control("TH", [FILTERS, "7", NO_DATE, &source(), MANUAL]);
+    page.control("TH", [FILTERS_PAGE, "7", NO_DATE, &source(), MANUAL_TITLE]);
     page.control("SH", ["NAME"]);
-    page.text([roman(format!("{FILTERS} - what can stand in a line of streamline"))]);
+    page.text([roman(format!("{FILTERS_PAGE} - what can stand in a line of streamline"))]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
         "A line is one or more pipelines: a source, filters, and a sink, with | between them. \
@@ -157,7 +157,7 @@ fn of_filters() -> Sheet {
     }
     page.control("SH", ["SEE ALSO"]);
     see(&mut page, &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")]);
-    Sheet { name: FILTERS.to_owned(), section: "7", text: page.to_roff() }
+    Sheet { name: FILTERS_PAGE.to_owned(), section: "7", text: page.to_roff() }
 }
 
 /// Writes the entry of one filter, source or sink.
@@ -182,7 +182,7 @@ fn facts(page: &mut Roff, facts: &[(&str, String)]) {
     }
 }
 
-/// Writes paragraphs: an empty line separates them, and indented lines are preserved.
+/// Writes paragraphs, which empty lines separate in `text`. Preserves indented lines.
 fn paragraphs(page: &mut Roff, text: &str) {
     let mut as_it_is = false;
     for line in text.lines() {

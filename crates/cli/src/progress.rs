@@ -1,13 +1,12 @@
 //! Progress of a run, on standard error.
 //!
 //! On a terminal, the counters of the sources ([`engine::run::Progress`]) appear in a status line
-//! that is rewritten every second; elsewhere, and only with `--progress`, in one line after
-//! another.
+//! that is rewritten every second. Elsewhere, with `--progress` only, each update is a new line.
 //!
 //! Progress is shown by default if standard error is a terminal, the request prints nothing to the
 //! same terminal, and the process is in the foreground.
 
-use crate::arguments::progress::{EVERY_NS, ProgressMode};
+use crate::arguments::progress::{INTERVAL_NS, ProgressMode};
 use crate::terminal;
 use engine::run::Progress;
 use pipeline::plan::Plan;
@@ -38,16 +37,16 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer; `None` if progress is not to be shown.
+    /// Creates a printer; `None` if the run shows no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite();
         let every_ns = match mode {
             Some(ProgressMode::No) => return None,
-            Some(ProgressMode::Yes) => EVERY_NS,
+            Some(ProgressMode::Yes) => INTERVAL_NS,
             Some(ProgressMode::Every(ns)) => ns,
             None if quiet || !rewrites => return None,
             None if io::stdout().is_terminal() && prints(plan) => return None,
-            None => EVERY_NS,
+            None => INTERVAL_NS,
         };
         let asked = mode.is_some();
         Some(Self { every_ns, rewrites, asked, before: Cell::default() })
@@ -62,7 +61,7 @@ impl ProgressPrinter {
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::of(progress);
         // Intervals below a second need tenths.
-        let time = clock(now.elapsed_ns, !self.every_ns.is_multiple_of(EVERY_NS));
+        let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
         let text = format_line(&time, progress, now, self.before.replace(now));
         match self.rewrites {
             true if !self.asked && terminal::is_background() => {}
@@ -72,7 +71,7 @@ impl ProgressPrinter {
     }
 }
 
-/// Returns true if the request writes to standard output while it runs.
+/// Returns true if a sink of the request writes to standard output.
 fn prints(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
@@ -108,7 +107,8 @@ impl SourceTotals {
 fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: SourceTotals) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
-        let each = u128::from(now.saturating_sub(before)) * u128::from(EVERY_NS) / u128::from(ns);
+        let each =
+            u128::from(now.saturating_sub(before)) * u128::from(INTERVAL_NS) / u128::from(ns);
         u64::try_from(each).unwrap_or(u64::MAX)
     };
     let mut line = format!(
@@ -127,7 +127,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
         let _ = write!(line, "  +{fresh}");
     }
     if now.lost > 0 {
-        let _ = write!(line, "  lost: {}", places(progress));
+        let _ = write!(line, "  lost: {}", losses(progress));
     }
     if !progress.held_up.is_empty() {
         let _ = write!(line, "  held up: {}", progress.held_up.join(", "));
@@ -138,7 +138,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     line
 }
 
-/// Formats the fraction of the files read, in per cent, and the remaining time at the average rate:
+/// Formats the position in the input files in per cent, and the remaining time at the average rate:
 /// ` 42 %, 3:07 left`. `None` if a source has no known end.
 fn position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
@@ -152,12 +152,12 @@ fn position(progress: &Progress) -> Option<String> {
         0 => return Some(format!("{percent} %")),
         read => u128::from(progress.elapsed_ns) * u128::from(size - read) / u128::from(read),
     };
-    let left = u64::try_from(left).unwrap_or(u64::MAX).div_ceil(EVERY_NS) * EVERY_NS;
-    Some(format!("{percent} %, {} left", clock(left, false)))
+    let left = u64::try_from(left).unwrap_or(u64::MAX).div_ceil(INTERVAL_NS) * INTERVAL_NS;
+    Some(format!("{percent} %, {} left", format_duration(left, false)))
 }
 
-/// Formats losses by place, the largest first.
-fn places(progress: &Progress) -> String {
+/// Formats losses by location, the largest first.
+fn losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
         match places.iter_mut().find(|(known, _)| known == place) {
@@ -171,11 +171,11 @@ fn places(progress: &Progress) -> String {
     texts.join(", ")
 }
 
-/// Formats a duration: `12 s`, `3:07`, `1:03:07`; with `tenths` `12.5 s`.
-fn clock(ns: u64, tenths: bool) -> String {
-    let seconds = ns / EVERY_NS;
+/// Formats a duration: `12 s`, `3:07`, `1:03:07`; with `tenths`, `12.5 s`.
+fn format_duration(ns: u64, tenths: bool) -> String {
+    let seconds = ns / INTERVAL_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, seconds) if tenths => format!("{seconds}.{} s", ns % EVERY_NS / 100_000_000),
+        (0, 0, seconds) if tenths => format!("{seconds}.{} s", ns % INTERVAL_NS / 100_000_000),
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
@@ -203,8 +203,8 @@ pub(crate) fn short(bytes: u64) -> String {
     }
 }
 
-/// Returns the runs of consecutive numbers: `7` or `1-3`.
-pub(crate) fn runs(numbers: impl Iterator<Item = u64>) -> Vec<String> {
+/// Formats consecutive numbers as ranges: `7`, `1-3`.
+pub(crate) fn consecutive_ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
         match runs.last_mut() {
@@ -239,10 +239,10 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(short(bytes), text);
         }
-        assert_eq!(clock(250_000_000, true), "0.2 s");
-        assert_eq!(clock(59_999_999_999, false), "59 s");
-        assert_eq!(clock(187_000_000_000, true), "3:07");
-        assert_eq!(clock(3_787_000_000_000, false), "1:03:07");
+        assert_eq!(format_duration(250_000_000, true), "0.2 s");
+        assert_eq!(format_duration(59_999_999_999, false), "59 s");
+        assert_eq!(format_duration(187_000_000_000, true), "3:07");
+        assert_eq!(format_duration(3_787_000_000_000, false), "1:03:07");
     }
 
     #[test]

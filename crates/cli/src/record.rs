@@ -1,4 +1,4 @@
-//! Records: prints the summary of `run --record=FILE`, and runs `run --replay FILE`.
+//! Records: the summary of `run --record=FILE`, and `run --replay FILE`.
 
 use crate::arguments::RunArguments;
 use crate::failure::{refuse, refused};
@@ -11,7 +11,7 @@ use engine::signal;
 use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compared};
 
-/// Prints the size of a record, and whether it is complete.
+/// Prints the size of a record, and the blocks that it lacks if it is incomplete.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -35,7 +35,7 @@ pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     }
 }
 
-/// Replays a record, and prints whether the run did the same.
+/// Replays a record, and prints differences from the recorded run.
 pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(refuse)?;
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
@@ -44,7 +44,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let options = run::options(given);
     let repetition = recorded.repeat(path, given.into.clone(), &options).map_err(refuse)?;
     let Repetition { ready, into, whole } = repetition;
-    let finished = run::watched(ready, given)?;
+    let finished = run::run_ready(ready, given)?;
     let status = run::print_results(&finished.results, given, file);
     if let (Some(into), false) = (into, given.quiet) {
         terminal::note(&format!("what it wrote lies in {}", into.display()));
@@ -58,7 +58,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
 /// Maximum number of differences printed.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Prints the differences between a run and its replay.
+/// Prints the differences between a run and its replay; returns the exit status.
 fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
         if !given.quiet {

@@ -2,7 +2,8 @@
 //!
 //! Standard output receives the output of sinks and the reports of the request's last filters (`… |
 //! count`). The ledger goes to standard error or to the file of `--report`: normally one line, but
-//! all of it with `--stats`, `--json` or `--report`, or if blocks were lost or it does not balance.
+//! the entire ledger with `--stats`, `--json` or `--report`, if blocks were lost, or if the ledger
+//! does not balance.
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, refuse, refused};
@@ -27,10 +28,10 @@ pub(crate) fn run(given: &RunArguments) -> Status {
     if let Some(file) = &given.replay {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
-    let ran = StartNotifier::leave(given).and_then(|notifier| {
+    let ran = StartNotifier::detach(given).and_then(|notifier| {
         let options = options(given);
         let prepared = Prepared::read(&line::text(&given.line)?, &options).map_err(refuse)?;
-        go(prepared, &options, given, notifier)
+        run_prepared(prepared, &options, given, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
@@ -58,8 +59,8 @@ pub(crate) fn options(given: &RunArguments) -> Options {
     }
 }
 
-/// Runs a prepared request and prints its results.
-pub(crate) fn go(
+/// Builds and runs a prepared request, prints its results, and returns the exit status.
+pub(crate) fn run_prepared(
     prepared: Prepared,
     options: &Options,
     given: &RunArguments,
@@ -73,7 +74,7 @@ pub(crate) fn go(
     if let Some(number) = ready.number() {
         notifier.report(number);
     }
-    let finished = watched(ready, given)?;
+    let finished = run_ready(ready, given)?;
     let status = print_results(&finished.results, given, file);
     if let Some(summary) = &finished.results.recorded {
         record::print_summary(summary, given);
@@ -83,8 +84,8 @@ pub(crate) fn go(
     Ok(status)
 }
 
-/// Runs a built request and blocks until it ends; prints progress and alarms on standard error.
-pub(crate) fn watched(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
+/// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
+pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, Status> {
     let signals = signal::watch().map_err(|error| refused(&error))?;
     let printer = ProgressPrinter::new(given.progress, given.quiet, ready.plan());
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
@@ -106,11 +107,11 @@ pub(crate) fn watched(ready: Ready, given: &RunArguments) -> Result<Finished, St
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
 impl StartNotifier {
-    /// The notifier of a path that runs in the foreground: notifies no process.
+    /// The notifier of a path in the foreground, which notifies no process.
     pub(crate) const NONE: Self = Self(None);
 
-    /// Detaches from the terminal if this is a path in the background.
-    fn leave(given: &RunArguments) -> Result<Self, Status> {
+    /// Detaches this process from the terminal if the path runs in the background.
+    fn detach(given: &RunArguments) -> Result<Self, Status> {
         if !given.background {
             return Ok(Self::NONE);
         }
@@ -118,7 +119,7 @@ impl StartNotifier {
         left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
     }
 
-    /// Reports to the starter that the path runs.
+    /// Sends the number of the running path to the starter.
     fn report(self, number: u32) {
         if let Some(socket) = self.0 {
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
@@ -150,7 +151,7 @@ pub(crate) fn print_results(
         if !failure.is_quiet() {
             terminal::complain(&failure.to_string());
         }
-        capture.iter().for_each(failure::crash);
+        capture.iter().for_each(failure::print_crash);
     }
     let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
     let failed = outcome.failures.iter().any(|failure| !failure.is_quiet());
@@ -188,7 +189,7 @@ pub(crate) fn print_results(
     }
 }
 
-/// Prints measurements, and their effect on the next plan.
+/// Prints the measurements, and their effect on the next plan.
 fn print_analysis(results: &Results) {
     let analysis = analysis::analyze(results);
     terminal::tell(&format!("{}\n", analysis.text));
@@ -214,7 +215,7 @@ fn print_analysis(results: &Results) {
 }
 
 /// Suppresses the standard panic message of a space, since the failure is reported with its path.
-/// RUST_BACKTRACE keeps it.
+/// With RUST_BACKTRACE the message is printed.
 pub(crate) fn quiet_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

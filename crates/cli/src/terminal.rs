@@ -1,5 +1,5 @@
-//! Standard output and standard error as terminals: color only where it is supported, hidden
-//! characters replaced, and no error message when the reader has gone.
+//! Output to terminals: colors only where supported, hidden characters replaced, and no error
+//! message if the reader has gone.
 
 use crate::status::Status;
 use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
@@ -13,7 +13,8 @@ static STATUS: AtomicBool = AtomicBool::new(false);
 /// Control sequence: returns to column 0 and erases the line.
 const WIPE: &str = "\r\x1b[K";
 
-/// Returns the width of the terminal on standard output; `usize::MAX` if it is none.
+/// Returns the width of the terminal on standard output; `usize::MAX` if standard output is not a
+/// terminal.
 pub(crate) fn columns() -> usize {
     let size = ratatui::crossterm::terminal::size();
     let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
@@ -23,15 +24,15 @@ pub(crate) fn columns() -> usize {
 /// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is not
 /// set.
 pub(crate) fn colours() -> bool {
-    io::stderr().is_terminal() && wants_colours()
+    io::stderr().is_terminal() && may_colour()
 }
 
 /// Returns true if standard output is colored, under the same conditions.
 pub(crate) fn colours_out() -> bool {
-    io::stdout().is_terminal() && wants_colours()
+    io::stdout().is_terminal() && may_colour()
 }
 
-fn wants_colours() -> bool {
+fn may_colour() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !unwanted && !is_dumb()
 }
@@ -46,8 +47,8 @@ pub(crate) fn can_rewrite() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Returns true if another process group owns the terminal, that is, if this process runs in the
-/// background of a shell.
+/// Returns true if another process group owns the terminal: this process runs in the background of
+/// a shell.
 pub(crate) fn is_background() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     is_background_stat(&stat)
@@ -89,7 +90,7 @@ pub(crate) fn clear() {
 pub(crate) fn print(text: &str) -> Status {
     // Standard error may be the same terminal.
     wipe();
-    let text = shown(text, colours_out());
+    let text = visible_text(text, colours_out());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -101,10 +102,9 @@ pub(crate) fn print(text: &str) -> Status {
     }
 }
 
-/// Writes a text to standard error. Errors are ignored, since there is no other place to report
-/// them.
+/// Writes a text to standard error. Ignores errors, since they cannot be reported.
 pub(crate) fn tell(text: &str) {
-    let text = shown(text, colours());
+    let text = visible_text(text, colours());
     let mut stderr = io::stderr().lock();
     let _ = match STATUS.swap(false, Ordering::Relaxed) {
         true => stderr.write_all(format!("{WIPE}{text}").as_bytes()),
@@ -113,7 +113,7 @@ pub(crate) fn tell(text: &str) {
 }
 
 /// Replaces hidden characters in a text; color sequences are preserved if `colours` is set.
-fn shown(text: &str, colours: bool) -> Cow<'_, str> {
+fn visible_text(text: &str, colours: bool) -> Cow<'_, str> {
     let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     if !text.contains(replaced) {
         return Cow::Borrowed(text);
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn only_color_sequences_pass_and_only_with_color() {
         let text = "\x1b[1;31merror\x1b[0m: \x1b[2J\u{9b}31m a\u{202e}b\n";
-        assert_eq!(shown(text, true), "\x1b[1;31merror\x1b[0m: ·[2J·31m a·b\n");
-        assert_eq!(shown(text, false), "·[1;31merror·[0m: ·[2J·31m a·b\n");
-        assert!(matches!(shown("plain\n\ttext é", false), Cow::Borrowed(_)));
+        assert_eq!(visible_text(text, true), "\x1b[1;31merror\x1b[0m: ·[2J·31m a·b\n");
+        assert_eq!(visible_text(text, false), "·[1;31merror·[0m: ·[2J·31m a·b\n");
+        assert!(matches!(visible_text("plain\n\ttext é", false), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! `streamline why`: traces a flow node by node.
 //!
 //! Replays a record, or runs a request over a capture, without writing any output. Prints a row for
-//! each node that saw blocks of the flow, in the order of the request.
+//! each node that received blocks of the flow, in the order of the request.
 
 use crate::arguments::{RunArguments, WhyArguments};
 use crate::failure::{self, refuse, refused};
-use crate::progress::runs;
+use crate::progress::consecutive_ranges;
 use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
@@ -34,7 +34,7 @@ pub(crate) fn why(given: &WhyArguments) -> Status {
     answer(given, &expression(&given.flow)).unwrap_or_else(|status| status)
 }
 
-/// A request to trace: the plan, its input, and the limit of blocks.
+/// A request to trace: the prepared request, its input, and the maximum number of blocks.
 type TracedRequest = (Prepared, RecordMode, Option<u64>);
 
 fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
@@ -52,7 +52,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     quiet_panics();
     signal::watch().map_err(|error| refused(&error))?;
     let ready = prepared.build_with(&run::options(&quiet), extras).map_err(refuse)?;
-    let Results { plan, outcome, .. } = run::watched(ready, &quiet)?.results;
+    let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.results;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::complain(&failure.to_string());
     }
@@ -100,7 +100,8 @@ fn over(file: &Path, words: &str) -> Result<TracedRequest, Status> {
     Ok((prepared.first_worker(), RecordMode::Off, None))
 }
 
-/// Returns the filter expression for a flow: two connection endpoints, or an expression as it is.
+/// Returns the filter expression for a flow given by its two endpoints; an expression is returned
+/// unchanged.
 fn expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
@@ -114,7 +115,7 @@ fn expression(flow: &str) -> String {
     )
 }
 
-/// Parses an address and a port: `10.0.0.1:80`, `[fe80::1]:80`.
+/// Parses an address and a port, `10.0.0.1:80` or `[fe80::1]:80`; `None` if the text is neither.
 fn end(text: &str) -> Option<(IpAddr, u16)> {
     let end: SocketAddr = text.parse().ok()?;
     Some((end.ip(), end.port()))
@@ -127,7 +128,7 @@ fn in_order(rows: &[Row], plan: &Plan) -> Vec<Row> {
 }
 
 /// Width of the table: enough for most rows and most terminals. Longer cells wrap.
-const COLUMNS: usize = 110;
+const TABLE_WIDTH: usize = 110;
 
 fn table(rows: &[Row], plan: &Plan) -> String {
     let names = explain::names(&plan.graph);
@@ -143,7 +144,7 @@ fn table(rows: &[Row], plan: &Plan) -> String {
             ranges(&row.packets),
         ]);
     }
-    table.text(COLUMNS)
+    table.text(TABLE_WIDTH)
 }
 
 fn list(counts: &BTreeMap<String, u64>) -> String {
@@ -171,7 +172,7 @@ fn rest(row: &Row) -> String {
 /// Formats numbers as ranges: `3-5, 9`.
 fn ranges(numbers: &[u64]) -> String {
     const RANGES_MAX: usize = 12;
-    let mut texts = runs(numbers.iter().copied());
+    let mut texts = consecutive_ranges(numbers.iter().copied());
     if texts.len() > RANGES_MAX {
         texts.truncate(RANGES_MAX);
         texts.push("…".to_owned());

@@ -13,9 +13,9 @@ use testkit::traffic::Capture;
 use testkit::{Frame, Segment, until};
 
 /// Number of open connections.
-const OPEN: u32 = 1000;
+const CONNECTIONS: u32 = 1000;
 
-/// Returns the first part of each connection (its start and half a message), or the second part.
+/// Returns the first half of each connection (its start and half a message), or the second half.
 fn halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);
@@ -31,7 +31,7 @@ fn halves(first: bool) -> Capture {
             false => vec![frame(at, 27, 0x10, other)],
         }
     };
-    Capture::of((0..OPEN).flat_map(of))
+    Capture::of((0..CONNECTIONS).flat_map(of))
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
         named.filter_map(|node| node["taken"]["blocks"].as_u64()).sum()
     };
     assert!(send(format!("replay begin.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
-    until("all connections are open", || taken("tcp") >= u64::from(2 * OPEN));
+    until("all connections are open", || taken("tcp") >= u64::from(2 * CONNECTIONS));
     let others = begin(send(format!("generate rate=2000 | tx {CLIENT_DEVICE}")));
     let edits = ["move tcp sandbox", "insert eth before tcp", "upgrade tcp", "move tcp process"];
     for words in edits {
@@ -86,7 +86,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
     }
     drop(others);
     assert!(send(format!("replay rest.pcap | tx {CLIENT_DEVICE}")).status().unwrap().success());
-    until("all messages are whole", || taken("json") >= u64::from(OPEN));
+    until("all messages are whole", || taken("json") >= u64::from(CONNECTIONS));
     assert_eq!(ran(&["stop", "web"]).status, Some(0));
     let ended = Ran::from(run.wait_with_output().unwrap());
     assert_eq!(ended.status, Some(0), "{}", ended.err);
@@ -99,5 +99,5 @@ fn v18_connections_survive_a_move_of_their_filter() {
     });
     let mut targets: Vec<u32> = targets.collect();
     targets.sort_unstable();
-    assert!(targets.into_iter().eq(0..OPEN), "each message once, and whole");
+    assert!(targets.into_iter().eq(0..CONNECTIONS), "each message once, and whole");
 }

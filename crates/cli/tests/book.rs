@@ -11,13 +11,13 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Namespace, is_observing, until};
 
-/// Replaces a pause of the page: waits until the server listens on port 8000 and a bound packet
-/// socket exists (an unbound one receives nothing).
-const READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
+/// Shell command in place of a pause of the page: waits until the server listens on port 8000 and a
+/// bound packet socket exists (an unbound socket receives nothing).
+const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Replaces another pause: waits until the path and its sandboxes run, or have ended.
-const RUNS: &str = "until ! kill -0 $! 2> /dev/null || \
+/// Shell command in place of another pause: waits until the path runs or its process has ended.
+const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
 #[test]
@@ -33,7 +33,7 @@ fn live_traffic_page_runs_without_privilege() {
     let (_, block) = page.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
     assert!(typed.contains("\nsleep 1\n"), "{typed}");
-    let typed = typed.replace("sleep 1", READY);
+    let typed = typed.replace("sleep 1", WAIT_READY);
     let folder = Folder::new();
     // The outer shell knows the path of the command; the inner one has its own network namespace.
     let mut shell = folder.shell("exec \"$@\"");
@@ -99,7 +99,8 @@ fn j5_security_page_runs_without_privilege() {
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
     // On a slow machine the path may end before the kill.
     for count in [5000, 20_000, 80_000] {
-        let ran = run(&typed[1].replace("sleep 1", RUNS).replace("5000", &count.to_string()));
+        let ran =
+            run(&typed[1].replace("sleep 1", WAIT_RUNNING).replace("5000", &count.to_string()));
         let everything = format!("{count} blocks, {} bytes\n", count * 64);
         assert_eq!(ran.out, everything, "the other branch got everything: {ran:?}");
         assert!(ran.err.contains("the ledger balances"), "{ran:?}");
@@ -226,7 +227,7 @@ fn kernel_chapter_matches_explain() {
 
 /// Compares the note of a refusal, and the tables of the resulting run.
 #[test]
-fn kernel_chapter_matches_the_note_of_a_refusal() {
+fn kernel_chapter_refusal_note_and_tables_match() {
     let Some(()) = need::bpf() else { return };
     let Some(space) = Namespace::new() else { return };
     space.ip("link set lo up");
@@ -254,8 +255,8 @@ fn kernel_chapter_matches_the_note_of_a_refusal() {
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// Runs the request drawn in README: each matching frame is output once, and the spaces are those
-/// of the drawing.
+/// Runs the request drawn in README: each matching frame is output once, and `explain` shows the
+/// spaces of the drawing.
 #[test]
 fn readme_drawing_matches_its_request() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");

@@ -21,20 +21,20 @@ fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
     fs::write(folder.path().join(name), bytes).unwrap();
 }
 
-const SNAP: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
+const SNAP_HEADER: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
 
-/// Returns link types, each with the header in front of its IPv4 packets.
-fn carriers() -> Vec<(&'static str, u32, Vec<u8>)> {
-    let wlan = [&[8][..], &[0; 23], SNAP].concat();
+/// Returns link types, each with its name and the header in front of IPv4 packets.
+fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
+    let wlan = [&[8][..], &[0; 23], SNAP_HEADER].concat();
     vec![
         ("BSD loopback", 0, vec![2, 0, 0, 0]),
         ("Ethernet", 1, [&[0; 12][..], &[8, 0]].concat()),
-        ("Token Ring", 6, [&[0; 14][..], SNAP].concat()),
+        ("Token Ring", 6, [&[0; 14][..], SNAP_HEADER].concat()),
         ("ARCNET", 7, vec![0, 0, 212, 0, 0, 0]),
         ("PPP", 9, vec![0xff, 3, 0, 0x21]),
-        ("FDDI", 10, [&[0; 13][..], SNAP].concat()),
+        ("FDDI", 10, [&[0; 13][..], SNAP_HEADER].concat()),
         ("PPP over serial", 50, vec![0xff, 3, 0, 0x21]),
-        ("ATM with LLC", 100, SNAP.to_vec()),
+        ("ATM with LLC", 100, SNAP_HEADER.to_vec()),
         ("raw IP", 101, vec![]),
         ("Cisco HDLC", 104, vec![0x0f, 0, 8, 0]),
         ("802.11", 105, wlan.clone()),
@@ -57,7 +57,7 @@ fn counted(folder: &Folder, expression: &str) -> String {
 #[test]
 fn h9_expression_is_compiled_for_the_capture_link_type() {
     let folder = Folder::new();
-    for (what, link, before) in carriers() {
+    for (what, link, before) in link_headers() {
         let packet = |port| Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, port, b"");
         let frames = [53, 54].map(|port| [&before[..], &packet(port)].concat());
         capture(&folder, "x", link, &frames);
@@ -77,7 +77,7 @@ fn link_specific_primitive_is_refused_on_other_links() {
         ("wlan addr1 8:8:8:8:8:8", 105, vec![8; 30], vec![9; 30]),
         ("inbound", 8, slip(0), slip(1)),
         ("link dst $05", 165, vec![0x55, 0xff, 0, 5, 6], vec![0x55, 0xff, 0, 6, 5]),
-        ("ifindex 7", 276, cooked(7), cooked(0)),
+        ("ifindex 7", 276, cooked_frame(7), cooked_frame(0)),
     ];
     for (expression, link, yes, no) in cases {
         capture(&folder, "x", link, &[yes, no]);
@@ -91,7 +91,7 @@ fn link_specific_primitive_is_refused_on_other_links() {
     }
 }
 
-fn cooked(interface: u8) -> Vec<u8> {
+fn cooked_frame(interface: u8) -> Vec<u8> {
     let mut header = vec![0; 28];
     header[7] = interface;
     header
@@ -155,7 +155,7 @@ fn each_link_type_has_its_own_filter_program() {
     };
     let udp = Frame::raw().ipv4("10.0.0.1", "10.0.0.2").udp(9, 53, &[0; 2]);
     let ethernet = [&[0; 12][..], &[8, 0], &udp].concat();
-    let wlan = [&[8][..], &[0; 23], SNAP, &udp[..12]].concat();
+    let wlan = [&[8][..], &[0; 23], SNAP_HEADER, &udp[..12]].concat();
     assert_eq!((ethernet.len(), wlan.len()), (44, 44));
     let section: Vec<u8> = words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]);
     let described = |link: u32| block(1, &words(&[link, 0]));

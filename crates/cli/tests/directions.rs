@@ -1,6 +1,6 @@
-//! A source that captures one direction only, in front of a filter that combines both: `check`,
-//! `explain` and the start of a run warn of it on an interface with an address, and not on one
-//! without.
+//! A source that captures only one direction, in front of a filter that combines both: `check`,
+//! `explain` and the start of a run warn of it on an interface with an address, and are silent on
+//! an interface without an address.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,10 +9,10 @@ mod common;
 use common::{Folder, Ran};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
-const WARNED: &str = "`http` gives nothing that takes both directions";
+const WARNING: &str = "`http` gives nothing that takes both directions";
 
 /// Runs a command on a request over one device of the pair.
-fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
+fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
     let line = format!("{source} | tcp | http |exchange weblog");
@@ -21,28 +21,28 @@ fn said(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {
 }
 
 #[test]
-fn one_sided_source_of_exchange_is_warned_of() {
+fn one_sided_source_of_exchanges_causes_a_warning() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
     let one = format!("rx {SERVER_DEVICE}");
     for verb in [&["check"][..], &["explain"], &["run", "--for=1ms"]] {
-        let ran = said(&folder, &pair, verb, &one);
+        let ran = run_verb(&folder, &pair, verb, &one);
         assert_eq!(ran.status, Some(0), "{verb:?}: {}", ran.err);
-        assert!(ran.err.contains(WARNED), "{verb:?}: {}", ran.err);
+        assert!(ran.err.contains(WARNING), "{verb:?}: {}", ran.err);
         let hint = format!("write `rx {SERVER_DEVICE} both=yes`");
         assert!(ran.err.contains(&hint), "{verb:?}: {}", ran.err);
     }
-    let both = said(&folder, &pair, &["check"], &format!("rx {SERVER_DEVICE} both=yes"));
+    let both = run_verb(&folder, &pair, &["check"], &format!("rx {SERVER_DEVICE} both=yes"));
     assert_eq!((both.status, both.err.as_str()), (Some(0), ""));
-    let lo = said(&folder, &pair, &["check"], "rx lo");
+    let lo = run_verb(&folder, &pair, &["check"], "rx lo");
     assert_eq!((lo.status, lo.err.as_str()), (Some(0), ""));
-    let other = said(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
+    let other = run_verb(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
     assert_eq!((other.status, other.err.as_str()), (Some(0), ""), "it is in the other name space");
 }
 
 #[test]
 fn mirror_port_without_address_causes_no_warning() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let ran = said(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
+    let ran = run_verb(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
 }

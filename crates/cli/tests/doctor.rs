@@ -1,5 +1,4 @@
-//! `doctor` under full, no, and partial privileges; the command is started in each of these
-//! environments.
+//! `doctor` with all, no, and some privileges; each test starts the command in such an environment.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -22,13 +21,13 @@ const SECTIONS: [&str; 8] = [
     "\nwhat follows\n",
 ];
 
-/// The command in a directory readable by all users.
-struct Fettered {
+/// A directory readable by all users, with a copy of the command.
+struct Fixture {
     folder: Folder,
     program: PathBuf,
 }
 
-impl Fettered {
+impl Fixture {
     fn new() -> Self {
         let folder = Folder::new();
         let program = folder.path().join("streamline");
@@ -53,7 +52,7 @@ impl Fettered {
     }
 
     /// Returns the verdict on capturing, as JSON, and checks that the exit status agrees.
-    fn capturing(&self, before: &[&str]) -> Value {
+    fn capture_verdict(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
         let open = told["open"].as_bool().unwrap();
@@ -78,7 +77,7 @@ const NOBODY: [&str; 6] =
 
 #[test]
 fn doctor_page_is_complete_in_80_columns() {
-    let ran = Fettered::new().run(&[], &["doctor"]);
+    let ran = Fixture::new().run(&[], &["doctor"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let mut from = 0;
     for section in SECTIONS {
@@ -97,7 +96,7 @@ fn doctor_page_is_complete_in_80_columns() {
 
 #[test]
 fn o3_calibration_is_saved_and_reported() {
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     let ran = fettered.run(&[], &["doctor", "--calibrate", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let told: Value = serde_json::from_str(&ran.out).unwrap();
@@ -128,7 +127,7 @@ fn o3_calibration_is_saved_and_reported() {
 
 #[test]
 fn doctor_json_has_all_findings() {
-    let ran = Fettered::new().run(&[], &["doctor", "--json"]);
+    let ran = Fixture::new().run(&[], &["doctor", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let told: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(told["version"], 1);
@@ -159,10 +158,10 @@ fn doctor_json_has_all_findings() {
 #[test]
 fn privileged_user_can_capture() {
     let (Some(()), Some(unshare)) = (need::root(), need::command("unshare")) else { return };
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     // An empty network namespace, in which any user is root.
     let unshare = unshare.to_str().unwrap();
-    let told = fettered.capturing(&[unshare, "-n"]);
+    let told = fettered.capture_verdict(&[unshare, "-n"]);
     assert!(told["open"].as_bool().unwrap(), "{told}");
     assert_eq!(because(&told), "but no interface is up besides lo: nothing will come");
 }
@@ -178,8 +177,8 @@ fn cap_net_raw_alone_suffices_to_capture() {
     let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
     let before = [&[setpriv.to_str().unwrap()], &NOBODY[1..4], &fetters, &[bound, "--"]].concat();
-    let fettered = Fettered::new();
-    assert!(fettered.capturing(&before)["open"].as_bool().unwrap());
+    let fettered = Fixture::new();
+    assert!(fettered.capture_verdict(&before)["open"].as_bool().unwrap());
     let ran = fettered.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
@@ -191,24 +190,24 @@ fn file_capability_suffices_to_capture() {
         return;
     };
     let Some(setcap) = need::command("setcap") else { return };
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     // A separate copy, since a hard link would modify the file that cargo built.
     let own = fettered.folder.path().join("own");
     testkit::copy_program(&fettered.program, &own);
     std::fs::rename(&own, &fettered.program).unwrap();
-    let told = fettered.capturing(&NOBODY);
+    let told = fettered.capture_verdict(&NOBODY);
     if !commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
         let _: Option<()> = need::skip("needs a folder for temporary files without nosuid");
         return;
     }
     let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fettered.program).output();
     assert!(given.as_ref().is_ok_and(|output| output.status.success()), "{given:?}");
-    assert!(fettered.capturing(&NOBODY)["open"].as_bool().unwrap());
+    assert!(fettered.capture_verdict(&NOBODY)["open"].as_bool().unwrap());
     let ran = fettered.run(&NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     // As the remedy suggests; the inner namespace lacks the privileges of the outer one.
     let bound = [&NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
-    assert!(!fettered.capturing(&bound)["open"].as_bool().unwrap());
+    assert!(!fettered.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
 
 #[test]
@@ -223,10 +222,10 @@ fn terminal_marks_are_colored() {
 }
 
 #[test]
-fn unprivileged_user_is_told_capability_and_remedies() {
+fn unprivileged_user_sees_capability_and_remedies() {
     let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
-    let fettered = Fettered::new();
-    let told = fettered.capturing(&NOBODY);
+    let fettered = Fixture::new();
+    let told = fettered.capture_verdict(&NOBODY);
     assert_eq!(
         because(&told),
         "CAP_NET_RAW is missing, without which nobody may open packet sockets"
@@ -250,13 +249,13 @@ fn unprivileged_user_is_told_capability_and_remedies() {
 #[test]
 fn unobtainable_capability_is_distinguished() {
     let (Some(()), Some(setpriv)) = (need::root(), need::command("setpriv")) else { return };
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
-    let told = fettered.capturing(&bound);
+    let told = fettered.capture_verdict(&bound);
     assert!(because(&told).contains("not in the bounding set"), "{told}");
     assert_eq!(commands(&told), ["unshare -Urn"]);
     let fetters = [&NOBODY[..5], &["--no-new-privs", "--"]].concat();
-    let told = fettered.capturing(&fetters);
+    let told = fettered.capture_verdict(&fetters);
     assert!(told["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"), "{told}");
     assert_eq!(commands(&told), ["unshare -Urn"]);
 }
@@ -269,12 +268,12 @@ fn root_of_a_user_namespace_cannot_capture() {
         let _: Option<()> = need::skip("needs user name spaces");
         return;
     }
-    let fettered = Fettered::new();
-    let told = fettered.capturing(&[unshare, "-Ur"]);
+    let fettered = Fixture::new();
+    let told = fettered.capture_verdict(&[unshare, "-Ur"]);
     assert!(because(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
     assert!(because(&told).contains("user name space"), "{told}");
     assert_eq!(commands(&told), ["unshare -Urn"]);
-    let told = fettered.capturing(&[unshare, "-Urn"]);
+    let told = fettered.capture_verdict(&[unshare, "-Urn"]);
     assert!(told["open"].as_bool().unwrap(), "and its own network name space has: {told}");
 }
 
@@ -283,11 +282,11 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     let (Some(()), Some(())) = (need::root(), need::net_raw()) else { return };
     let Some(python) = need::command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     // EPERM as from container runtimes, and EAFNOSUPPORT as from systemd.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
-        let told = fettered.capturing(&before);
+        let told = fettered.capture_verdict(&before);
         assert!(because(&told).contains("CAP_NET_RAW is there"), "{told}");
         assert!(because(&told).contains("a seccomp filter refuses"), "{told}");
         assert!(commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
@@ -301,7 +300,7 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
 #[test]
 fn unprivileged_request_prints_remedies() {
     let (Some(()), Some(_)) = (need::root(), need::command("setpriv")) else { return };
-    let fettered = Fettered::new();
+    let fettered = Fixture::new();
     let line = "rx lo | match \"it's\" | count";
     let ran = fettered.run(&NOBODY, &["run", line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");

@@ -2,10 +2,10 @@
 //! with the examples, as an unprivileged user, or as root behind `sudo`.
 //!
 //! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
-//! `cargo run --release --`, or a whole block marked `sh`. The commands of a page run in order in
-//! one directory, in a network namespace with two cables (`eth0`, `eth1`). Preconditions of a page
-//! (a running path, a file) are its preamble in [`PAGES`]. A command that would run forever
-//! receives ^C once its path runs.
+//! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order in one
+//! directory, in a network namespace with two cables (`eth0`, `eth1`). Preconditions of a page (a
+//! running path, a file) are its preamble in [`PAGES`]. A command that would run forever receives
+//! ^C once its path runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Page {
     file: &'static str,
     preamble: &'static str,
-    /// True if the whole page is run as root.
+    /// True if all commands of the page run as root.
     root: bool,
 }
 
@@ -36,7 +36,7 @@ const fn page(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
-/// Every page with commands; the test fails if one is missing.
+/// All pages with commands; a test fails if a page is missing.
 const PAGES: &[Page] = &[
     page("README.md"),
     Page {
@@ -73,7 +73,7 @@ const PAGES: &[Page] = &[
 ];
 
 /// Prefixes of commands that cannot run here, with reasons.
-const LEFT_OUT: &[(&str, &str)] = &[
+const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
     ("streamline doctor --calibrate", "measures the machine for a minute"),
@@ -81,7 +81,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
 ];
 
 /// Prefixes of commands that exit with a status other than 0.
-const ENDS_WITH: &[(&str, i32)] = &[
+const FAILING_COMMANDS: &[(&str, i32)] = &[
     // It demonstrates a mistake.
     ("streamline check 'replay examples/web.pcap | dpotr", 2),
     // It reports missing privileges.
@@ -90,7 +90,7 @@ const ENDS_WITH: &[(&str, i32)] = &[
 
 /// A command of a page.
 #[derive(Debug)]
-struct Typed {
+struct PageCommand {
     place: String,
     text: String,
     sudo: bool,
@@ -101,7 +101,7 @@ fn root() -> PathBuf {
 }
 
 /// Returns the commands of a page, in order.
-fn commands(file: &str, text: &str) -> Vec<Typed> {
+fn commands(file: &str, text: &str) -> Vec<PageCommand> {
     let mut found = Vec::new();
     let mut fence: Option<(usize, bool, String)> = None;
     // The preceding lines of text, which name the user of the commands.
@@ -113,7 +113,7 @@ fn commands(file: &str, text: &str) -> Vec<Typed> {
                     let place = format!("{file}:{at}");
                     let sudo = script.lines().any(|line| line.starts_with("sudo "))
                         || said.contains("As root");
-                    found.push(Typed { place, text: script.replace("sudo ", ""), sudo });
+                    found.push(PageCommand { place, text: script.replace("sudo ", ""), sudo });
                 }
                 Some(_) => {}
                 None => fence = Some((number + 2, kind == "sh", String::new())),
@@ -130,7 +130,11 @@ fn commands(file: &str, text: &str) -> Vec<Typed> {
             };
             let line = line.replace("cargo run --release -- ", "streamline ");
             if line.starts_with("streamline ") {
-                found.push(Typed { place: format!("{file}:{}", number + 1), text: line, sudo });
+                found.push(PageCommand {
+                    place: format!("{file}:{}", number + 1),
+                    text: line,
+                    sudo,
+                });
             }
         } else if line.starts_with('#') {
             said.clear();
@@ -142,12 +146,12 @@ fn commands(file: &str, text: &str) -> Vec<Typed> {
 }
 
 /// The environment in which the commands of a page run.
-struct Place {
+struct Environment {
     folder: Folder,
     space: Namespace,
 }
 
-impl Place {
+impl Environment {
     fn new() -> Option<Self> {
         let space = Namespace::new()?;
         for (device, other) in [("eth0", "far0"), ("eth1", "far1")] {
@@ -202,7 +206,8 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Waits until a child ends by itself, or sends ^C once its path runs.
+/// Waits until a child ends. If it is endless, sends ^C once its path runs; kills it after
+/// [`PATIENCE`].
 fn finish(child: Child, endless: bool) -> Ran {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));
@@ -212,7 +217,7 @@ fn finish(child: Child, endless: bool) -> Ran {
             signal(process, "-KILL");
             return Ran { err: format!("it goes on after {PATIENCE:?}"), ..reader.join().unwrap() };
         }
-        if endless && !interrupted && path_runs(process) {
+        if endless && !interrupted && is_path_running(process) {
             signal(process, "-INT");
             interrupted = true;
         }
@@ -222,7 +227,7 @@ fn finish(child: Child, endless: bool) -> Ran {
 }
 
 /// Returns true if a process of this group runs a path.
-fn path_runs(group: u32) -> bool {
+fn is_path_running(group: u32) -> bool {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     all.map(|entry| entry.path()).any(|process| {
         let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
@@ -243,7 +248,7 @@ fn signal(group: u32, which: &str) {
 }
 
 /// Runs the commands of a page; returns their number and the failures.
-fn run(place: &Place, page: &Page, typed: &[Typed]) -> (usize, Vec<String>) {
+fn run(place: &Environment, page: &Page, typed: &[PageCommand]) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
     let mut kept = None;
@@ -259,10 +264,11 @@ fn run(place: &Place, page: &Page, typed: &[Typed]) -> (usize, Vec<String>) {
     }
     let (mut count, mut wrong) = (0, Vec::new());
     for command in typed {
-        if LEFT_OUT.iter().any(|(begins, _)| command.text.starts_with(begins)) {
+        if SKIPPED_COMMANDS.iter().any(|(begins, _)| command.text.starts_with(begins)) {
             continue;
         }
-        let ends_with = ENDS_WITH.iter().find(|(begins, _)| command.text.starts_with(begins));
+        let ends_with =
+            FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER };
         let ran = finish(place.start(&command.text, user), is_endless(&command.text));
@@ -289,7 +295,7 @@ fn commands_of_readme_and_book_run_as_printed() {
     let mut count = 0;
     for page in PAGES {
         let text = std::fs::read_to_string(root().join(page.file)).unwrap();
-        let Some(place) = Place::new() else { return };
+        let Some(place) = Environment::new() else { return };
         let (ran, mistakes) = run(&place, page, &commands(page.file, &text));
         assert!(ran > 0, "{} has no command any more", page.file);
         count += ran;
@@ -303,11 +309,11 @@ fn commands_of_readme_and_book_run_as_printed() {
 fn commands_of_help_run_as_printed() {
     let Some(()) = need::root() else { return };
     let (Some(_), Some(_)) = (need::command("bash"), need::command("setpriv")) else { return };
-    let Some(place) = Place::new() else { return };
+    let Some(place) = Environment::new() else { return };
     let help = place.folder.run(&["--help"]).out;
     let (_, examples) = help.split_once("Examples:\n").unwrap();
     let (examples, _) = examples.split_once("\n\n").unwrap();
-    let typed: Vec<Typed> = examples
+    let typed: Vec<PageCommand> = examples
         .lines()
         .filter_map(|line| {
             let line = line.trim_start();
@@ -318,7 +324,11 @@ fn commands_of_help_run_as_printed() {
                 None => (false, line),
             };
             let text = text.to_owned();
-            text.starts_with("streamline ").then(|| Typed { place: "--help".into(), text, sudo })
+            text.starts_with("streamline ").then(|| PageCommand {
+                place: "--help".into(),
+                text,
+                sudo,
+            })
         })
         .collect();
     assert!(typed.len() > 5, "{typed:?}");
@@ -328,7 +338,6 @@ fn commands_of_help_run_as_printed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every page with commands is listed.
 #[test]
 fn every_page_with_commands_is_listed() {
     let mut missing = Vec::new();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_received};
 use testkit::until;
 
-/// Returns the children of a process.
+/// Returns the process numbers of the children of a process.
 fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
@@ -23,21 +23,21 @@ fn children(process: u32) -> Vec<u32> {
 }
 
 /// Returns true if a worker has started to run its request.
-fn runs(process: &u32) -> bool {
+fn is_running(process: &u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `n` workers run; returns their processes.
-fn engines(child: &Child, of: usize) -> Vec<u32> {
-    let all = || children(child.id()).into_iter().filter(runs).collect::<Vec<_>>();
+/// Waits until `of` workers run; returns their process numbers.
+fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
+    let all = || children(child.id()).into_iter().filter(is_running).collect::<Vec<_>>();
     until("all engines run", || all().len() == of);
     all()
 }
 
 /// Returns the processors on which a process may run.
-fn allowed(process: u32) -> String {
+fn allowed_processors(process: u32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     line.unwrap().trim().to_owned()
@@ -59,7 +59,7 @@ fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
 }
 
 /// Returns the output of `json` by flow: frame numbers in order of arrival.
-fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
+fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
         let block: Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
@@ -81,7 +81,7 @@ fn flows(out: &str) -> BTreeMap<String, Vec<u64>> {
 }
 
 /// Asserts that the aggregated ledger balances and equals the sum of the workers' ledgers.
-fn adds_up(report: &Value, of: usize) {
+fn assert_sum(report: &Value, of: usize) {
     assert_eq!(report["balanced"], true, "{report}");
     let each = report["engines"].as_array().unwrap();
     assert_eq!(each.len(), of);
@@ -132,7 +132,7 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             assert_eq!(several.status, Some(0), "{line}: {}", several.err);
             assert_eq!(by_flow(&several.out), by_flow(&one.out), "{line}, {of} engines");
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-            adds_up(&report, of);
+            assert_sum(&report, of);
             let seen: u64 =
                 report["sources"].as_array().unwrap().iter().map(|s| blocks(&s["given"])).sum();
             assert_eq!(seen, given, "{line}: each block once");
@@ -215,13 +215,14 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// Runs a request on a cable in workers while frames of 16 flows are sent; returns its output.
-fn watched(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
-    watched_with(of, "", meanwhile)
+/// Runs a request in workers at one end of a cable and calls `meanwhile`, which sends frames;
+/// returns the output and the report. `None` if the machine has no namespaces.
+fn run_on_cable(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
+    run_on_cable_with(of, "", meanwhile)
 }
 
-/// Runs it with an additional option.
-fn watched_with(
+/// Like [`run_on_cable`], with an additional option.
+fn run_on_cable_with(
     of: usize,
     option: &str,
     meanwhile: impl FnOnce(&Folder, &Pair, &[u32]),
@@ -233,23 +234,23 @@ fn watched_with(
     command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let all = engines(&child, of);
+    let all = wait_workers(&child, of);
     let processors = sys::process::allowed_processors().unwrap();
     let mut wanted: Vec<String> =
         (0..of).map(|at| processors[at % processors.len()].to_string()).collect();
-    let mut places: Vec<String> = all.iter().map(|engine| allowed(*engine)).collect();
+    let mut places: Vec<String> = all.iter().map(|engine| allowed_processors(*engine)).collect();
     wanted.sort_unstable();
     places.sort_unstable();
     assert_eq!(places, wanted, "each on a processor of its own");
     meanwhile(&folder, &pair, &all);
     signal(child.id(), "-INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
-    until("nothing remains", || all.iter().all(|engine| !runs(engine)));
+    until("nothing remains", || all.iter().all(|engine| !is_running(engine)));
     let report = serde_json::from_str(&folder.read("report")).unwrap();
     Some((ran, report))
 }
 
-/// Sends numbered frames of 16 flows.
+/// Sends numbered frames of 16 flows from the other end of the cable, `rate` per second.
 fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
     let line = format!(
         "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
@@ -262,15 +263,15 @@ fn send(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
 #[test]
 fn n7_j4_live_session_stays_on_one_worker_without_loss() {
     const SENT: u64 = 4000;
-    let Some((ran, report)) = watched(2, |folder, pair, _| {
+    let Some((ran, report)) = run_on_cable(2, |folder, pair, _| {
         send(folder, pair, SENT, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, SENT);
     }) else {
         return;
     };
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    adds_up(&report, 2);
-    let flows = flows(&ran.out);
+    assert_sum(&report, 2);
+    let flows = frames_by_flow(&ran.out);
     assert_eq!(flows.len(), 16);
     for (flow, numbers) in &flows {
         assert!(numbers.is_sorted(), "{flow}: {numbers:?}");
@@ -298,7 +299,7 @@ fn n7_v14_latency_covers_all_workers() {
         until("the bound has passed", || here.elapsed() > BOUND);
         signal(engines[0], "-CONT");
     };
-    let Some((ran, report)) = watched_with(2, "--latency=50ms", meanwhile) else { return };
+    let Some((ran, report)) = run_on_cable_with(2, "--latency=50ms", meanwhile) else { return };
     let way = &report["latency"]["ways"][0];
     assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &SENT.into()), "{report}");
     assert!(way["late"].as_u64().unwrap() > 0, "{report}");
@@ -315,11 +316,11 @@ fn n7_v14_latency_covers_all_workers() {
 #[test]
 fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     const SENT: u64 = 4000;
-    let Some((ran, report)) = watched(2, |folder, pair, engines| {
+    let Some((ran, report)) = run_on_cable(2, |folder, pair, engines| {
         send(folder, pair, SENT / 2, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, SENT / 2);
         signal(engines[0], "-KILL");
-        until("it is gone", || !runs(&engines[0]));
+        until("it is gone", || !is_running(&engines[0]));
         send(folder, pair, SENT / 2, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, SENT);
     }) else {
@@ -329,7 +330,7 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
     assert_eq!(report["balanced"], true, "{report}");
     let lost = blocks(&row(&report, "shard")["dropped"]["engine ended"]);
-    let flows = flows(&ran.out);
+    let flows = frames_by_flow(&ran.out);
     for (flow, numbers) in &flows {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
         assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
@@ -349,10 +350,10 @@ fn n7_workers_end_with_their_parent() {
     let folder = Folder::new();
     let mut child = folder.streamline(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
     let mut child = child.spawn().unwrap();
-    let all = engines(&child, 2);
+    let all = wait_workers(&child, 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    until("they are gone", || all.iter().all(|engine| !runs(engine)));
+    until("they are gone", || all.iter().all(|engine| !is_running(engine)));
 }
 
 #[test]
@@ -371,7 +372,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let line = "--engines=2 generate rate=2000 seq=yes flows=16 | ipproto | discard";
     let mut child = streamline(&["run", "-q", "--json", "--report=report", "--as=both", line]);
     let child = child.stdout(Stdio::null()).spawn().unwrap();
-    engines(&child, 2);
+    wait_workers(&child, 2);
     until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
     until("all that comes is counted", || {
         let told = run(&["top", "--once", "--json", "both"]).out;
@@ -388,7 +389,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-    adds_up(&report, 2);
+    assert_sum(&report, 2);
     assert!(blocks(&row(&report, "count")["taken"]) > 0, "what came later, too");
     signal(daemon.id(), "-TERM");
     daemon.wait().unwrap();
@@ -410,7 +411,7 @@ fn n7_workers_count_each_block_of_a_capture_once() {
             let ran = folder.run(&words);
             assert_eq!(ran.status, Some(0), "{line}: {}", ran.err);
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-            adds_up(&report, of);
+            assert_sum(&report, of);
             let sources = report["sources"].as_array().unwrap().iter();
             let given: u64 = sources.map(|source| blocks(&source["given"])).sum();
             let rows = report["filters"].as_array().unwrap().iter();
@@ -440,7 +441,7 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let all = engines(&child, 2);
+    let all = wait_workers(&child, 2);
     all.iter().for_each(|engine| signal(*engine, "-STOP"));
     send(&folder, &pair, SENT, 200_000);
     wait_until_received(&pair.server, SERVER_DEVICE, SENT);
@@ -449,8 +450,8 @@ fn n7_losses_of_foreign_shares_are_not_summed() {
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
-    adds_up(&report, 2);
-    let numbers: Vec<u64> = flows(&ran.out).into_values().flatten().collect();
+    assert_sum(&report, 2);
+    let numbers: Vec<u64> = frames_by_flow(&ran.out).into_values().flatten().collect();
     let arrived: BTreeSet<u64> = numbers.iter().copied().collect();
     assert_eq!(arrived.len(), numbers.len(), "no frame twice");
     let missing = SENT - arrived.len() as u64;

@@ -90,7 +90,7 @@ fn failed_program_is_reported_with_command_and_status() {
 }
 
 #[test]
-fn program_that_stops_reading_early_is_no_failure() {
+fn program_that_stops_reading_early_does_not_fail() {
     let folder = Folder::new();
     let ran =
         folder.shell("streamline 'exec yes | exec cat' | head -1; echo read").output().unwrap();

@@ -27,8 +27,8 @@ const BOB: u32 = 41_002;
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 const NAME: &str = "STREAMLINE_TEST_NAME";
 
-/// Runs this test program as another user in a role; returns once the role is active.
-fn hostile(folder: &Folder, role: &str, name: &str) -> Guard {
+/// Runs this test program as alice in a role; returns once the role is active.
+fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     let test = folder.path().join("test");
     if !test.exists() {
         testkit::copy_program(&std::env::current_exe().unwrap(), &test);
@@ -43,7 +43,7 @@ fn hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     hostile
 }
 
-/// Runs in a separate process started by these tests.
+/// The body of the process that [`spawn_hostile`] starts.
 #[test]
 #[ignore = "the other process of a test"]
 fn hostile_process() {
@@ -71,7 +71,7 @@ fn hostile_process() {
             let _ = std::io::stdin().read(&mut [0]);
             drop(kept);
         }
-        "log" => answer_with(&name, || println!("\nready")),
+        "log" => serve_escapes(&name, || println!("\nready")),
         _ => panic!("no role {role}"),
     }
 }
@@ -93,8 +93,9 @@ fn register(log: Option<String>) -> (OwnedFd, OwnedFd) {
     (socket, near)
 }
 
-/// Serves one client with replies that contain terminal escapes and name a planted log.
-fn answer_with(log: &str, ready: impl Fn()) {
+/// Registers a path whose replies contain terminal escapes and name a planted log, and serves one
+/// client.
+fn serve_escapes(log: &str, ready: impl Fn()) {
     let (_kept, way) = register(Some("/nowhere".to_owned()));
     ready();
     let mut bytes = [0; 65536];
@@ -132,7 +133,7 @@ fn as_root(folder: &Folder, words: &[&str]) -> Ran {
     Ran::from(folder.streamline(words).stdin(Stdio::null()).output().unwrap())
 }
 
-fn shows_nothing_hidden(ran: &Ran) {
+fn assert_no_escapes(ran: &Ran) {
     let hidden = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     assert!(!ran.out.contains(hidden) && !ran.err.contains(hidden), "{ran:?}");
 }
@@ -144,7 +145,7 @@ fn t8_silent_paths_of_one_user_hide_no_others() {
     }
     let folder = Folder::for_everybody();
     let daemon = folder.daemon();
-    let _mute = hostile(&folder, "mute", "");
+    let _mute = spawn_hostile(&folder, "mute", "");
     let mut bobs = folder.command_of((BOB, BOB), None);
     bobs.args(["run", "-q", "--as", "bobs", "generate rate=1000 | count"]);
     let _bobs = Guard(bobs.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -185,7 +186,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     }
     let folder = Folder::for_everybody();
     let name = format!("strangers-{}", std::process::id());
-    let _squatter = hostile(&folder, "squat", &name);
+    let _squatter = spawn_hostile(&folder, "squat", &name);
     let alone = as_root(&folder, &["state", &name]);
     assert_eq!(alone.status, Some(1), "{alone:?}");
     assert!(alone.err.contains("is kept by a process of user 41001"), "{alone:?}");
@@ -194,7 +195,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     until("the owner is found", || as_root(&folder, &["state", &name]).status == Some(0));
     let all = as_root(&folder, &["state"]);
     assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
-    let (other, _) = (hostile(&folder, "squat", &format!("{name}-b")), all);
+    let (other, _) = (spawn_hostile(&folder, "squat", &format!("{name}-b")), all);
     let all = as_root(&folder, &["state"]);
     assert!(all.err.contains("user 41001 keeps 1 name of other users"), "{all:?}");
     drop(other);
@@ -224,12 +225,12 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
         (&link, "it belongs to root, and not to 41001"),
         (&log, ""),
     ] {
-        let path = hostile(&folder, "log", log);
-        let number = newest(&folder);
+        let path = spawn_hostile(&folder, "log", log);
+        let number = newest_path(&folder);
         let ran = as_root(&folder, &["attach", &number]);
         drop(path);
         assert_eq!(ran.status, Some(0), "{log}: {ran:?}");
-        shows_nothing_hidden(&ran);
+        assert_no_escapes(&ran);
         assert!(ran.err.contains("the ·[2J·31m·end"), "{log}: {ran:?}");
         match note {
             "" => assert_eq!(ran.out, "logged ·31m ·[2J·\n", "{ran:?}"),
@@ -239,7 +240,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
 }
 
 /// Returns the number of the path registered last.
-fn newest(folder: &Folder) -> String {
+fn newest_path(folder: &Folder) -> String {
     // Only `attach` contacts the path.
     let listed = Client::at(&folder.path().join("no-daemon")).unwrap().list().unwrap();
     listed.iter().map(|path| path.number).max().unwrap().to_string()
@@ -289,7 +290,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
         let ran = folder.run(&["run", &format!("{http} {}", piped(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
-        shows_nothing_hidden(&ran);
+        assert_no_escapes(&ran);
     }
     let index = folder.read("out/index.jsonl");
     assert!(!index.contains(|c: char| is_hidden(c) && c != '\n'), "{index}");
@@ -311,7 +312,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     ] {
         let ran = folder.run(words);
         assert_ne!(ran.status, Some(0), "{words:?}");
-        shows_nothing_hidden(&ran);
+        assert_no_escapes(&ran);
     }
 }
 
@@ -327,7 +328,7 @@ fn ps_is_truncated_on_terminals_only() {
     let _daemon = folder.daemon();
     let line =
         "generate rate=10 | count --name=a_filter_with_a_name_that_is_much_too_long | discard";
-    let _path = folder.begin_as("long", line);
+    let _path = folder.spawn_named("long", line);
     assert!(folder.run(&["ps"]).out.contains("| discard\n"), "whole where nobody looks");
     let mut shell = folder.shell("exec \"$@\"");
     let typed = "stty cols 70 rows 20; streamline ps";
@@ -390,7 +391,7 @@ fn user_daemon_needs_no_login_session() {
 fn completion_offers_paths_and_nodes_of_the_daemon() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _path = folder.begin_as("web", "generate rate=10 | count --name=counted | discard");
+    let _path = folder.spawn_named("web", "generate rate=10 | count --name=counted | discard");
     assert_eq!(folder.run(&["complete", "--", "stop"]).out, "web\n");
     until("the path says what its nodes are", || {
         let nodes = folder.run(&["complete", "--", "set", "web", "remove"]).out;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use testkit::until;
 
 /// Returns the reported latency of a request, its warnings, and its running time in seconds.
-fn measured(line: &str) -> (Value, Vec<String>, f64) {
+fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
     let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let last = ran.err.lines().last().unwrap();
@@ -23,7 +23,7 @@ fn measured(line: &str) -> (Value, Vec<String>, f64) {
 fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
     // A pipe holds 46 of these blocks; the next one waits until the program reads.
     let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let (latency, warned, seconds) = measured(line);
+    let (latency, warned, seconds) = run_measured(line);
     let way = &latency["ways"][0];
     assert_eq!((&way["name"], &way["blocks"]), (&"exec".into(), &400.into()), "{latency}");
     assert!(way["late"].as_u64().unwrap() >= 1, "{latency}");
@@ -39,7 +39,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
     // The program keeps the second thread from reading its ring.
     let line = "--latency=20ms generate count=2000 size=1400 | match hex=00 @thread1 |all \
                 exec 'sleep 3; cat >/dev/null'";
-    let (latency, warned, _) = measured(line);
+    let (latency, warned, _) = run_measured(line);
     let wait = &latency["waits"][0];
     assert_eq!(wait["name"], "generate → match", "{latency}");
     assert!(wait["late"].as_u64().unwrap() >= 1, "{latency}");
@@ -51,7 +51,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
 fn v14_request_within_its_bound_raises_no_alarm() {
     // A bound that even a machine a thousand times slower meets.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
-    let (latency, warned, _) = measured(line);
+    let (latency, warned, _) = run_measured(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");
     let way = &latency["ways"][0];
     assert_eq!((&way["blocks"], &way["late"]), (&500.into(), &0.into()), "{latency}");
@@ -62,7 +62,7 @@ fn v14_request_within_its_bound_raises_no_alarm() {
 
 #[test]
 fn v14_request_without_a_bound_reports_no_latency() {
-    let (latency, warned, _) = measured("generate count=100 | count");
+    let (latency, warned, _) = run_measured("generate count=100 | count");
     assert_eq!((latency, warned), (Value::Null, Vec::new()));
 }
 
@@ -72,9 +72,9 @@ fn v14_ps_and_top_report_an_exceeded_bound() {
     let _daemon = folder.daemon();
     // Blocks that the program has not read for a while are late.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let _late = folder.begin_as("late", line);
-    let _soon = folder.begin_as("soon", "--latency=60s generate rate=1000 | count");
-    let _none = folder.begin_as("none", "generate rate=1000 | count");
+    let _late = folder.spawn_named("late", line);
+    let _soon = folder.spawn_named("soon", "--latency=60s generate rate=1000 | count");
+    let _none = folder.spawn_named("none", "generate rate=1000 | count");
     let mut told = String::new();
     until("ps tells which path is late", || {
         told = folder.run(&["ps"]).out;

@@ -36,7 +36,7 @@ fn manual_contains_every_command_and_filter() {
     assert_eq!(filters.matches("\\fBstate_mode\\fR").count(), 1, "what all have stands there once");
 }
 
-/// `filters` alone selects the page about all filters.
+/// Returns the page about all filters for the name `filters`, otherwise `page`.
 fn page_or_filters(folder: &Folder, name: &str, page: String) -> String {
     if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
 }
@@ -53,7 +53,6 @@ fn missing_manual_page_is_reported() {
     assert!(ran.err.contains("cannot write taken: "), "{}", ran.err);
 }
 
-/// groff accepts every page and preserves its words.
 #[test]
 fn groff_accepts_every_manual_page() {
     let Some(groff) = testkit::need::command("groff") else { return };

@@ -1,4 +1,4 @@
-//! Output files: replaced files, a full disk, a kill during a write; and the summary of a run.
+//! Output files (replaced files, a full disk, a kill during a write) and the summary of a run.
 //! (docs/book/decisions/0049-replaced-files.md)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use testkit::need;
 
 const CAPTURE: &str = "replay examples/web.pcap";
-/// An expression that matches no frame of the capture.
-const NONE: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
+/// A request whose expression matches no frame of the capture.
+const NO_OUTPUT: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
 /// Returns the bytes of the example capture.
 fn capture() -> Vec<u8> {
@@ -45,7 +45,7 @@ fn request_without_output_leaves_the_old_capture() {
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
     for (line, status) in [
-        (format!("{NONE} | pcap x.pcap"), 0),
+        (format!("{NO_OUTPUT} | pcap x.pcap"), 0),
         // A failure before the first frame also leaves the file.
         ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
     ] {
@@ -53,10 +53,10 @@ fn request_without_output_leaves_the_old_capture() {
         assert_eq!(ran.status, Some(status), "{line}: {ran:?}");
         assert_eq!(fs::read(&path).unwrap(), b"yesterday", "{line}");
     }
-    let ran = folder.run(&[&format!("{NONE} | pcap x.pcap")]);
+    let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap x.pcap")]);
     assert!(ran.err.contains("warning: x.pcap stays as it was"), "{ran:?}");
     // Without an old file, an empty capture is created.
-    let ran = folder.run(&[&format!("{NONE} | pcap new.pcap")]);
+    let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
     assert_eq!(packets(&folder, "new.pcap"), 0);
 }

@@ -1,5 +1,5 @@
-//! Comparison of `streamline sh` with `sh`: output and exit status are identical even if the
-//! programs fork, exec, poll, mix system calls and stdio, or die. [C9] [D19] (RELIABILITY T16)
+//! `streamline sh` compared with `sh`: output and exit status are identical even if the programs
+//! fork, exec, poll, mix system calls and stdio, or are killed. [C9] [D19] (RELIABILITY T16)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 use testkit::{need, until};
 
 /// Time limit of any pipeline.
-const LONG: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size of the text in bytes.
-const SIZE: usize = 6 << 20;
+const TEXT_BYTES: usize = 6 << 20;
 
 /// Builds the library and returns a file with text.
 fn text() -> &'static Path {
@@ -23,14 +23,14 @@ fn text() -> &'static Path {
     TEXT.get_or_init(|| {
         let path =
             common::library().with_file_name(format!("pipelines-{}.txt", std::process::id()));
-        let mut text = Vec::with_capacity(SIZE + 100);
+        let mut text = Vec::with_capacity(TEXT_BYTES + 100);
         for line in 0_u64.. {
             let mark = if line % 50 == 0 { "x" } else { "" };
             let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             text.extend(
                 format!("line {line} {hash:016b} of some ordinary length {mark}\n").bytes(),
             );
-            if text.len() >= SIZE {
+            if text.len() >= TEXT_BYTES {
                 break;
             }
         }
@@ -52,7 +52,7 @@ fn run(mut command: Command) -> Output {
     let id = child.id();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        if wait.recv_timeout(LONG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if wait.recv_timeout(TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
             return false;
         }
@@ -60,12 +60,12 @@ fn run(mut command: Command) -> Output {
     });
     let output = child.wait_with_output().unwrap();
     drop(done);
-    assert!(watch.join().unwrap(), "took longer than {LONG:?}: {command:?}");
+    assert!(watch.join().unwrap(), "took longer than {TIMEOUT:?}: {command:?}");
     output
 }
 
-/// Asserts equal results from a shell, with streams, and with kernel pipes.
-fn same(script: &str) {
+/// Asserts that a shell, streams and kernel pipes give equal results.
+fn assert_same(script: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("F", text());
     let plain = run(shell);
@@ -107,11 +107,12 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
         "find /etc/default -type f | xargs cat | md5sum",
         "cat $F | xargs -n 5000 echo | md5sum",
     ] {
-        same(script);
+        assert_same(script);
     }
 }
 
-/// A descriptor limit below the numbers that streams use leads to kernel pipes and one note.
+/// With a descriptor limit below the numbers that streams use, all edges are kernel pipes, with one
+/// note.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
@@ -136,7 +137,7 @@ fn command_that_is_no_plain_pipeline_runs_in_the_shell() {
         "for i in 1 2 3; do echo $i; done | cat; exit 3",
         "{ seq 100000; echo done; } | tail -n 1",
     ] {
-        same(script);
+        assert_same(script);
     }
 }
 
@@ -152,7 +153,7 @@ fn shell_stage_forks_and_reads_as_with_pipes() {
             "exec cat",
             "cat & wait; echo after",
         ] {
-            same(&format!("cat $F | {shell} -c '{body}' | md5sum"));
+            assert_same(&format!("cat $F | {shell} -c '{body}' | md5sum"));
         }
     }
 }
@@ -164,19 +165,19 @@ fn interpreter() -> Option<String> {
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
 
-/// Builds a pipeline with a Python program between `before` and `after`.
+/// Compares a pipeline with a Python program between `before` and `after`.
 fn python(before: &str, body: &str, after: &str) {
     let Some(python) = interpreter() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = text().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
-    same(&format!("{before}{python} {}{after}", path.display()));
+    assert_same(&format!("{before}{python} {}{after}", path.display()));
     std::fs::remove_file(path).unwrap();
 }
 
 /// Python code that reads enough to fill a ring, and passes it on.
-const READ: &str = "import os, sys, subprocess, select\n\
+const READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
             b = os.read(0, 65536)\n        \
@@ -199,7 +200,7 @@ fn forked_reader_shares_the_rest_with_its_child() {
          except ChildProcessError: pass\nsome(1 << 30)",
     ];
     for body in bodies {
-        python("cat $F | ", &format!("{READ}{body}\n"), " | md5sum");
+        python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -219,7 +220,7 @@ fn reader_continues_after_exec_and_poll() {
              if not b: break\n    \
              os.write(1, b)",
     ] {
-        python("cat $F | ", &format!("{READ}{body}\n"), " | md5sum");
+        python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -255,7 +256,7 @@ fn writer_without_reader_ends_as_in_a_shell() {
     let ended = run(streamline(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
     let Some(python) = interpreter() else { return };
-    let body = format!("{READ}os.kill(os.getpid(), 9)\n");
+    let body = format!("{READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
     let path = text().with_extension("killed.py");
     std::fs::write(&path, body).unwrap();
     let killed = run(streamline(&[], &format!("yes | {python} {}", path.display())));
@@ -300,7 +301,7 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
 
 /// Compares the effect of `cat` or `dd` with and without lazy copies, on standard output and in a
 /// file.
-fn lazily(words: &str) {
+fn assert_lazy_copy(words: &str) {
     let out = text().with_extension("out");
     let place = out.display().to_string();
     let words: Vec<String> = words
@@ -343,7 +344,7 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
         "cat -A IN IN",
         "cat IN /nowhere IN",
     ] {
-        lazily(words);
+        assert_lazy_copy(words);
     }
 }
 
@@ -376,8 +377,8 @@ fn e1_lazy_copy_makes_no_read_call() {
     let calls = |what: &str| trace_text.lines().filter(|line| line.contains(what)).count();
     assert!(std::fs::read(&out).unwrap() == std::fs::read(text()).unwrap());
     let whole = calls(", 65536) = 65536");
-    assert!(calls("write(1, ") >= SIZE / 65536, "one for each block");
-    assert!(whole < SIZE / 65536 + 5, "no block is read by a call of its own: {whole}");
+    assert!(calls("write(1, ") >= TEXT_BYTES / 65536, "one for each block");
+    assert!(whole < TEXT_BYTES / 65536 + 5, "no block is read by a call of its own: {whole}");
     let _ = (std::fs::remove_file(trace), std::fs::remove_file(out));
 }
 

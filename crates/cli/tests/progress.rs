@@ -29,24 +29,24 @@ fn lines(said: &str) -> Vec<&str> {
 }
 
 /// Returns the time in a status line, in seconds.
-fn second(line: &str) -> f64 {
+fn seconds_of(line: &str) -> f64 {
     let told = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
 
-/// Asserts that no line appears early, however busy the machine.
+/// Asserts that no line appears more than 0.11 s early.
 fn assert_apart(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
-        assert!(second(line) + 0.11 > f64::from(number) * every, "{lines:?}");
+        assert!(seconds_of(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
 }
 
-/// Returns the output of a run that lasts `ms`, repeated with longer times until `enough`, since a
-/// busy machine may be late.
-fn said_in_time(ms: u32, say: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
+/// Returns the output of `run`, called with `ms` and then with up to 16 times as much until the
+/// output is `enough`, since a busy machine may be late.
+fn run_until(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
-        said = say(ms * times);
+        said = run(ms * times);
         if enough(&said) {
             return said;
         }
@@ -58,12 +58,12 @@ fn said_in_time(ms: u32, say: impl Fn(u32) -> String, enough: impl Fn(&str) -> b
 fn terminal_progress_line_is_erased_at_the_end() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
-    let say = |ms| {
+    let run = |ms| {
         let line = "generate rate=20000 | pcap out.pcap";
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         on_a_terminal(&script, &folder, &typed)
     };
-    let said = said_in_time(700, say, |said| !lines(said).is_empty());
+    let said = run_until(700, run, |said| !lines(said).is_empty());
     let lines = lines(&said);
     assert_apart(&lines, 0.2);
     for line in &lines {
@@ -81,12 +81,12 @@ fn terminal_progress_line_is_erased_at_the_end() {
 fn progress_line_is_erased_before_other_output() {
     let Some(script) = need::command("script") else { return };
     let folder = Folder::new();
-    let say = |ms| {
+    let run = |ms| {
         let typed =
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         on_a_terminal(&script, &folder, &typed)
     };
-    let said = said_in_time(500, say, |said| !lines(said).is_empty());
+    let said = run_until(500, run, |said| !lines(said).is_empty());
     // The report of `count` goes to the same terminal and must be on a line of its own.
     let (_, end) = said.rsplit_once(WIPE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
@@ -112,12 +112,12 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
             scope.spawn(move || {
                 let folder = Folder::new();
                 // With job control, `&` starts a separate process group.
-                let say = |ms| {
+                let run = |ms| {
                     let typed = format!("set -m; streamline '{line}' --for {ms}ms {words}");
                     on_a_terminal(script, &folder, &typed)
                 };
                 // Long enough for one line, which appears after a second.
-                let said = said_in_time(1500, say, |said| lines(said).is_empty() != shown);
+                let said = run_until(1500, run, |said| lines(said).is_empty() != shown);
                 assert_apart(&lines(&said), 1.0);
             });
         }
@@ -130,11 +130,11 @@ fn progress_on_request_prints_lines_to_a_file() {
     let words = ["run", "generate rate=20000 | discard", "--for", "700ms"];
     let plain = folder.run(&words);
     assert_eq!(plain.err.lines().count(), 1, "{}", plain.err);
-    let say = |ms| {
+    let run = |ms| {
         let time = format!("{ms}ms");
         folder.run(&[&words[..3], &[&time, "--progress", "200ms"]].concat()).err
     };
-    let asked = said_in_time(700, say, |said| said.lines().count() > 1);
+    let asked = run_until(700, run, |said| said.lines().count() > 1);
     let told: Vec<&str> = asked.lines().collect();
     assert_apart(&told[..told.len() - 1], 0.2);
     assert!(!asked.contains(['\r', '\x1b']), "{asked}");

@@ -1,4 +1,4 @@
-//! Traffic by which a hostile peer may try to evade or obscure the analysis: whole requests over
+//! Traffic with which a hostile peer may try to evade or obscure the analysis: requests over
 //! generated captures.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
@@ -10,14 +10,15 @@ use serde_json::Value;
 use testkit::traffic::Script;
 use testkit::traffic::Side::{Client, Server};
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-const BARE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
+const GET_REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 option with an invalid digest.
-const SIGNED: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+const SIGNATURE_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Runs a request over a connection and returns its output. The ledger must balance.
-fn told(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
+/// Runs a request over a connection; returns the output lines and the report. The ledger must
+/// balance.
+fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
     let words = ["run", "--json", "--report=report", &line];
@@ -30,7 +31,7 @@ fn told(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
 }
 
 fn objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
-    let (lines, _) = told(folder, script, rest);
+    let (lines, _) = run_over(folder, script, rest);
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -72,18 +73,19 @@ fn folded_header_line_smuggles_no_request() {
 #[test]
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
-    let begun = || Script::new().data(Client, GET).data(Server, OK);
-    let goes_on =
-        |script: Script| script.data(Client, GET).data(Server, OK).ends(Client).ends(Server);
+    let begun = || Script::new().data(Client, GET_REQUEST).data(Server, OK_RESPONSE);
+    let goes_on = |script: Script| {
+        script.data(Client, GET_REQUEST).data(Server, OK_RESPONSE).ends(Client).ends(Server)
+    };
     let log = "| http |exchange weblog";
     for (resets, counter) in [
-        (begun().resets(Client, &SIGNED), "resets ignored"),
-        (begun().resets(Server, &SIGNED).waits(30_000), "resets ignored"),
+        (begun().resets(Client, &SIGNATURE_OPTION), "resets ignored"),
+        (begun().resets(Server, &SIGNATURE_OPTION).waits(30_000), "resets ignored"),
         (begun().resets(Client, &[]), "resets taken back"),
         (begun().resets(Server, &[]).resets(Client, &[]), "resets taken back"),
         (begun().resets(Client, &[]).waits(5_000), "resets taken back"),
     ] {
-        let (lines, report) = told(&folder, &goes_on(resets), log);
+        let (lines, report) = run_over(&folder, &goes_on(resets), log);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("\"GET /a HTTP/1.1\" 200 ")), "{lines:?}");
         assert_eq!(counted(&report, "tcp", counter), 1, "{counter}");
@@ -99,8 +101,8 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
             Script::new().data(Client, post).data(Client, stray),
             Script::new().data(Client, &[post, stray].concat()),
         ] {
-            let script = script.data(Server, OK).ends(Server).ends(Client);
-            let (lines, _) = told(&folder, &script, "| http |exchange weblog");
+            let script = script.data(Server, OK_RESPONSE).ends(Server).ends(Client);
+            let (lines, _) = run_over(&folder, &script, "| http |exchange weblog");
             assert_eq!(lines.len(), 1, "{stray:?}: {lines:?}");
             assert!(lines[0].contains("\"POST /form HTTP/1.1\" 200 "), "{stray:?}: {lines:?}");
         }
@@ -110,7 +112,7 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 #[test]
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
-    let open = || Script::new().data(Client, GET).data(Server, BARE);
+    let open = || Script::new().data(Client, GET_REQUEST).data(Server, WITHOUT_LENGTH);
     for (number, (script, complete)) in [
         (open().ends(Server).ends(Client), true),
         (open().ends(Server), true),
@@ -123,7 +125,7 @@ fn only_a_fin_completes_a_body_without_length() {
     {
         for (rest, part) in [("| http emit=body |response files", "b"), ("| files", "s")] {
             let name = format!("{part}{number}");
-            told(&folder, &script, &format!("{rest} {name}"));
+            run_over(&folder, &script, &format!("{rest} {name}"));
             let index = folder.read(&format!("{name}/index.jsonl"));
             let lines: Vec<Value> =
                 index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -139,7 +141,10 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_head_is_reported() {
     let folder = Folder::new();
-    let script = Script::new().data(Client, &GET[..GET.len() - 2]).ends(Client).ends(Server);
+    let script = Script::new()
+        .data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
+        .ends(Client)
+        .ends(Server);
     let requests = objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));

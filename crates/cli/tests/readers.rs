@@ -1,4 +1,5 @@
-//! Permissions of output files: readable by those who may read all inputs. Real users, real files.
+//! Permissions of output files: readable by the users who may read all inputs. Real users, real
+//! files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -11,7 +12,7 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// Group of both users, if they are started in it.
+/// Group that a test may give to either user.
 const TEAM: u32 = 41_200;
 
 /// Creates a directory with captures readable by everyone, by a group, and by alice only.
@@ -36,8 +37,8 @@ fn run(folder: &Folder, group: u32, line: &str) {
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
 }
 
-/// Returns true if the user can read the file.
-fn reads(folder: &Folder, who: (u32, u32), file: &str) -> bool {
+/// Returns true if the user and group `who` can read the file.
+fn can_read(folder: &Folder, who: (u32, u32), file: &str) -> bool {
     let ran = folder.command_of(who, Some("cat")).arg(file).output().unwrap();
     assert!(folder.path().join(file).exists(), "{file}");
     assert!(ran.status.success() || String::from_utf8_lossy(&ran.stderr).contains("denied"));
@@ -68,9 +69,9 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     {
         let file = format!("joined-{at}.pcap");
         run(&folder, group, &format!("({inputs}) | ip | pcap {file}"));
-        assert!(reads(&folder, alice, &file), "{inputs}");
-        assert_eq!(reads(&folder, bob, &file), others, "{inputs}");
-        assert_eq!(reads(&folder, member, &file), members, "{inputs}");
+        assert!(can_read(&folder, alice, &file), "{inputs}");
+        assert_eq!(can_read(&folder, bob, &file), others, "{inputs}");
+        assert_eq!(can_read(&folder, member, &file), members, "{inputs}");
     }
 }
 
@@ -88,17 +89,19 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     for entry in &made {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
-    assert!(!reads(&folder, bob, "out/index.jsonl"));
+    assert!(!can_read(&folder, bob, "out/index.jsonl"));
     // A setgid directory whose group is not that of alice.
     let given = folder.path().join("given");
     fs::create_dir(&given).unwrap();
     chown(&given, Some(ALICE), Some(TEAM)).unwrap();
     fs::set_permissions(&given, Permissions::from_mode(0o2775)).unwrap();
     run(&folder, ALICE, "(replay open.pcap + replay team.pcap) | pcap given/team.pcap");
-    assert!(reads(&folder, member, "given/team.pcap") && !reads(&folder, bob, "given/team.pcap"));
+    assert!(
+        can_read(&folder, member, "given/team.pcap") && !can_read(&folder, bob, "given/team.pcap")
+    );
     // The mode of an existing file is its owner's choice and stays.
     File::create(folder.path().join("there.pcap")).unwrap();
     chown(folder.path().join("there.pcap"), Some(ALICE), None).unwrap();
     run(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");
-    assert!(reads(&folder, bob, "there.pcap"));
+    assert!(can_read(&folder, bob, "there.pcap"));
 }

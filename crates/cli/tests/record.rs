@@ -98,7 +98,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let _daemon = folder.daemon();
     let line = "generate seq=yes rate=1000 | count";
     let mut path = folder.begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
-    folder.lists("kept");
+    folder.wait_listed("kept");
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);
     assert_eq!(kernel.status, Some(1), "{kernel:?}");

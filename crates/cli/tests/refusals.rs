@@ -1,4 +1,5 @@
-//! Refusals of the machine to sinks, end to end: the message, the status, and the remains.
+//! Refusals of the machine to sinks, end to end: the message, the status, and the files left
+//! behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -75,9 +76,9 @@ fn full_device_is_reported_by_every_sink() {
     }
 }
 
-/// Runs a request as an unprivileged user, in this directory, which all users may enter.
+/// Runs a request as an unprivileged user in this directory; `None` if that is impossible.
 fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
-    if need_not_be_root() {
+    if needs_unprivileged() {
         return Some(folder.run(&["run", line]));
     }
     let setpriv = need::command("setpriv")?;
@@ -94,8 +95,8 @@ fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
     Some(Ran::from(output.unwrap()))
 }
 
-/// Skips the test if this process has rights that lift the refusal.
-fn need_not_be_root() -> bool {
+/// Returns true if this process lacks the rights that lift the refusal; otherwise skips the test.
+fn needs_unprivileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
     uids.split_whitespace().nth(2) != Some("0")
@@ -180,7 +181,7 @@ fn h10_connection_captures_equal_those_of_tcpdump() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let Some(about) = name.strip_suffix(".pcap") else { continue };
         let ends: Vec<&str> = about.split('-').skip(1).collect();
-        let filter: Vec<String> = ends.iter().map(|end| of_end(end)).collect();
+        let filter: Vec<String> = ends.iter().map(|end| endpoint_expression(end)).collect();
         let filter = match filter.is_empty() {
             true => "arp".to_owned(),
             false => format!("({0}) or (vlan and {0})", filter.join(" and ")),
@@ -196,7 +197,7 @@ fn h10_connection_captures_equal_those_of_tcpdump() {
 
 /// Returns the expression for an endpoint in file names: `10.0.0.1.80`, `2001_db8__1.80`,
 /// `10.0.0.1`.
-fn of_end(end: &str) -> String {
+fn endpoint_expression(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),
         _ => end.rsplit_once('.').map(|(address, port)| (address, Some(port))).unwrap(),
@@ -208,7 +209,6 @@ fn of_end(end: &str) -> String {
     }
 }
 
-/// A request in tcpdump's syntax is answered with the equivalent command.
 #[test]
 fn tcpdump_syntax_is_answered_with_the_equivalent() {
     let folder = Folder::new();

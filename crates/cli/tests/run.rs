@@ -1,4 +1,4 @@
-//! Runs of requests: output, reports, and remains.
+//! Runs of requests: output, reports, and files left behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use testkit::need;
 
-const FIRST: &str =
+const FIRST_REQUEST: &str =
     "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
 
 /// Returns the report of a run as JSON.
@@ -29,8 +29,8 @@ fn dropped(reasons: &Value) -> u64 {
     reasons.as_object().unwrap().values().map(blocks).sum()
 }
 
-/// Checks the rules of the ledger from the report alone.
-fn balances(report: &Value) {
+/// Asserts that the numbers of a report satisfy the rules of the ledger.
+fn assert_balanced(report: &Value) {
     assert_eq!(report["version"], 1);
     assert_eq!(report["balanced"], true);
     for edge in report["edges"].as_array().unwrap() {
@@ -50,7 +50,7 @@ fn balances(report: &Value) {
 #[test]
 fn a1_first_request_prints_its_output() {
     let folder = Folder::new();
-    let ran = folder.run(&["run", FIRST]);
+    let ran = folder.run(&["run", FIRST_REQUEST]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(ran.out.lines().count(), 39, "what goes to port 80, once: none of it is no TCP");
     assert!(ran.out.lines().all(|line| line.contains(":80 tcp [")), "{}", ran.out);
@@ -65,17 +65,17 @@ fn a1_first_request_prints_its_output() {
 #[test]
 fn report_and_data_use_separate_streams() {
     let folder = Folder::new();
-    let plain = folder.run(&["run", "-q", FIRST]);
+    let plain = folder.run(&["run", "-q", FIRST_REQUEST]);
     assert_eq!(plain.err, "");
-    let told = folder.run(&["run", "--stats", FIRST]);
+    let told = folder.run(&["run", "--stats", FIRST_REQUEST]);
     assert_eq!(told.out, plain.out);
     for word in ["replay", "dport", "!bpf", "unselected", "ns/block", "the ledger balances"] {
         assert!(told.err.contains(word), "{word}: {}", told.err);
     }
-    let json = folder.run(&["run", "--json", FIRST]);
+    let json = folder.run(&["run", "--json", FIRST_REQUEST]);
     assert_eq!(json.out, plain.out);
     let value = report(&json.err);
-    balances(&value);
+    assert_balanced(&value);
     assert_eq!(value["sources"][0]["given"], serde_json::json!({"blocks": 105, "bytes": 27828}));
 }
 
@@ -107,7 +107,7 @@ fn report_option_selects_the_destination() {
     let ran = folder.run(&["run", "--json", "--report=report", line]);
     assert_eq!((ran.status, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
     let value = report(&folder.read("report"));
-    balances(&value);
+    assert_balanced(&value);
     let pcap = value["filters"].as_array().unwrap().iter().find(|f| f["name"] == "pcap").unwrap();
     assert_eq!(pcap["report"][0], serde_json::json!({"what": "frames", "value": 9}));
     let ran = folder.run(&["run", "--report=-", "replay udp.pcap | discard"]);
@@ -129,7 +129,7 @@ fn v2_loss_is_a_warning_or_a_failure_with_no_loss() {
     let inside = folder.run(&[&format!("--no-loss {line}")]);
     assert_eq!((inside.status, inside.err.starts_with("error: 39 blocks")), (Some(1), true));
     let json = report(folder.run(&["run", "--json", line]).err.lines().nth(1).unwrap());
-    balances(&json);
+    assert_balanced(&json);
     assert_eq!(json["lost"], 39);
 }
 
@@ -141,7 +141,7 @@ fn run_ends_after_count_or_time() {
     let ran = folder.run(&["run", "--for", "50ms", "--json", "generate | count"]);
     assert_eq!(ran.status, Some(0));
     let value = report(&ran.err);
-    balances(&value);
+    assert_balanced(&value);
     assert_eq!(value["stopped"], true);
     assert!(value["elapsed_ns"].as_u64().unwrap() >= 50_000_000);
     let ended = report(&ran.out);
@@ -184,13 +184,13 @@ fn every_example_runs_and_balances() {
             let Some(()) = need::net_raw() else { continue };
             let ran = folder.run(&[&words[..], &["--for", "200ms"]].concat());
             assert_eq!(ran.status, Some(0), "{}: {}", path.display(), ran.err);
-            balances(&report(&folder.read("report")));
+            assert_balanced(&report(&folder.read("report")));
             continue;
         }
         let ran = folder.run(&words);
         assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""), "{}", path.display());
         let value = report(&folder.read("report"));
-        balances(&value);
+        assert_balanced(&value);
         assert_eq!(value["lost"], 0);
         let written = folder.path().join("dns.pcap").exists();
         assert!(!ran.out.is_empty() || written, "{} shows something", path.display());
@@ -223,7 +223,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
 
-/// The test build loses a block on request, which the report must detect.
+/// The test build loses a block on request; the report must detect the loss.
 #[test]
 fn unbalanced_ledger_is_a_failure() {
     let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";

@@ -1,5 +1,5 @@
-//! Session numbers of several filters whose output meets: they are unique across threads and
-//! processes. (A14)
+//! Session numbers of several filters whose output meets are unique across threads and processes.
+//! (A14)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -21,7 +21,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// Returns the counters of a request that ends with `count`, in its order.
+/// Returns the numbers that a request ending with `count` prints, in their order.
 fn counted(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
@@ -180,7 +180,7 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     let path =
         path.stdin(Stdio::null()).stdout(fs::File::create(folder.path().join("out")).unwrap());
     let mut path = Guard(path.stderr(Stdio::null()).spawn().unwrap());
-    folder.lists("two");
+    folder.wait_listed("two");
     until("all flows have come", || out().lines().count() > 100);
     let done = folder.run(&["set", "two", "replace", "inspect", "with", "udp"]);
     assert_eq!(done.status, Some(0), "{done:?}");

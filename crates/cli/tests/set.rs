@@ -8,13 +8,14 @@ use common::{Folder, Ran};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
-/// Starts a path under the name `web`, with its report in the file `report`.
+/// Starts a path named `web` with its report in the file `report`; returns once the daemon lists
+/// it.
 fn begin(folder: &Folder, words: &[&str]) -> Child {
     let words = [&["run", "-q", "--json", "--report=report", "--as=web"], words].concat();
     let mut command = folder.streamline(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    folder.lists("web");
+    folder.wait_listed("web");
     child
 }
 
@@ -29,7 +30,8 @@ fn end(folder: &Folder, child: Child) -> Value {
     report
 }
 
-/// Sets an argument; returns the blocks that had entered the spaces before, one number each.
+/// Sets an argument of the path; returns, for each space, the number of the block at which it
+/// switched.
 fn set(folder: &Folder, words: &[&str]) -> Vec<u64> {
     let done = folder.run(&[&["set", "web", "arg"], words].concat());
     assert_eq!(done.status, Some(0), "{done:?}");
@@ -41,8 +43,8 @@ fn set(folder: &Folder, words: &[&str]) -> Vec<u64> {
     at.collect()
 }
 
-/// Waits until the path has counted this many more blocks out of its source.
-fn on(folder: &Folder, more: u64) {
+/// Waits until the sources have emitted this many more blocks.
+fn wait_for_blocks(folder: &Folder, more: u64) {
     let count = || -> u64 {
         let told = folder.run(&["top", "--once", "--json", "web"]).out;
         let Ok(told) = serde_json::from_str::<Value>(&told) else { return 0 };
@@ -58,7 +60,7 @@ fn passed(report: &Value, name: &str) -> u64 {
     row["passed"]["blocks"].as_u64().unwrap()
 }
 
-/// Returns the blocks in a range whose number is a multiple of `every`.
+/// Returns the count of multiples of `every` in a range of block numbers.
 fn multiples(blocks: std::ops::Range<u64>, every: u64) -> u64 {
     blocks.end.div_ceil(every) - blocks.start.div_ceil(every)
 }
@@ -68,7 +70,7 @@ fn v3_argument_is_set_while_the_path_runs() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let child = begin(&folder, &["generate rate=5000 | sample 10 | count"]);
-    on(&folder, 100);
+    wait_for_blocks(&folder, 100);
     let refused = |words: &[&str], why: &str| {
         let done = folder.run(&[&["set", "web", "arg"], words].concat());
         assert_eq!(done.status, Some(1), "{done:?}");
@@ -83,7 +85,7 @@ fn v3_argument_is_set_while_the_path_runs() {
     assert!(folder.run(&["ps"]).out.contains("sample 4 "), "others see the new value");
     let complete = folder.run(&["complete", "--", "set", "web", "arg", "sample"]);
     assert_eq!(complete.out, "every=\n");
-    on(&folder, 100);
+    wait_for_blocks(&folder, 100);
     let report = end(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
     // The sample counts on: its first block is that of the whole run, not that of the change.
@@ -97,14 +99,14 @@ fn v3_argument_is_set_in_all_worker_processes() {
     let _daemon = folder.daemon();
     let line = "--engines=2 generate rate=5000 flows=16 | udp | regex x |all discard";
     let child = begin(&folder, &[line]);
-    on(&folder, 100);
+    wait_for_blocks(&folder, 100);
     let refused = folder.run(&["set", "web", "arg", "regex", "size=4k"]);
     assert_eq!(refused.status, Some(1), "{refused:?}");
     assert!(refused.err.contains("`arg` sets `keep`"), "{refused:?}");
     for keep in ["keep=yes", "keep=no"] {
         assert_eq!(set(&folder, &["regex", keep]).len(), 2, "one switch in each process");
         assert!(folder.run(&["ps"]).out.contains(&format!("regex x {keep} |all")));
-        on(&folder, 100);
+        wait_for_blocks(&folder, 100);
     }
     let report = end(&folder, child);
     let rows = report["filters"].as_array().unwrap();
@@ -120,9 +122,9 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     let _daemon = folder.daemon();
     let line = "generate rate=5000 | sample 10 | pcap got.pcap";
     let child = begin(&folder, &["--record=r.pcapng", line]);
-    on(&folder, 100);
+    wait_for_blocks(&folder, 100);
     set(&folder, &["sample", "every=4"]);
-    on(&folder, 100);
+    wait_for_blocks(&folder, 100);
     end(&folder, child);
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");

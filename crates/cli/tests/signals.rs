@@ -19,7 +19,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until the condition holds; panics if the child ends first.
+/// Waits until the condition holds for the child's process number; panics if the child ends first.
 fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::until(what, || {
         let holds = holds(child.id());
@@ -28,8 +28,9 @@ fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     });
 }
 
-/// Repeats the signal, as long as it is counted as the first one, until the process ends.
-fn again(child: &mut Child, name: &str) -> Option<i32> {
+/// Repeats the signal until the process ends, since a repetition may be merged with the first
+/// signal. Returns the exit status.
+fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
     testkit::until("the second signal ends it", || {
         ended = child.try_wait().unwrap();
@@ -42,14 +43,14 @@ fn again(child: &mut Child, name: &str) -> Option<i32> {
 }
 
 /// Returns true if one of the process's threads is a space.
-fn runs(process: u32) -> bool {
+fn has_space(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
 }
 
-/// Returns true if no signal is pending.
-fn delivered(process: u32) -> bool {
+/// Returns true if no signal is pending for the process.
+fn has_no_pending_signal(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
     pending.is_some_and(|bits| bits.trim().chars().all(|digit| digit == '0'))
@@ -60,7 +61,7 @@ fn first_signal_drains_the_path() {
     for name in ["INT", "TERM"] {
         let folder = Folder::new();
         let mut child = start(&folder, "generate | count");
-        until("it runs", &mut child, runs);
+        until("it runs", &mut child, has_space);
         signal(&child, name);
         let ran = Ran::from(child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -76,7 +77,7 @@ fn duplicated_signal_counts_once() {
     testkit::until("signals that come at once are one", || {
         let folder = Folder::new();
         let mut child = start(&folder, "generate | count");
-        until("it runs", &mut child, runs);
+        until("it runs", &mut child, has_space);
         let id = child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
         assert!(sent.unwrap().success());
@@ -96,9 +97,9 @@ fn second_signal_ends_a_blocked_sink() {
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     signal(&child, "INT");
-    until("the first is heard", &mut child, delivered);
+    until("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
-    assert_eq!(again(&mut child, "INT"), Some(130));
+    assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn first_signal_lets_programs_finish() {
     let folder = Folder::new();
     let mut child =
         start(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
-    until("it runs", &mut child, runs);
+    until("it runs", &mut child, has_space);
     signal(&child, "INT");
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
@@ -122,18 +123,18 @@ fn second_signal_kills_programs_and_their_children() {
     let mut child = start(&folder, &format!("generate | exec \"{script}\" | count"));
     until("its program runs", &mut child, |_| pids.exists());
     signal(&child, "INT");
-    until("the first is heard", &mut child, delivered);
+    until("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     let pids = folder.read("pids");
-    assert!(pids.split_whitespace().all(lives), "nobody was killed: {pids}");
-    assert_eq!(again(&mut child, "INT"), Some(130));
+    assert!(pids.split_whitespace().all(is_alive), "nobody was killed: {pids}");
+    assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
     for pid in pids.split_whitespace() {
-        testkit::until("whatever it started has ended", || !lives(pid));
+        testkit::until("whatever it started has ended", || !is_alive(pid));
     }
 }
 
 /// Returns true if a process runs; a zombie does not.
-fn lives(pid: &str) -> bool {
+fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))

@@ -1,4 +1,4 @@
-//! `streamline spaces` and pinning: what spaces report is compared with the kernel's view of the
+//! `streamline spaces` and pinning: the reports of spaces, compared with the kernel's view of the
 //! same threads and processes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -11,8 +11,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::{need, until};
 
-/// Returns the output of `spaces` for a path.
-fn told(folder: &Folder, path: &str) -> Value {
+/// Returns the JSON that `spaces` prints for a path.
+fn spaces_of(folder: &Folder, path: &str) -> Value {
     let ran = folder.run(&["spaces", path, "--json"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let all: Value = serde_json::from_str(&ran.out).unwrap();
@@ -27,7 +27,7 @@ fn space(path: &Value, filter: &str) -> Value {
     all.iter().find(has).unwrap_or_else(|| panic!("{filter} is nowhere: {path}")).clone()
 }
 
-/// Returns a line of the kernel's status of a thread or process.
+/// Returns the value of a line in `/proc/…/status` of a space's thread or process.
 fn status(space: &Value, name: &str) -> String {
     let process = &space["process"];
     let thread = space["thread"].as_u64().map_or_else(String::new, |id| format!("/task/{id}"));
@@ -36,7 +36,7 @@ fn status(space: &Value, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Returns the reported processors of a space, after comparison with the kernel's.
+/// Returns the reported processors of a space, which must equal those that the kernel reports.
 fn processors(space: &Value) -> Vec<u64> {
     let told = space["processors"].as_array().unwrap();
     let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
@@ -53,7 +53,7 @@ fn set(folder: &Folder, words: &[&str]) -> Ran {
     folder.run(&[&["set"], words].concat())
 }
 
-/// A thread, a thread that writes files, a sandboxed filter, and a program.
+/// A request with a thread, a thread that writes files, a sandboxed filter, and a program.
 const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all discard) + \
                     exec 'cat >/dev/null' + pcap all.pcap";
 
@@ -61,10 +61,10 @@ const LINE: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all disc
 fn j2_spaces_lists_filters_usage_and_rings() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.begin_as("all", LINE);
+    let _run = folder.spawn_named("all", LINE);
     let mut path = Value::Null;
     until("all have done something", || {
-        path = told(&folder, "all");
+        path = spaces_of(&folder, "all");
         let did = |space: &Value| space["processor_ns"].as_u64().unwrap() > 0;
         path["spaces"].as_array().unwrap().iter().all(did)
     });
@@ -114,8 +114,8 @@ fn j2_spaces_lists_replicas() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--parallel=2 generate rate=2000 | dport |all count";
-    let _run = folder.begin_as("copied", line);
-    let path = told(&folder, "copied");
+    let _run = folder.spawn_named("copied", line);
+    let path = spaces_of(&folder, "copied");
     let spaces = path["spaces"].as_array().unwrap();
     let copies = spaces.iter().filter(|space| space["filters"].to_string().contains("dport"));
     assert_eq!(copies.count(), 2, "{path}");
@@ -131,10 +131,10 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let _daemon = folder.daemon();
     // The stopped program reads nothing, so the thread in front of it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
-    let _run = folder.begin_as("stuck", line);
+    let _run = folder.spawn_named("stuck", line);
     let mut path = Value::Null;
     until("the program stands", || {
-        path = told(&folder, "stuck");
+        path = spaces_of(&folder, "stuck");
         space(&path, "exec")["state"] == "stopped"
     });
     let process = space(&path, "exec")["process"].to_string();
@@ -142,7 +142,7 @@ fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let pinned = set(&folder, &["stuck", "pin", "exec", "any"]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
-    until("it goes on", || space(&told(&folder, "stuck"), "exec")["state"] != "stopped");
+    until("it goes on", || space(&spaces_of(&folder, "stuck"), "exec")["state"] != "stopped");
     let stopped = folder.run(&["stop", "stuck"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
 }
@@ -156,10 +156,10 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
     // A reader that opens the pipe but reads nothing blocks the sink, which blocks its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
-    folder.lists("full");
+    folder.wait_listed("full");
     let mut path = Value::Null;
     until("its room is waited for", || {
-        path = told(&folder, "full");
+        path = spaces_of(&folder, "full");
         space(&path, "generate")["state"] == "waits"
     });
     let first = space(&path, "generate");
@@ -179,11 +179,11 @@ fn j3_blocked_thread_reports_the_full_ring() {
 fn j4_pinned_space_stays_on_its_processor() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let _run = folder.begin_as("all", LINE);
-    let before = told(&folder, "all");
+    let _run = folder.spawn_named("all", LINE);
+    let before = spaces_of(&folder, "all");
     let any = processors(&space(&before, "generate"));
     let last = any.last().unwrap().to_string();
-    let keeps = |filter: &str| processors(&space(&told(&folder, "all"), filter));
+    let keeps = |filter: &str| processors(&space(&spaces_of(&folder, "all"), filter));
     // By the space's name, and by that of one of its nodes: a thread, a sandboxed filter, a
     // program.
     let first = space(&before, "generate")["name"].as_str().unwrap().to_owned();
@@ -212,8 +212,8 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
-    let _run = folder.begin_as("all", line);
-    let first = || processors(&space(&told(&folder, "all"), "generate"));
+    let _run = folder.spawn_named("all", line);
+    let first = || processors(&space(&spaces_of(&folder, "all"), "generate"));
     let wanted = first()[0];
     let pinned = set(&folder, &["all", "pin", "generate", &wanted.to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
@@ -231,9 +231,9 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let line = "--engines=2 generate rate=1000 | dport |all discard";
-    let _run = folder.begin_as("both", line);
+    let _run = folder.spawn_named("both", line);
     let engines = || {
-        let path = told(&folder, "both");
+        let path = spaces_of(&folder, "both");
         let all = path["spaces"].as_array().unwrap().clone();
         assert!(all.iter().all(|engine| engine["kind"] == "engine"), "{path}");
         all

@@ -13,13 +13,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Stdio};
 use testkit::{need, wait};
 
-/// A path that reads a capture from its standard input, and the means to continue or end it.
-struct Fed {
+/// A running path that reads a capture from its standard input.
+struct FedPath {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-impl Fed {
+impl FedPath {
     fn start(folder: &Folder, line: &str) -> Self {
         let mut command = folder.streamline(&["run", "--json", "--report=report", line]);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -34,7 +34,7 @@ impl Fed {
         input.flush().unwrap();
     }
 
-    fn ends(mut self, folder: &Folder) -> Value {
+    fn finish(mut self, folder: &Folder) -> Value {
         drop(self.input.take());
         let ran = Ran::from(self.child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -42,11 +42,11 @@ impl Fed {
     }
 }
 
-fn named(of: &str) -> String {
+fn unique_name(of: &str) -> String {
     format!("cli-{}-{of}", std::process::id())
 }
 
-fn opened(name: &str) -> TableReader {
+fn open_table(name: &str) -> TableReader {
     let mut reader = None;
     wait::until("the name", || {
         reader = TableReader::open(name).ok();
@@ -55,8 +55,8 @@ fn opened(name: &str) -> TableReader {
     reader.unwrap()
 }
 
-/// Returns the `--json` output.
-fn told(folder: &Folder, name: &str) -> Value {
+/// Returns the JSON that `state` prints for a name.
+fn printed_state(folder: &Folder, name: &str) -> Value {
     let ran = folder.run(&["state", name, "--json"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     serde_json::from_str(&ran.out).unwrap()
@@ -81,10 +81,10 @@ fn capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn m3_published_state_equals_the_ledger() {
-    let (folder, name) = (Folder::new(), named("count"));
+    let (folder, name) = (Folder::new(), unique_name("count"));
     let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
-    let mut path = Fed::start(&folder, &line);
-    let (reader, sample) = (opened(&name), opened(&format!("{name}-3")));
+    let mut path = FedPath::start(&folder, &line);
+    let (reader, sample) = (open_table(&name), open_table(&format!("{name}-3")));
     let (head, frames) = capture(300);
     path.feed(&head);
     for round in 1..=4 {
@@ -93,7 +93,7 @@ fn m3_published_state_equals_the_ledger() {
         wait::until("what came", || reader.snapshot().rows == all);
         assert!(reader.snapshot().whole);
         assert_eq!(sample.snapshot().rows, [[300 * round]]);
-        let told = told(&folder, &name);
+        let told = printed_state(&folder, &name);
         assert_eq!((&told["rows"][0][0], &told["whole"]), (&(100 * round).into(), &true.into()));
         assert_eq!(
             (&told["filter"], &told["columns"][1]["unit"]),
@@ -104,7 +104,7 @@ fn m3_published_state_equals_the_ledger() {
     assert!(listed.contains(&format!("/{name}\"")), "{listed}");
     let page = folder.run(&["state", &name]).out;
     assert!(page.contains("blocks      400  blocks"), "{page}");
-    let report = path.ends(&folder);
+    let report = path.finish(&folder);
     let passed = &node(&report, "count")["passed"];
     assert_eq!((&passed["blocks"], &passed["bytes"]), (&400.into(), &24_000.into()));
     assert_eq!(
@@ -120,13 +120,13 @@ fn m3_published_state_equals_the_ledger() {
 
 #[test]
 fn m3_published_state_has_a_row_per_session() {
-    let (folder, name) = (Folder::new(), named("tcp"));
+    let (folder, name) = (Folder::new(), unique_name("tcp"));
     // One connection ends by a reset, which counts after `gap` without further data, in capture
     // time.
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
-    let mut path = Fed::start(&folder, &line);
-    let (reader, http) = (opened(&name), opened(&format!("{name}-h")));
+    let mut path = FedPath::start(&folder, &line);
+    let (reader, http) = (open_table(&name), open_table(&format!("{name}-h")));
     path.feed(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
     wait::until("seven connections, all closed", || {
         let closed = reader.snapshot().rows.iter().filter(|row| row[7] == 1).count();
@@ -141,7 +141,7 @@ fn m3_published_state_has_a_row_per_session() {
     assert_eq!(look.rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
     // Closed connections are no longer sessions of `http`.
     wait::until("no exchange", || http.snapshot().rows.is_empty());
-    let report = path.ends(&folder);
+    let report = path.finish(&folder);
     assert_eq!(report["balanced"], true);
     assert_eq!(node(&report, "tcp")["counters"]["new sessions"], 7);
     let passed = node(&report, "count")["taken"]["bytes"].as_u64().unwrap();
@@ -151,12 +151,12 @@ fn m3_published_state_has_a_row_per_session() {
 #[test]
 fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let Some(()) = need::root() else { return };
-    let (folder, name) = (Folder::new(), named("killed"));
+    let (folder, name) = (Folder::new(), unique_name("killed"));
     let line = "generate rate=1000";
     let line =
         format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
-    let mut path = Fed::start(&folder, &line);
-    let reader = opened(&name);
+    let mut path = FedPath::start(&folder, &line);
+    let reader = open_table(&name);
     wait::until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let stranger = |words: &[&str]| {
         let mut command = folder.streamline(words);
@@ -207,10 +207,10 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     );
     refused("generate | count state=a/b | discard", "`a/b` is no name");
     refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
-    let name = named("taken");
+    let name = unique_name("taken");
     let line = format!("generate rate=100 | count state={name} | discard");
-    let mut first = Fed::start(&folder, &line);
-    opened(&name);
+    let mut first = FedPath::start(&folder, &line);
+    open_table(&name);
     let second = folder.run(&["run", &line]);
     assert_eq!(second.status, Some(1), "{}", second.err);
     assert!(second.err.contains("is taken by another state of the same user"), "{}", second.err);

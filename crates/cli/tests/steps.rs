@@ -1,6 +1,6 @@
 //! Processes killed before each resource step, restarted daemons, exhausted resources, and
-//! conflicting commands: survivors continue, resources are free at once, and each refusal states
-//! its reason. Real processes (docs/book/decisions/0029-steps.md).
+//! conflicting commands: other processes continue, resources are free at once, and each refusal
+//! states its reason. Real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::until;
 
-/// A directory with a place for a daemon.
+/// A directory with a subdirectory for a daemon.
 pub(crate) struct Fixture {
     pub(crate) folder: Folder,
 }
@@ -31,18 +31,20 @@ impl Fixture {
         Self { folder: Folder::new() }
     }
 
-    pub(crate) fn place(&self) -> PathBuf {
+    pub(crate) fn daemon_dir(&self) -> PathBuf {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command, which finds this daemon, with its output discarded.
+    /// Builds the command with these arguments, to find this daemon, with its output discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        self.tamed(self.folder.streamline(words))
+        self.with_environment(self.folder.streamline(words))
     }
 
-    /// Builds a program that finds this daemon, with its output discarded.
-    pub(crate) fn tamed(&self, mut command: Command) -> Command {
-        command.env("STREAMLINE_DAEMON", self.place()).env("XDG_STATE_HOME", self.folder.path());
+    /// Sets the environment of a command so that it finds this daemon, and discards its output.
+    pub(crate) fn with_environment(&self, mut command: Command) -> Command {
+        command
+            .env("STREAMLINE_DAEMON", self.daemon_dir())
+            .env("XDG_STATE_HOME", self.folder.path());
         command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -59,7 +61,7 @@ impl Fixture {
 
     /// Returns the arguments that start a daemon here.
     pub(crate) fn daemon_words(&self) -> Vec<String> {
-        let place = self.place().to_str().unwrap().to_owned();
+        let place = self.daemon_dir().to_str().unwrap().to_owned();
         ["daemon", "--socket", &place].map(str::to_owned).into()
     }
 
@@ -71,7 +73,7 @@ impl Fixture {
     }
 
     pub(crate) fn client(&self) -> Option<Client> {
-        Client::at(&self.place()).ok()
+        Client::at(&self.daemon_dir()).ok()
     }
 
     pub(crate) fn list(&self) -> Vec<Listed> {
@@ -85,7 +87,7 @@ impl Fixture {
     }
 
     /// Waits until the counters of a path advance.
-    pub(crate) fn goes_on(&self, name: &str) {
+    pub(crate) fn wait_progress(&self, name: &str) {
         let mut first = None;
         until(&format!("`{name}` goes on"), || match (first, self.counted(name)) {
             (_, None) => false,

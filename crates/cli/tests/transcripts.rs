@@ -11,19 +11,19 @@ use common::Folder;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Returns the output of a shell command, and its status.
-fn said(folder: &Folder, typed: &str) -> String {
+/// Returns the output of a shell command, followed by its status if that is not 0.
+fn shell_output(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();
     let status = output.status.code().unwrap();
     if status != 0 {
         let _ = writeln!(said, "[{status}]");
     }
-    said.lines().map(|line| format!("{}\n", uncounted(line.trim_end()))).collect()
+    said.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
 }
 
 /// Removes the number of filters from a line, since it changes with every new filter.
-fn uncounted(line: &str) -> String {
+fn without_filter_count(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {
         Some((head, tail)) => {
@@ -44,7 +44,7 @@ fn transcripts_match_the_output() {
         let mut now: String =
             text.lines().filter(|line| line.starts_with('#')).map(|l| format!("{l}\n")).collect();
         for typed in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
-            let _ = write!(now, "\n$ {typed}\n{}", said(&place, typed));
+            let _ = write!(now, "\n$ {typed}\n{}", shell_output(&place, typed));
             found += 1;
         }
         if std::env::var_os("UPDATE").is_some() {

@@ -8,40 +8,40 @@ use common::{Folder, Ran};
 use serde_json::Value;
 
 /// Number of blocks that each request generates.
-const MADE: u64 = 5000;
+const BLOCKS: u64 = 5000;
 
 /// Runs a hostile filter beside an honest branch, checks the invariants that hold for any filter,
-/// and returns the error message.
-fn ran(deed: &str) -> Ran {
+/// and returns the output and the status.
+fn run_hostile(attack: &str) -> Ran {
     let folder = Folder::new();
     let line = format!(
-        "generate count={MADE} size=100 | ((hostile {deed} untrusted=yes | discard) + count)"
+        "generate count={BLOCKS} size=100 | ((hostile {attack} untrusted=yes | discard) + count)"
     );
     let ran = folder.run(&["--json", "--report=report", &line]);
     let text = folder.read("report");
     let report: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(report["balanced"], true, "{deed}: {}", ran.err);
+    assert_eq!(report["balanced"], true, "{attack}: {}", ran.err);
     let filters = report["filters"].as_array().unwrap();
     let node = |name: &str| filters.iter().find(|one| one["name"] == name).unwrap();
     let blocks = |what: &Value| what["blocks"].as_u64().unwrap();
-    assert_eq!(blocks(&node("count")["passed"]), MADE, "{deed}: the other branch has all");
+    assert_eq!(blocks(&node("count")["passed"]), BLOCKS, "{attack}: the other branch has all");
     let hostile = node("hostile");
     let dropped = hostile["dropped"].get("filter ended").map_or(0, blocks);
-    assert_eq!(blocks(&hostile["taken"]), MADE, "{deed}");
-    assert_eq!(blocks(&hostile["consumed"]) + dropped, MADE, "{deed}");
-    assert!(dropped > 0, "{deed}: {}", ran.err);
-    assert!(blocks(&hostile["made"]) <= MADE, "{deed}");
-    assert_eq!(ran.status, Some(1), "{deed}: {}", ran.err);
+    assert_eq!(blocks(&hostile["taken"]), BLOCKS, "{attack}");
+    assert_eq!(blocks(&hostile["consumed"]) + dropped, BLOCKS, "{attack}");
+    assert!(dropped > 0, "{attack}: {}", ran.err);
+    assert!(blocks(&hostile["made"]) <= BLOCKS, "{attack}");
+    assert_eq!(ran.status, Some(1), "{attack}: {}", ran.err);
     ran
 }
 
-fn says(deed: &str, what: &[&str]) {
-    let ran = ran(deed);
+fn assert_error(attack: &str, what: &[&str]) {
+    let ran = run_hostile(attack);
     let head = "error: `hostile`: the filter `hostile`, in a process of its own, ";
     let told = ran.err.lines().find(|line| line.starts_with(head));
-    let told = told.unwrap_or_else(|| panic!("{deed}: {}", ran.err));
-    assert!(what.iter().any(|what| told.contains(what)), "{deed}: {told}");
-    assert!(told.ends_with("; what came to it then was dropped"), "{deed}: {told}");
+    let told = told.unwrap_or_else(|| panic!("{attack}: {}", ran.err));
+    assert!(what.iter().any(|what| told.contains(what)), "{attack}: {told}");
+    assert!(told.ends_with("; what came to it then was dropped"), "{attack}: {told}");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn j5_sandboxed_filter_output_equals_in_process_output() {
 
 #[test]
 fn j5_filter_with_forbidden_syscall_ends_alone() {
-    for (deed, call) in [
+    for (attack, call) in [
         ("open", "openat"),
         ("connect", "socket"),
         ("fork", "clone"),
@@ -85,42 +85,48 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
         ("kill", "kill"),
         ("memfd", "memfd_create"),
     ] {
-        says(deed, &[&format!("was ended because it asked the kernel for `{call}`, system call")]);
+        assert_error(
+            attack,
+            &[&format!("was ended because it asked the kernel for `{call}`, system call")],
+        );
     }
     // The first forbidden call differs among C libraries.
-    says("thread", &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"]);
-    says("setuid", &["was ended because it asked the kernel for system call"]);
+    assert_error(
+        "thread",
+        &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"],
+    );
+    assert_error("setuid", &["was ended because it asked the kernel for system call"]);
 }
 
 #[test]
 fn j5_filter_that_dies_ends_alone() {
-    says("segment", &["was ended by signal 11 (SIGSEGV)"]);
-    says("abort", &["was ended by signal 6 (SIGABRT)"]);
-    says("exit", &["ended by itself before its blocks did"]);
-    says("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
-    says("allocate", &["as one that needs more than the 512 MB that it may have"]);
+    assert_error("segment", &["was ended by signal 11 (SIGSEGV)"]);
+    assert_error("abort", &["was ended by signal 6 (SIGABRT)"]);
+    assert_error("exit", &["ended by itself before its blocks did"]);
+    assert_error("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
+    assert_error("allocate", &["as one that needs more than the 512 MB that it may have"]);
 }
 
 #[test]
 fn j5_filter_with_forged_ring_positions_ends_alone() {
     // It cannot make read-only memory writable, and what it writes is checked.
-    says("ring", &["was ended by signal 11 (SIGSEGV)"]);
+    assert_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
     // It then hangs, and may be ended for that if its writes were not yet examined.
     let hangs = "did not get on for 2 s";
-    says("spoof", &["was ended because it lied about what it wrote", hangs]);
-    says("cursor", &["was ended because it lied about what it read", hangs]);
+    assert_error("spoof", &["was ended because it lied about what it wrote", hangs]);
+    assert_error("cursor", &["was ended because it lied about what it read", hangs]);
 }
 
 #[test]
 fn j5_filter_without_progress_ends_alone() {
-    says("hang", &["did not get on for 2 s of processor time, and was ended"]);
-    says("flood", &["did not get on for 2 s", "rang without end"]);
+    assert_error("hang", &["did not get on for 2 s of processor time, and was ended"]);
+    assert_error("flood", &["did not get on for 2 s", "rang without end"]);
 }
 
 #[test]
 #[ignore = "waits 20 s: cargo test -p streamline-cli --test untrusted -- --ignored"]
 fn j5_filter_that_sleeps_ends_alone() {
-    says("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
+    assert_error("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
 }
 
 #[test]

@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::need;
 
-const ZONE: &str = "<-0330>3:30";
+const TIME_ZONE: &str = "<-0330>3:30";
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
 /// Runs a request over the capture.
-fn told(folder: &Folder, rest: &str) -> Ran {
+fn run_over_capture(folder: &Folder, rest: &str) -> Ran {
     let line = format!("replay {} | tcp | http {rest}", file("nginx.pcap").display());
-    Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", ZONE).output().unwrap())
+    Ran::from(folder.streamline(&["run", "-q", &line]).env("TZ", TIME_ZONE).output().unwrap())
 }
 
-fn sorted(text: &str) -> Vec<&str> {
+fn sorted_lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     lines
@@ -34,13 +34,13 @@ fn sorted(text: &str) -> Vec<&str> {
 fn v22_log_lines_equal_those_of_the_server() {
     let folder = Folder::new();
     let expected = std::fs::read_to_string(file("access.log")).unwrap();
-    let ran = told(&folder, "|exchange weblog");
+    let ran = run_over_capture(&folder, "|exchange weblog");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    assert_eq!(sorted(&ran.out), sorted(&expected));
+    assert_eq!(sorted_lines(&ran.out), sorted_lines(&expected));
     assert_eq!(ran.out.lines().count(), 100);
-    let ran = told(&folder, "|exchange weblog ours.log");
+    let ran = run_over_capture(&folder, "|exchange weblog ours.log");
     assert_eq!(ran.out, "");
-    assert_eq!(sorted(&folder.read("ours.log")), sorted(&expected));
+    assert_eq!(sorted_lines(&folder.read("ours.log")), sorted_lines(&expected));
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn json_and_weblog_agree() {
     let values = |text: &str| -> Vec<Value> {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    let exchanges = values(&told(&folder, "|exchange weblog ecs=yes").out);
-    let messages = values(&told(&folder, "| json").out);
+    let exchanges = values(&run_over_capture(&folder, "|exchange weblog ecs=yes").out);
+    let messages = values(&run_over_capture(&folder, "| json").out);
     assert_eq!((exchanges.len(), messages.len()), (100, 200));
     let mut ours: Vec<String> = exchanges
         .iter()
@@ -71,7 +71,7 @@ fn json_and_weblog_agree() {
 #[test]
 fn index_of_files_lists_the_same_messages() {
     let folder = Folder::new();
-    let ran = told(&folder, "emit=body |response files out");
+    let ran = run_over_capture(&folder, "emit=body |response files out");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let index = folder.read("out/index.jsonl");
     let lines: Vec<Value> = index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -102,7 +102,7 @@ fn digests(folder: &Folder, name: &str) -> Vec<String> {
 #[test]
 fn bodies_equal_the_objects_exported_by_tshark() {
     let folder = Folder::new();
-    let ran = told(&folder, "emit=body | files out");
+    let ran = run_over_capture(&folder, "emit=body | files out");
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let index = folder.read("out/index.jsonl");
     let lines = index.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

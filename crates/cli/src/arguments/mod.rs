@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use sys::steps::{InjectedFault, Steps};
 
-/// Introduction for first-time users.
+/// Introduction to the program for first-time users.
 pub(crate) const ABOUT: &str =
     "Streamline runs one line of filters over packets, files or streams, where each runs best.";
 
@@ -46,13 +46,13 @@ pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or 
      usual; a second ^C ends it at once with status 130.";
 
 /// Column at which the purpose of an example starts.
-const EXAMPLE: usize = 63;
+const PURPOSE_COLUMN: usize = 63;
 
 /// Builds the help template of the whole command.
 fn template() -> String {
     let mut text = format!("{ABOUT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {
-        text.push_str(&explain::hanging(&format!("  {command}"), what, EXAMPLE));
+        text.push_str(&explain::hanging(&format!("  {command}"), what, PURPOSE_COLUMN));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'LINE'\n\n{all-args}\n\n");
     text.push_str(&explain::hanging("Exit status:", STATUS, 13));
@@ -218,7 +218,7 @@ pub(crate) struct RunArguments {
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
-    #[arg(long, hide = true, value_parser = refuses, default_value = "nothing")]
+    #[arg(long, hide = true, value_parser = parse_refusal, default_value = "nothing")]
     pub(crate) kernel_refuses: InjectedRefusal,
     /// Step of the start to make fail, or to stop the process at, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
@@ -226,19 +226,19 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Creates the resource log, with the fault to inject.
+    /// Creates the log of acquired resources, with the fault to inject.
     pub(crate) fn steps(&self) -> Steps {
         Steps::with(self.fault.clone().unwrap_or_default())
     }
 
-    /// Returns true if the time in filters is measured.
+    /// Returns true if the run measures the time spent in filters.
     pub(crate) const fn is_timed(&self) -> bool {
         self.stats || self.json || self.report.is_some()
     }
 }
 
-/// Parses a value of `--kernel-refuses`.
-fn refuses(word: &str) -> Result<InjectedRefusal, String> {
+/// Parses a value of `--kernel-parse_refusal`. Fails with the reason.
+fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
     match word {
         "nothing" => Ok(InjectedRefusal::Nothing),
         "loading" => Ok(InjectedRefusal::Loading),

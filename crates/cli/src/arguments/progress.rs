@@ -1,9 +1,9 @@
 //! The value of `--progress`.
 
-/// Default interval in ns.
-pub(crate) const EVERY_NS: u64 = 1_000_000_000;
-/// Minimum interval in ns.
-const LEAST_NS: u64 = 100_000_000;
+/// Default interval of progress lines, in ns.
+pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
+/// Minimum interval of progress lines, in ns.
+const INTERVAL_NS_MIN: u64 = 100_000_000;
 
 /// The value of `--progress`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,13 +16,13 @@ pub(crate) enum ProgressMode {
     Every(u64),
 }
 
-/// Parses `yes`, `no` or a duration, in seconds if it has no unit.
+/// Parses `yes`, `no` or a duration, in seconds if it has no unit. Fails with the reason.
 pub(crate) fn progress_mode(text: &str) -> Result<ProgressMode, String> {
     match text {
         "yes" => Ok(ProgressMode::Yes),
         "no" => Ok(ProgressMode::No),
         _ => match pipeline::explain::time(text) {
-            Ok(every) if every >= LEAST_NS => Ok(ProgressMode::Every(every)),
+            Ok(every) if every >= INTERVAL_NS_MIN => Ok(ProgressMode::Every(every)),
             Ok(_) => Err("not more often than each 100ms".to_owned()),
             Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
         },

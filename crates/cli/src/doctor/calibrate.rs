@@ -14,8 +14,8 @@ use streamline::report::{Object, json_line, object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// Length of a block for which filter costs are printed, in bytes.
-const KILOBYTE: f64 = 1024.0;
+/// Length of the block for which filter costs are printed, in bytes.
+const BLOCK_BYTES: f64 = 1024.0;
 
 /// Measures, saves and prints the costs.
 pub(super) fn run(given: &DoctorArguments) -> Status {
@@ -83,7 +83,7 @@ fn text(calibration: &Calibration, path: &str) -> String {
             one.filter.clone(),
             format!("{:.1}", one.block),
             format!("{:.3}", one.byte),
-            format!("{:.1}", one.block + one.byte * KILOBYTE),
+            format!("{:.1}", one.block + one.byte * BLOCK_BYTES),
             twin.map_or_else(|| "–".to_owned(), |twin| format!("{:.1}", twin.block)),
         ]);
     }

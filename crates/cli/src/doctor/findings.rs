@@ -42,11 +42,11 @@ pub(super) struct Section {
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CheckResult {
-    /// It works.
+    /// The feature works.
     Good,
-    /// It does not work.
+    /// The feature does not work.
     Bad,
-    /// Informational: a value, or a feature that nothing requires.
+    /// Informational: a value, or an optional feature.
     Plain,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Check {
     pub(super) state: CheckResult,
     #[serde(rename = "says")]
     pub(super) explanation: String,
-    /// The remedy, if it does not work.
+    /// The remedy, if the feature does not work.
     pub(super) advice: Option<String>,
 }
 
@@ -99,15 +99,20 @@ impl Checkup {
             processors: facts.processors,
             memory: facts.memory,
             sections: vec![
-                who(facts),
-                kernel(facts),
-                limits(facts),
-                helpers(facts),
-                costs(),
-                shared(),
+                user_checks(facts),
+                kernel_checks(facts),
+                limit_checks(facts),
+                helper_checks(facts),
+                cost_checks(),
+                daemon_checks(),
             ],
             interfaces: facts.interfaces.iter().flatten().map(InterfaceFinding::new).collect(),
-            doors: vec![capturing(facts), sending(facts), programs(facts), files()],
+            doors: vec![
+                capture_verdict(facts),
+                send_verdict(facts),
+                program_verdict(facts),
+                replay_verdict(),
+            ],
         }
     }
 }
@@ -138,10 +143,10 @@ impl Check {
 /// CAP_IPC_LOCK, which Streamline does not use itself.
 const IPC_LOCK: u32 = 14;
 
-fn who(facts: &Facts) -> Section {
+fn user_checks(facts: &Facts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
-    let mut rows = vec![Check::plain("user", user), program(&facts.program)];
+    let mut rows = vec![Check::plain("user", user), program_check(&facts.program)];
     for (number, name, serves) in [
         (Capabilities::NET_RAW, "CAP_NET_RAW", "rx and tx"),
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
@@ -180,8 +185,8 @@ fn who(facts: &Facts) -> Section {
     Section { name: "who we are", rows }
 }
 
-/// Reports the cost table and its age.
-fn costs() -> Section {
+/// Reports the saved cost table and its age.
+fn cost_checks() -> Section {
     const MEASURE: &str = "streamline doctor --calibrate";
     let folder = calibrate::folder();
     let found = folder.as_deref().map_or(Ok(None), calibrate::load);
@@ -213,7 +218,7 @@ fn costs() -> Section {
 }
 
 /// Reports the daemon and this user's rights.
-fn shared() -> Section {
+fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.about()?, client.allowed()?);
         Ok((client.directory().display().to_string(), about, allowed))
@@ -241,7 +246,7 @@ fn shared() -> Section {
     Section { name: "the daemon", rows }
 }
 
-fn program(program: &Binary) -> Check {
+fn program_check(program: &Binary) -> Check {
     let place = program.path.as_ref().map(|path| path.display().to_string());
     let place = place.unwrap_or_else(|| "unknown".to_owned());
     match program.nosuid {
@@ -253,7 +258,7 @@ fn program(program: &Binary) -> Check {
     }
 }
 
-fn kernel(facts: &Facts) -> Section {
+fn kernel_checks(facts: &Facts) -> Section {
     let ring = Feature {
         facility: Facility::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
@@ -267,7 +272,7 @@ fn kernel(facts: &Facts) -> Section {
     for feature in features {
         rows.push(probe_check(facts, feature));
         if feature.facility == Facility::Seccomp {
-            rows.push(landlock(facts.landlock));
+            rows.push(landlock_check(facts.landlock));
         }
     }
     rows.push(match facts.user_namespaces {
@@ -283,7 +288,7 @@ fn kernel(facts: &Facts) -> Section {
 }
 
 /// Reports Landlock, a sandbox's second line of defense after seccomp.
-fn landlock(landlock: Landlock) -> Check {
+fn landlock_check(landlock: Landlock) -> Check {
     const NAME: &str = "Landlock";
     match landlock {
         Landlock::Whole => Check::good(NAME, "behind seccomp for `untrusted=yes`"),
@@ -319,11 +324,11 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {
         Facility::PacketSocket | Facility::PacketRing | Facility::XdpSocket => {
-            return format!("see the end: {}", capturing(facts).title());
+            return format!("see the end: {}", capture_verdict(facts).title());
         }
-        Facility::Program => return format!("see the end: {}", programs(facts).title()),
+        Facility::Program => return format!("see the end: {}", program_verdict(facts).title()),
         Facility::Cgroup if kind == RefusalKind::Denied => {
-            return format!("see the end: {}", programs(facts).title());
+            return format!("see the end: {}", program_verdict(facts).title());
         }
         _ => {}
     }
@@ -346,7 +351,7 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
     text.to_owned()
 }
 
-fn limits(facts: &Facts) -> Section {
+fn limit_checks(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
             // Typically because it is visible only in the initial network namespace.
@@ -377,7 +382,7 @@ fn limits(facts: &Facts) -> Section {
     Section { name: "limits", rows: rows.collect() }
 }
 
-fn helpers(facts: &Facts) -> Section {
+fn helper_checks(facts: &Facts) -> Section {
     let rows = facts.helpers.iter().map(|(name, place)| {
         let (serves, package) = match *name {
             "tcpdump" => ("looks at the same packets", "tcpdump"),
@@ -429,7 +434,7 @@ impl InterfaceFinding {
 }
 
 /// Judges `rx`.
-pub(super) fn capturing(facts: &Facts) -> Verdict {
+pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
         verdict.because = match &facts.interfaces {
@@ -449,12 +454,12 @@ pub(super) fn capturing(facts: &Facts) -> Verdict {
 }
 
 /// Judges `tx`.
-pub(super) fn sending(facts: &Facts) -> Verdict {
+pub(super) fn send_verdict(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
 /// Judges kernel programs.
-pub(super) fn programs(facts: &Facts) -> Verdict {
+pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
         verdict.because.push_str("; everything works without, in this process");
@@ -462,7 +467,7 @@ pub(super) fn programs(facts: &Facts) -> Verdict {
     verdict
 }
 
-fn files() -> Verdict {
+fn replay_verdict() -> Verdict {
     Verdict {
         name: "replay",
         what: "captures",

@@ -46,9 +46,9 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
                 false => page::text(&page, terminal::colours_out()),
             })
         }
-        Some(DoctorSubject::Rx) => of(findings::capturing),
-        Some(DoctorSubject::Tx) => of(findings::sending),
-        Some(DoctorSubject::Kernel) => of(findings::programs),
+        Some(DoctorSubject::Rx) => of(findings::capture_verdict),
+        Some(DoctorSubject::Tx) => of(findings::send_verdict),
+        Some(DoctorSubject::Kernel) => of(findings::program_verdict),
         Some(DoctorSubject::Unit(line)) => unit::print(line),
     }
 }

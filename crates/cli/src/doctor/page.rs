@@ -1,4 +1,4 @@
-//! The findings as text for people: aligned, at most 80 columns, colored on a terminal.
+//! The findings as text for people: aligned, at most 80 columns wide, colored on a terminal.
 
 use super::Page;
 use super::findings::{Check, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
@@ -32,7 +32,7 @@ pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
         // The same remedies are not repeated, which would suggest two separate causes.
         let again = before.is_some_and(|before| !door.open && before.because == door.because);
         match again {
-            true => row(&mut out, NAMES, door.mark(colours), &door.title(), "no: the same"),
+            true => row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), "no: the same"),
             false => out.push_str(&verdict(door, colours)),
         }
         before = Some(door);
@@ -40,15 +40,15 @@ pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
     out
 }
 
-/// Width of the column of names.
-const NAMES: usize = 18;
+/// Width of the name column.
+const NAME_WIDTH: usize = 18;
 /// Width of the name column for limits.
-const WIDE: usize = 29;
+const LIMIT_NAME_WIDTH: usize = 29;
 
 fn section(section: &Section, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold(section.name, colours));
     let longest = section.rows.iter().map(|row| row.name.chars().count()).max();
-    let room = if longest.unwrap_or(0) > NAMES { WIDE } else { NAMES };
+    let room = if longest.unwrap_or(0) > NAME_WIDTH { LIMIT_NAME_WIDTH } else { NAME_WIDTH };
     for Check { name, state, explanation, advice } in &section.rows {
         row(&mut out, room, mark(*state, colours), name, explanation);
         if let Some(advice) = advice {
@@ -124,7 +124,7 @@ pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
         (true, because) => format!("yes, {because}"),
         (false, because) => format!("no: {because}"),
     };
-    row(&mut out, NAMES, door.mark(colours), &door.title(), &explanation);
+    row(&mut out, NAME_WIDTH, door.mark(colours), &door.title(), &explanation);
     out.push_str(&privilege::format_remedies(&door.ways, 3));
     out
 }

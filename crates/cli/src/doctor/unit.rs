@@ -22,7 +22,7 @@ pub(super) fn print(given: &LineArguments) -> Status {
     let told = line::text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
         let graph = streamline::read(&text, &options).map_err(failure::refuse)?;
-        if let Some(space) = name_space(&graph) {
+        if let Some(space) = network_namespace(&graph) {
             terminal::complain("a service cannot change its name space while it runs");
             terminal::note(&format!(
                 "leave `netns={space}` out of the line, and write \
@@ -35,20 +35,19 @@ pub(super) fn print(given: &LineArguments) -> Status {
     told.unwrap_or_else(|status| status)
 }
 
-/// Returns true if a request opens packet sockets.
 fn is_live(graph: &Graph) -> bool {
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     names.into_iter().any(|name| ["rx", "tx", "redirect"].contains(&name))
 }
 
 /// Returns the network namespace that a request enters, if any.
-fn name_space(graph: &Graph) -> Option<&str> {
+fn network_namespace(graph: &Graph) -> Option<&str> {
     graph.ids().find_map(|(_, node)| node.filter()?.arguments.text("netns"))
 }
 
-/// Returns the name of the service, made of the request's filters.
+/// Returns the name of the service, derived from the request's filters.
 fn name(graph: &Graph) -> String {
-    /// Limits the length of the file name.
+    /// Maximum number of filters in the name.
     const FILTERS_MAX: usize = 6;
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
     let names: Vec<&str> = names.take(FILTERS_MAX).collect();
@@ -57,10 +56,10 @@ fn name(graph: &Graph) -> String {
 
 /// Formats the unit file.
 fn unit((text, name): (&str, &str), live: bool, program: &Binary) -> String {
-    let (place, first) = place(program.path.as_deref());
+    let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
     let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
-    let (described, word) = (described(text), quoted(text));
+    let (described, word) = (description(text), quoted(text));
     format!(
         "\
 # streamline doctor unit '…' | sudo tee /etc/systemd/system/{name}.service
@@ -111,8 +110,9 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path in the service, and the commands that must be run first.
-fn place(path: Option<&Path>) -> (String, String) {
+/// Returns the program's path in the service, and the commands that install it there; empty if none
+/// are needed.
+fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };
     let shown = path.display().to_string();
@@ -124,7 +124,7 @@ fn place(path: Option<&Path>) -> (String, String) {
 }
 
 /// Formats a request as Description=: on one line, with percent signs doubled.
-fn described(text: &str) -> String {
+fn description(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('%', "%%")
 }
 
@@ -177,7 +177,7 @@ mod tests {
         assert!(text.contains(&format!("\nExecStart=/usr/bin/streamline run {word}\n")), "{text}");
         assert!(text.contains("\nDescription=Streamline: rx | bpf"), "{text}");
         assert_eq!(quoted("a\nb\tc"), r#""a\nb\tc""#);
-        assert_eq!(described("a\n  b % c"), "a b %% c");
+        assert_eq!(description("a\n  b % c"), "a b %% c");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `streamline attach`: prints the output, progress and end of a running path. ^C detaches without
 //! stopping it.
 
-use super::connect::{reach, signals, since, user, wait};
+use super::connect::{format_age, reach, signals, user, wait};
 use crate::arguments::paths::AttachArguments;
 use crate::failure::complain;
 use crate::progress::short;
@@ -72,16 +72,16 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
 fn line(counters: &Counters) -> String {
     let given = counters.sources.iter().map(|source| source.given);
     let (blocks, bytes) = given.fold((0, 0), |(n, m), given| (n + given.blocks, m + given.bytes));
-    let time = since(counters.elapsed_ns / 1_000_000_000);
+    let time = format_age(counters.elapsed_ns / 1_000_000_000);
     let lost = super::rates::lost(counters);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
     format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short(bytes))
 }
 
-/// The log file of a path, read from its current end.
+/// The log file of a path, read from the position that was its end when it was opened.
 struct Log {
     file: File,
-    /// Incomplete UTF-8 sequence at the end of what was read.
+    /// Incomplete UTF-8 sequence at the end of the bytes read.
     rest: Vec<u8>,
 }
 
@@ -113,8 +113,8 @@ impl Log {
     }
 }
 
-/// Opens a file named by another user's process if it is a regular file of that user on a kernel
-/// file system.
+/// Opens a file named by a process of another user, if it is a regular file of that user on a file
+/// system of the kernel. Fails with the reason.
 fn open(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;

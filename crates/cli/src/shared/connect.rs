@@ -1,4 +1,4 @@
-//! Connections to the daemon and to paths, and the messages and waits that the commands share.
+//! Connections to the daemon and to paths, and messages and waits common to the commands.
 
 use crate::failure::{complain, refused};
 use crate::status::Status;
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Connects to the daemon; prints an error if there is none.
+/// Connects to the daemon. Prints an error and fails with its status if there is none.
 pub(super) fn client() -> Result<Client, Status> {
     Client::find(None).map_err(|error| complain(&error))
 }
 
-/// Connects to a path and fetches its description, so that a stopped process is detected before an
-/// expensive call.
+/// Connects to a path and fetches its description, which detects a stopped process before an
+/// expensive call. Prints an error and fails with its status.
 pub(super) fn reach(name: &str) -> Result<(PathClient, PathDescription), Status> {
     client()?.reach(name).map_err(|error| {
         let silent = error == ClientError::Timeout;
@@ -28,7 +28,7 @@ pub(super) fn reach(name: &str) -> Result<(PathClient, PathDescription), Status>
 }
 
 /// Prints the paths that did not reply in time, by user.
-pub(super) fn name_silent<'p>(paths: impl Iterator<Item = &'p Path>) {
+pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
     let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
     for (uid, numbers) in silent {
@@ -53,13 +53,14 @@ fn numbered(numbers: &[u32]) -> String {
     }
 }
 
-/// Returns a descriptor that becomes readable when a terminating signal arrives.
+/// Returns a descriptor that becomes readable when a terminating signal arrives. Prints an error
+/// and fails with its status.
 pub(super) fn signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| refused(&error))
 }
 
-/// Waits until one of the descriptors is readable. Returns `None` on a terminating signal or at the
-/// time limit; a change of the terminal's size does not end the wait.
+/// Blocks until one of the descriptors is readable. Returns `None` on a terminating signal or at
+/// the time limit; a change of the terminal's size does not end the wait.
 pub(super) fn wait(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,
@@ -78,7 +79,7 @@ pub(super) fn user(uid: u32) -> String {
 }
 
 /// Formats a duration: `12 s`, `3:07`, `1:03:07`, `2 d 3 h`.
-pub(super) fn since(seconds: u64) -> String {
+pub(super) fn format_age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{}:{:02}", seconds / 60, seconds % 60),
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn durations_are_short() {
-        let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(since).into();
+        let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
         assert_eq!(numbered(&[7]), "path 7");
         let many: Vec<u32> = (1..=32).collect();
         assert_eq!(numbered(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");

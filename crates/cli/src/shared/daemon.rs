@@ -1,4 +1,4 @@
-//! `streamline daemon`: runs the daemon in the foreground, for all users or for one, or under a
+//! `streamline daemon`: runs the daemon of the machine or of one user, in the foreground or under a
 //! service manager.
 
 use super::connect::signals;
@@ -31,9 +31,9 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     terminal::note(&format!("the daemon is in {}", directory.display()));
     server.notes().iter().for_each(|note| terminal::warn(note));
     steps.checkpoint("it is there");
-    say(&format!("READY=1\nSTATUS=in {}", directory.display()));
+    notify(&format!("READY=1\nSTATUS=in {}", directory.display()));
     let served = server.serve(stop);
-    say("STOPPING=1");
+    notify("STOPPING=1");
     served.map_err(|error| refused(&error))?;
     let paths = server.paths();
     drop(server);
@@ -73,8 +73,8 @@ fn failed(error: &DirectoryError) -> Status {
     Status::Failed
 }
 
-/// Notifies the service manager, if there is one.
-fn say(lines: &str) {
+/// Sends state variables to the service manager, if there is one.
+fn notify(lines: &str) {
     if let Err(error) = service::notify(lines, &[]) {
         terminal::warn(&format!("the service manager was not told: {error}"));
     }

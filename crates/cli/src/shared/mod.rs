@@ -2,8 +2,8 @@
 //!
 //! - `daemon`: `streamline daemon`;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
-//!   same names; `sharing`: their view of the kernel programs;
-//! - `next`: completion of their arguments.
+//!   same names; `sharing`: kernel programs as these commands print them;
+//! - `next`: completion of the commands' arguments.
 //!
 //! The work is done by the crates `member` and `daemon`; the modules here format the results.
 

@@ -1,8 +1,8 @@
 //! Completion of the arguments of commands on paths.
 //!
-//! Given the command and the words in front of the one being typed, prints every possible next
+//! Given the command and the words in front of the incomplete word, prints every candidate for that
 //! word, one per line: the user's paths, or nodes and spaces of a given path. Without a daemon, or
-//! if the path does not reply, there are none.
+//! if the path does not reply, there are no candidates.
 
 use crate::status::Status;
 use crate::terminal;
@@ -11,11 +11,11 @@ use member::client::Client;
 use member::protocol::PathDescription;
 use pipeline::Registry as _;
 
-/// Prints every possible next word.
+/// Prints every candidate for the next word.
 pub(crate) fn complete(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
-    for word in next(&words, &Daemon) {
+    for word in next(&words, &DaemonCandidates) {
         text.push_str(&word);
         text.push('\n');
     }
@@ -24,10 +24,10 @@ pub(crate) fn complete(words: &[String]) -> Status {
 
 /// Completion candidates that depend on running paths.
 trait PathCandidates {
-    /// Returns the names of this user's paths, or numbers of those without a name.
+    /// Returns the names of this user's paths, and the numbers of unnamed paths.
     fn paths(&self) -> Vec<String>;
     /// Returns the nodes of a path, and their spaces.
-    fn parts(&self, path: &str) -> (Vec<String>, Vec<String>);
+    fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 
 fn next(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
@@ -40,15 +40,15 @@ fn next(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
             paths
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
-        ("set", [path, words @ ..]) => change(path, words, candidates),
+        ("set", [path, words @ ..]) => change_words(path, words, candidates),
         _ => Vec::new(),
     }
 }
 
-/// Returns the possible next words of `set PATH …`.
-fn change(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
-    let nodes = || candidates.parts(path).0;
-    let spaces = || candidates.parts(path).1;
+/// Returns the candidates for the next word of `set PATH …`.
+fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+    let nodes = || candidates.nodes_and_spaces(path).0;
+    let spaces = || candidates.nodes_and_spaces(path).1;
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match words {
         [] => owned(&["arg", "insert", "move", "pin", "remove", "replace", "upgrade"]),
@@ -58,7 +58,7 @@ fn change(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<St
         ["insert", _] => owned(&["after", "at", "before"]),
         ["insert", _, "after" | "at" | "before"] => nodes(),
         ["remove" | "replace" | "move" | "upgrade" | "arg"] => nodes(),
-        ["arg", node, ..] => writable(node),
+        ["arg", node, ..] => writable_arguments(node),
         ["replace", _] => owned(&["with"]),
         ["move", _] => {
             let mut places = owned(&["kernel", "process", "sandbox"]);
@@ -71,8 +71,8 @@ fn change(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<St
     }
 }
 
-/// Returns the arguments of a node that a running filter lets be set: `every=`.
-fn writable(node: &str) -> Vec<String> {
+/// Returns the writable arguments of a node: `every=`.
+fn writable_arguments(node: &str) -> Vec<String> {
     let name = node.split(['#', ':']).next().unwrap_or(node);
     let parameters = MachineRegistry::Local.find(name).map_or(&[][..], |entry| entry.parameters);
     let writable = parameters.iter().filter(|known| known.writable);
@@ -80,9 +80,9 @@ fn writable(node: &str) -> Vec<String> {
 }
 
 /// Candidates from the daemon.
-struct Daemon;
+struct DaemonCandidates;
 
-impl PathCandidates for Daemon {
+impl PathCandidates for DaemonCandidates {
     fn paths(&self) -> Vec<String> {
         let own = sys::process::identity().0;
         let listed = Client::find(None).and_then(|client| client.list()).unwrap_or_default();
@@ -90,7 +90,7 @@ impl PathCandidates for Daemon {
         ours.map(|path| path.name.unwrap_or_else(|| path.number.to_string())).collect()
     }
 
-    fn parts(&self, path: &str) -> (Vec<String>, Vec<String>) {
+    fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>) {
         let reached = Client::find(None).and_then(|client| client.reach(path));
         let nodes = reached.map(|(_, PathDescription { nodes, .. })| nodes).unwrap_or_default();
         let mut spaces: Vec<String> = nodes.iter().map(|node| node.space.clone()).collect();
@@ -104,14 +104,14 @@ impl PathCandidates for Daemon {
 mod tests {
     use super::*;
 
-    struct Made;
+    struct FakeCandidates;
 
-    impl PathCandidates for Made {
+    impl PathCandidates for FakeCandidates {
         fn paths(&self) -> Vec<String> {
             vec!["web".to_owned(), "7".to_owned()]
         }
 
-        fn parts(&self, path: &str) -> (Vec<String>, Vec<String>) {
+        fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>) {
             assert_eq!(path, "web");
             (vec!["rx".to_owned(), "count".to_owned()], vec!["thread0".to_owned()])
         }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn completion_offers_paths_and_node_names() {
-        let all = |words: &str| next(&words.split(' ').collect::<Vec<_>>(), &Made);
+        let all = |words: &str| next(&words.split(' ').collect::<Vec<_>>(), &FakeCandidates);
         assert_eq!(all("stop"), ["web", "7"]);
         assert_eq!(all("stop --no-wait web"), ["7"], "each path once");
         for command in ["attach", "top", "spaces", "set", "tap"] {

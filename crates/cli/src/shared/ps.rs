@@ -1,11 +1,12 @@
-//! `streamline ps`: lists the visible paths, the rates of the user's own, and the kernel programs.
+//! `streamline ps`: lists the visible paths, the rates of the user's own paths, and the kernel
+//! programs.
 
-use super::connect::{client, name_silent, signals, since, user, wait};
+use super::connect::{client, format_age, print_silent_paths, signals, user, wait};
 use super::rates::{self, Rate};
 use super::sharing;
-use super::table::{cut, table};
+use super::table::{table, truncate};
 use crate::arguments::paths::PsArguments;
-use crate::failure::{complain, is_over};
+use crate::failure::{complain, is_path_gone};
 use crate::progress::short;
 use crate::status::Status;
 use crate::terminal;
@@ -27,11 +28,11 @@ const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum PathState {
-    /// Its process replies.
+    /// The process of the path replies.
     Running,
-    /// Its process did not reply in time.
+    /// The process of the path did not reply in time.
     Silent,
-    /// It belongs to another user and was not queried.
+    /// The path belongs to another user and was not queried.
     Hidden,
 }
 
@@ -52,8 +53,10 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     let daemon = client.about().map_err(failed)?;
     let paths = client.list().map_err(failed)?;
     let rows = sample_rows(&client, paths)?;
-    name_silent(rows.iter().filter(|row| row.state == PathState::Silent).map(|row| &row.path));
-    let kernel = sharing::look(&client);
+    print_silent_paths(
+        rows.iter().filter(|row| row.state == PathState::Silent).map(|row| &row.path),
+    );
+    let kernel = sharing::programs(&client);
     Ok(terminal::print(&match given.json {
         true => json_line(&object(&[
             ("version", &VERSION),
@@ -65,11 +68,11 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Samples the counters of the user's paths twice, each time all in parallel.
+/// Samples the counters of the user's paths twice, each time in parallel.
 fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status> {
     let began = Instant::now();
-    let mut samples: Vec<PathSamples> = paths.into_iter().map(PathSamples::unasked).collect();
-    count(client, &mut samples, FIRST_SAMPLE_TIMEOUT, |samples, answer| {
+    let mut samples: Vec<PathSamples> = paths.into_iter().map(PathSamples::new).collect();
+    sample(client, &mut samples, FIRST_SAMPLE_TIMEOUT, |samples, answer| {
         samples.before = Some(answer)
     });
     let counted = |samples: &PathSamples| matches!(samples.before, Some(Ok(_)));
@@ -78,7 +81,7 @@ fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status
         let _ = wait(&[], signals()?, Some(SAMPLE_INTERVAL));
     }
     let left = QUERY_TIMEOUT.saturating_sub(began.elapsed());
-    count(client, &mut samples, left, |samples, answer| samples.after = Some(answer));
+    sample(client, &mut samples, left, |samples, answer| samples.after = Some(answer));
     Ok(samples.into_iter().filter_map(PathSamples::row).collect())
 }
 
@@ -90,19 +93,19 @@ struct PathSamples {
 }
 
 impl PathSamples {
-    const fn unasked(path: Path) -> Self {
+    const fn new(path: Path) -> Self {
         Self { path, before: None, after: None }
     }
 
-    /// Returns true if the path belongs to the user and has replied to every query so far.
-    const fn answers(&self) -> bool {
+    /// Returns true if the path belongs to the user and has replied to all queries so far.
+    const fn is_reachable(&self) -> bool {
         self.path.yours && !matches!(self.before, Some(Err(_)))
     }
 
-    /// Returns the row of the path; `None` if it has ended since it was listed.
+    /// Returns the row of the path; `None` if the path has ended since it was listed.
     fn row(self) -> Option<PathRow> {
         let over = |answer: &Option<Result<_, ClientError>>| {
-            answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_over))
+            answer.as_ref().is_some_and(|answer| answer.as_ref().is_err_and(is_path_gone))
         };
         if over(&self.before) || over(&self.after) {
             return None;
@@ -115,22 +118,22 @@ impl PathSamples {
 }
 
 /// Samples the counters of reachable paths.
-fn count(
+fn sample(
     client: &Client,
     samples: &mut [PathSamples],
     limit: Duration,
     put: impl Fn(&mut PathSamples, Result<Counters, ClientError>),
 ) {
     let mut asked: Vec<&mut PathSamples> =
-        samples.iter_mut().filter(|samples| samples.answers()).collect();
+        samples.iter_mut().filter(|samples| samples.is_reachable()).collect();
     let name = |samples: &&mut PathSamples| (samples.path.uid, samples.path.number.to_string());
     let names: Vec<(u32, String)> = asked.iter().map(name).collect();
     let take = |_, replies: Vec<Reply>| {
         let CountReply { counters } = replies.into_iter().next().unwrap_or_default().take()?;
         Ok(counters)
     };
-    let answers = client.query_all(&names, &[COUNT], limit, take);
-    asked.iter_mut().zip(answers).for_each(|(samples, answer)| put(samples, answer));
+    let is_reachable = client.query_all(&names, &[COUNT], limit, take);
+    asked.iter_mut().zip(is_reachable).for_each(|(samples, answer)| put(samples, answer));
 }
 
 impl PathRow {
@@ -142,7 +145,7 @@ impl PathRow {
         };
         let rate = before.zip(after.as_ref()).map(|(before, after)| {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
-            rates::rate(rates::given(before), rates::given(after), ns)
+            rates::rate(rates::output(before), rates::output(after), ns)
         });
         let lost = after.as_ref().map(rates::lost);
         Self { path, state, counters: after, rate, lost }
@@ -151,19 +154,21 @@ impl PathRow {
 
 /// Truncates a line to the width of the terminal.
 fn short_line(text: &str) -> String {
-    cut(text, terminal::columns()) + "\n"
+    truncate(text, terminal::columns()) + "\n"
 }
 
 fn page(rows: &[PathRow]) -> String {
     if rows.is_empty() {
         return "no paths run\n".to_owned();
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |format_age| format_age.as_secs());
     let dash = || "-".to_owned();
     let cells = rows.iter().map(|row| {
         let path = &row.path;
         let rate = |of: fn(Rate) -> String| row.rate.map_or_else(dash, of);
-        let time = path.started.map_or_else(dash, |started| since(now.saturating_sub(started)));
+        let time =
+            path.started.map_or_else(dash, |started| format_age(now.saturating_sub(started)));
         let line = path.line.as_ref().map_or_else(dash, |line| plain(&line.replace('\n', " ")));
         [
             path.number.to_string(),
@@ -183,7 +188,7 @@ fn page(rows: &[PathRow]) -> String {
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
-        let late = rates::late(row.counters.as_ref()?)?;
+        let late = rates::late_blocks(row.counters.as_ref()?)?;
         Some(short_line(&format!("{} {}", row.path.number, plain(&late))))
     });
     let late: String = late.collect();

@@ -13,7 +13,7 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
 }
 
-/// Computes the rate between two amounts that are `ns` apart.
+/// Computes the rate from two amounts sampled `ns` apart.
 pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
     let seconds = ns as f64 / 1e9;
     let each = |now: u64, before: u64| match seconds > 0.0 {
@@ -24,7 +24,7 @@ pub(super) fn rate(before: Amount, now: Amount, ns: u64) -> Rate {
 }
 
 /// Returns the total output of all sources.
-pub(super) fn given(counters: &Counters) -> Amount {
+pub(super) fn output(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
@@ -35,7 +35,7 @@ pub(super) fn lost(counters: &Counters) -> u64 {
     losses(counters).iter().map(|(_, n)| n).sum()
 }
 
-/// Returns losses by place and reason, the largest first.
+/// Returns losses by location and reason, the largest first.
 pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = Vec::new();
     let mut add = |lost: &[Loss], place: &dyn Fn(&str) -> String| {
@@ -56,13 +56,13 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns true if the request did not ask for the drop. Only the text of the reason is known.
+/// Returns true if the request did not ask for the drop, according to the text of the reason.
 fn is_lost(lost: &Loss) -> bool {
     DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
 
-/// Describes latencies beyond the request's bound; `None` if there are none.
-pub(super) fn late(counters: &Counters) -> Option<String> {
+/// Describes latencies that exceed the request's bound; `None` if there are none.
+pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[PlaceLatency]| {
         let late = all.iter().filter(|at| at.worst_ns > at.share_ns);

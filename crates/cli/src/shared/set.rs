@@ -7,7 +7,7 @@ use crate::status::Status;
 use crate::terminal;
 use member::client::plain;
 
-/// Applies the change.
+/// Applies the change in the arguments to a path.
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
     let (to, _) = reach(&given.path)?;
     let changed = to.change(&given.words).map_err(|error| complain(&error))?;

@@ -1,4 +1,4 @@
-//! The kernel programs shared by all users, as `ps`, `top` and `spaces` print them: one per
+//! The kernel programs shared by all users in the output of `ps`, `top` and `spaces`: one per
 //! interface and direction, with users and counters.
 
 use super::connect::user;
@@ -8,14 +8,14 @@ use member::client::{Client, plain};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
 /// Fetches the programs visible to the user; empty if the call fails.
-pub(super) fn look(client: &Client) -> Vec<KernelProgram> {
+pub(super) fn programs(client: &Client) -> Vec<KernelProgram> {
     client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
 /// Returns the programs that run part of this path.
 pub(super) fn of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
-    let mut programs = look(&client);
+    let mut programs = programs(&client);
     programs.retain(|program| program.lines.iter().any(|line| line.path == Some(number)));
     programs
 }
@@ -25,12 +25,12 @@ pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
     if programs.is_empty() {
         return String::new();
     }
-    let rows: Vec<_> = programs.iter().map(program).collect();
+    let rows: Vec<_> = programs.iter().map(program_cells).collect();
     let head = ["KERNEL", "PROGRAM", "FRAMES", "LINES", "RINGS", "FILTERS (LINES THAT USE THEM)"];
     let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
     let lines = programs.iter().flat_map(|program| {
         let known = program.lines.iter().filter(|line| line.taken.is_some());
-        known.map(|line| self::line(program, line))
+        known.map(|line| request_cells(program, line))
     });
     let lines: Vec<_> = lines.collect();
     if !lines.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn sentence(program: &KernelProgram) -> String {
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let mut text = format!(
         "{}: program {}, {} of {}",
-        place(program),
+        attach_point(program),
         program.program,
         number(program.lines.len(), "line"),
         number(users.len(), "user"),
@@ -62,12 +62,12 @@ pub(super) fn sentence(program: &KernelProgram) -> String {
     text
 }
 
-fn place(program: &KernelProgram) -> String {
+fn attach_point(program: &KernelProgram) -> String {
     let space = program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", plain(name)));
     format!("{space}{} {}", plain(&program.interface), plain(&program.side))
 }
 
-/// Formats the filters used by several requests, and the number of the others.
+/// Formats the filters used by several requests, and the number of other filters.
 fn steps(program: &KernelProgram) -> String {
     let (several, own): (Vec<&KernelStep>, Vec<&KernelStep>) =
         program.steps.iter().partition(|step| step.lines > 1);
@@ -83,7 +83,7 @@ fn step(step: &KernelStep) -> String {
     format!("{} ({})", plain(&step.name), step.lines)
 }
 
-fn program(program: &KernelProgram) -> [String; 6] {
+fn program_cells(program: &KernelProgram) -> [String; 6] {
     let rings = program.rings.iter().map(|ring| {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
         let whose = match (ring.uid, &ring.group) {
@@ -94,7 +94,7 @@ fn program(program: &KernelProgram) -> [String; 6] {
         format!("{whose} {}{lines}", short(ring.bytes))
     });
     [
-        place(program),
+        attach_point(program),
         program.program.to_string(),
         program.frames.to_string(),
         program.lines.len().to_string(),
@@ -103,13 +103,13 @@ fn program(program: &KernelProgram) -> [String; 6] {
     ]
 }
 
-fn line(program: &KernelProgram, line: &KernelRequest) -> [String; 7] {
+fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 7] {
     let dash = || "-".to_owned();
     let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
     [
         line.path.map_or_else(dash, |number| number.to_string()),
         user(line.uid),
-        place(program),
+        attach_point(program),
         count(line.taken),
         count(line.given.map(|given| given.blocks)),
         count(line.lost),

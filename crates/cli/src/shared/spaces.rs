@@ -1,12 +1,12 @@
 //! `streamline spaces`: lists the threads, processes and kernel programs in which paths run, with
 //! their filters, state, processors, usage, and the fill of the rings between them.
 
-use super::connect::{client, name_silent, user};
+use super::connect::{client, print_silent_paths, user};
 use super::sharing;
 use super::table::table;
 use crate::arguments::paths::SpacesArguments;
-use crate::failure::{complain, is_over};
-use crate::progress::{runs, short};
+use crate::failure::{complain, is_path_gone};
+use crate::progress::{consecutive_ranges, short};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, plain};
@@ -50,7 +50,7 @@ struct SpaceRing {
     to: (String, String),
     /// Capacity in blocks; `None` if the ring holds bytes.
     room: Option<u64>,
-    /// Counts; `None` if the path reports none.
+    /// Counts of both ends; `None` if the path does not report them.
     counted: Option<RingCounts>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
         }
         None => all(&client, client.list().map_err(failed)?),
     };
-    let mut kernel = sharing::look(&client);
+    let mut kernel = sharing::programs(&client);
     if given.path.is_some() {
         let ours = |number: Option<u32>| paths.iter().any(|path| Some(path.number) == number);
         kernel.retain(|program| program.lines.iter().any(|line| ours(line.path)));
@@ -91,7 +91,7 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Returns the user's reachable paths; prints the unreachable ones.
+/// Returns the user's reachable paths; prints the unreachable paths.
 fn all(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
@@ -100,14 +100,14 @@ fn all(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
         match looked {
             Ok(spaces_of_path) => paths.push(spaces_of_path),
             // The path has ended since it was listed.
-            Err(error) if is_over(&error) => {}
+            Err(error) if is_path_gone(&error) => {}
             Err(ClientError::Timeout) => silent.push(path),
             Err(error) => {
                 terminal::complain(&format!("path {}: {error}", path.number));
             }
         }
     }
-    name_silent(silent.into_iter());
+    print_silent_paths(silent.into_iter());
     paths
 }
 
@@ -143,7 +143,7 @@ fn of_path(about: PathDescription, uid: u32, counters: Counters) -> PathSpaces {
     PathSpaces { number, name, uid, process, line, spaces, rings }
 }
 
-/// Returns the rings between spaces, and those between a node and its replicas.
+/// Returns the rings between spaces, and the rings between a node and its replicas.
 fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
     let is_call = |kind: &str| matches!(kind, "call" | "back");
     let links = about.links.iter().enumerate();
@@ -160,7 +160,7 @@ fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
             from: end(link.from),
             to: end(link.to),
             room: link.room,
-            counted: of.map(RingCounts::of).reduce(RingCounts::and),
+            counted: of.map(RingCounts::of).reduce(RingCounts::merged),
         }
     });
     let between =
@@ -181,8 +181,8 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Adds the counts of another worker.
-    fn and(self, other: Self) -> Self {
+    /// Returns the sum of these counts and those of another worker.
+    fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
         Self {
@@ -203,7 +203,7 @@ fn page(path: &PathSpaces) -> String {
         user(path.uid),
         path.process
     );
-    let rows: Vec<_> = path.spaces.iter().map(row).collect();
+    let rows: Vec<_> = path.spaces.iter().map(space_cells).collect();
     let head = ["SPACE", "IS", "CPUS", "STATE", "TIME", "MEMORY", "FILTERS"];
     text.push_str(&table(head, &rows, &[4, 5], terminal::columns()));
     for space in &path.spaces {
@@ -212,7 +212,7 @@ fn page(path: &PathSpaces) -> String {
         why.iter().for_each(|why| text.push_str(&format!("{}: {}\n", plain(name), plain(why))));
     }
     if !path.rings.is_empty() {
-        let rows: Vec<_> = path.rings.iter().map(ring).collect();
+        let rows: Vec<_> = path.rings.iter().map(ring_cells).collect();
         let head = ["RING", "FROM", "TO", "HOLDS", "OF", "PUT", "TAKEN", "LOST"];
         text.push('\n');
         text.push_str(&table(head, &rows, &[3, 4, 5, 6, 7], terminal::columns()));
@@ -220,7 +220,7 @@ fn page(path: &PathSpaces) -> String {
     text
 }
 
-fn row(row: &SpaceRow) -> [String; 7] {
+fn space_cells(row: &SpaceRow) -> [String; 7] {
     let SpaceRow { space, filters } = row;
     let dash = || "-".to_owned();
     let is = match (space.thread, space.process) {
@@ -244,7 +244,7 @@ fn row(row: &SpaceRow) -> [String; 7] {
     ]
 }
 
-fn ring(ring: &SpaceRing) -> [String; 8] {
+fn ring_cells(ring: &SpaceRing) -> [String; 8] {
     let end = |(space, node): &(String, String)| match space.is_empty() {
         true => plain(node),
         false => format!("{} in {}", plain(node), plain(space)),
@@ -265,7 +265,7 @@ fn ring(ring: &SpaceRing) -> [String; 8] {
 
 /// Formats processors as ranges: `0-2,5`.
 fn ranges(processors: &[usize]) -> String {
-    runs(processors.iter().map(|processor| *processor as u64)).join(",")
+    consecutive_ranges(processors.iter().map(|processor| *processor as u64)).join(",")
 }
 
 #[cfg(test)]

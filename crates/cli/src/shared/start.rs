@@ -1,8 +1,9 @@
 //! `streamline start`: runs a request in a background process, detached from the terminal.
 //!
-//! The request is checked in the foreground, so that mistakes appear on the terminal. This program
-//! is then started once more with its output redirected to a log file. The command waits until the
-//! new process reports that the path runs, or exits; in that case its output is printed.
+//! The request is checked in the foreground, so that mistakes appear on the terminal. Another
+//! process of this program is then started with its output redirected to a log file. The command
+//! waits until the new process reports that the path runs or exits; if it exits, the command prints
+//! its output.
 
 use super::connect::{client, signals, wait};
 use crate::arguments::paths::StartArguments;
@@ -32,9 +33,9 @@ use sys::steps::{Resource, Steps};
 const OUTPUT_MAX: u64 = 16 << 10;
 
 /// File mode of a log: accessible to its owner only.
-const OWN: u32 = 0o600;
+const LOG_MODE: u32 = 0o600;
 
-/// Starts a path.
+/// Starts a path in the background and prints its number.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
     let options = Options { notices: failure::notices(false), ..Options::default() };
@@ -42,7 +43,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let steps = Steps::with(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
-    is_free(&client()?, name)?;
+    check_name(&client()?, name)?;
     let signals = signals()?;
     steps.take(Resource::File, "a log").map_err(untaken)?;
     let (log, file) = log(given, name)?;
@@ -60,7 +61,9 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let mut bytes = [0; 256];
     let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
     let number = serde_json::from_slice::<PathNumber>(bytes.get(..told).unwrap_or_default());
-    let Ok(PathNumber { number }) = number else { return Err(ended(&mut child, &log, before)) };
+    let Ok(PathNumber { number }) = number else {
+        return Err(print_failure(&mut child, &log, before));
+    };
     let shown = name.map_or_else(String::new, |name| format!(" {name}"));
     let which = name.map_or_else(|| number.to_string(), str::to_owned);
     terminal::note(&format!(
@@ -70,9 +73,9 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print(&format!("{number}\n")))
 }
 
-/// Checks that none of the user's paths has this name; otherwise the output of the second one would
-/// go into the first one's log.
-fn is_free(client: &Client, name: Option<&str>) -> Result<(), Status> {
+/// Checks that none of the user's paths has this name; otherwise the new path would write into the
+/// log of the existing path. Prints an error and fails with its status.
+fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
     let listed = client.list().map_err(|error| failure::complain(&error))?;
@@ -110,7 +113,7 @@ fn split(words: &[String]) -> (Option<&str>, String) {
     }
 }
 
-/// Opens the log file, accessible to this user only.
+/// Opens the log file, which only this user can access; returns its path.
 fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::complain(&format!(
@@ -124,7 +127,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
     let (path, opened) = match &given.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
-            let opened = open::open_target(&path, WriteMode::Append, OWN);
+            let opened = open::open_target(&path, WriteMode::Append, LOG_MODE);
             (path, opened.map(|target| target.file))
         }
         None => {
@@ -141,7 +144,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
             let process = || format!("process-{}", std::process::id());
             let name = name.map_or_else(process, str::to_owned);
             let path = folder.join(format!("{name}.log"));
-            let opened = OpenRegular::append().create(OWN).sole_link().open(&path);
+            let opened = OpenRegular::append().create(LOG_MODE).sole_link().open(&path);
             (path, opened)
         }
     };
@@ -182,7 +185,7 @@ fn spawn(
 }
 
 /// Prints the output of a path that failed to start; returns its exit status.
-fn ended(child: &mut Child, log: &Path, before: u64) -> Status {
+fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut said = String::new();
     if let Ok(mut file) = OpenRegular::read().open(log) {

@@ -1,5 +1,5 @@
 //! `streamline state`: prints the published state of filters (`state=NAME`), read directly from
-//! shared memory. It needs no daemon and does not delay the path.
+//! shared memory. The command needs no daemon and does not delay the path.
 
 use super::connect::{signals, user, wait};
 use super::table::rows as table;
@@ -33,7 +33,7 @@ pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
 struct StateSummary {
     name: String,
     uid: u32,
-    /// Name of the filter; `None` if its state is not accessible or has ended.
+    /// Name of the filter; `None` if its state is not accessible.
     filter: Option<String>,
     rows: Option<usize>,
     why: Option<String>,
@@ -44,7 +44,7 @@ fn list(json: bool) -> Result<Status, Status> {
         terminal::complain(&format!("/proc/net/unix cannot be read: {error}"));
         Status::Failed
     })?;
-    let states = look(&names);
+    let states = read_summaries(&names);
     if json {
         return Ok(terminal::print(&json_line(&object(&[
             ("version", &VERSION),
@@ -66,9 +66,9 @@ fn list(json: bool) -> Result<Status, Status> {
     Ok(terminal::print(&table(&head, &rows, &|column| column == 3, terminal::columns())))
 }
 
-/// Queries the owners of all names in parallel. Names squatted by another user are only counted,
-/// since there may be many.
-fn look(names: &TableNames) -> Vec<StateSummary> {
+/// Opens the states of all names in parallel. Names squatted by another user are only counted,
+/// since they may be many.
+fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
         &asked,
@@ -83,7 +83,7 @@ fn look(names: &TableNames) -> Vec<StateSummary> {
         if let Err(Error::Squatted { holder, .. }) = answer {
             *squatted.entry(holder).or_default() += 1;
         } else {
-            states.extend(named(address, answer));
+            states.extend(read_summary(address, answer));
         }
     }
     for (holder, count) in squatted {
@@ -98,7 +98,7 @@ fn look(names: &TableNames) -> Vec<StateSummary> {
 }
 
 /// Reads the summary of a state; `None` if it has ended since it was listed.
-fn named(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
+fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {
         Ok(reader) => {
@@ -133,14 +133,14 @@ fn show(name: &str, given: &StateArguments) -> Result<Status, Status> {
             return Ok(Status::Done);
         }
         let host: Vec<_> = reader.host().into_iter().collect();
-        if wait(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && signalled(signals) {
+        if wait(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && is_signalled(signals) {
             return Ok(Status::Done);
         }
     }
 }
 
 /// Returns true if a terminating signal has arrived.
-fn signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
+fn is_signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }
 

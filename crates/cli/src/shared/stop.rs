@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Interval of updates from a draining path.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Stops all named paths in parallel; the status is that of the last failure.
+/// Stops all named paths in parallel; returns the status of the last failure.
 pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
     let client = client()?;
     let mut stop_set = StopSet { all: Vec::new(), status: Status::Done };
@@ -24,7 +24,7 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
         return Ok(wait_exit(stop_set));
     }
     if given.no_wait {
-        stopped(&client, given.paths.iter(), &mut stop_set);
+        stop_all(&client, given.paths.iter(), &mut stop_set);
         return Ok(stop_set.status);
     }
     for path in &given.paths {
@@ -33,10 +33,10 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
         stop_set.take(path, follows);
     }
     let paths: Vec<&String> = stop_set.all.iter().map(|(path, _)| *path).collect();
-    let stopped = stopped(&client, paths.into_iter(), &mut stop_set);
+    let stopped = stop_all(&client, paths.into_iter(), &mut stop_set);
     let mut stopped = stopped.into_iter();
     stop_set.all.retain(|_| stopped.next() == Some(true));
-    drained(stop_set)
+    wait_drain(stop_set)
 }
 
 /// The paths being stopped, and the status so far.
@@ -49,11 +49,11 @@ impl<'p> StopSet<'p> {
     fn take(&mut self, path: &'p String, to: Result<PathClient, ClientError>) {
         match to {
             Ok(to) => self.all.push((path, to)),
-            Err(error) => self.fails(path, &error),
+            Err(error) => self.record_failure(path, &error),
         }
     }
 
-    fn fails(&mut self, path: &str, error: &ClientError) {
+    fn record_failure(&mut self, path: &str, error: &ClientError) {
         self.status = complain(error);
         if *error == ClientError::Timeout {
             terminal::note(&format!("`streamline stop --kill {path}` ends path {path} at once"));
@@ -61,9 +61,8 @@ impl<'p> StopSet<'p> {
     }
 }
 
-/// Stops paths in parallel. Returns for each true if it will end; a path that has just ended
-/// counts.
-fn stopped<'p>(
+/// Stops paths in parallel. Returns true for each path that will end or has just ended.
+fn stop_all<'p>(
     client: &Client,
     paths: impl Iterator<Item = &'p String>,
     stop_set: &mut StopSet<'_>,
@@ -73,7 +72,7 @@ fn stopped<'p>(
     let will = |((_, path), answer): (&(u32, String), Result<(), ClientError>)| match answer {
         Ok(()) | Err(ClientError::PathEnded(_)) => true,
         Err(error) => {
-            stop_set.fails(path, &error);
+            stop_set.record_failure(path, &error);
             false
         }
     };
@@ -81,7 +80,7 @@ fn stopped<'p>(
 }
 
 /// Waits until all paths have ended and prints their reports.
-fn drained(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
+fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
     let signals = signals()?;
     let mut draining = StopSet { all: Vec::new(), status: stop_set.status };
     while !stop_set.all.is_empty() {

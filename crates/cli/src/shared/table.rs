@@ -2,8 +2,8 @@
 
 use abi::text::Visible;
 
-/// Formats rows under a head. Lines are truncated to `columns`, marked by `…`. `right` are the
-/// indexes of right-aligned columns.
+/// Formats rows under a header. Truncates lines to `columns` characters and marks the truncation
+/// with `…`. `right` contains the indexes of right-aligned columns.
 pub(super) fn table<const N: usize>(
     head: [&str; N],
     rows: &[[String; N]],
@@ -14,7 +14,7 @@ pub(super) fn table<const N: usize>(
     self::rows(&head.map(str::to_owned), &rows, &|column| right.contains(&column), columns)
 }
 
-/// Formats a table with any number of columns; an empty head is omitted.
+/// Formats a table with any number of columns; omits an empty header.
 pub(super) fn rows(
     head: &[String],
     rows: &[impl AsRef<[String]>],
@@ -40,13 +40,13 @@ pub(super) fn rows(
             text.push_str(&cell);
             text.push_str("  ");
         }
-        cut(text.trim_end(), columns) + "\n"
+        truncate(text.trim_end(), columns) + "\n"
     };
     lines().filter(|cells| !cells.is_empty()).map(line).collect()
 }
 
-/// Truncates a text to this many columns.
-pub(super) fn cut(text: &str, columns: usize) -> String {
+/// Truncates a text to this many columns, the last of which becomes `…`.
+pub(super) fn truncate(text: &str, columns: usize) -> String {
     if text.chars().nth(columns).is_none() {
         return text.to_owned();
     }

@@ -2,10 +2,10 @@
 //! past. ^C ends the request, not the path.
 //!
 //! The frames arrive as a capture through a pipe, and the request runs in this process. The path
-//! never waits for it: frames that it does not read in time are skipped, counted, and reported in
-//! the end.
+//! never waits for the request: frames that the request does not read in time are skipped, counted,
+//! and reported at the end.
 
-use super::connect::{reach, since};
+use super::connect::{format_age, reach};
 use crate::arguments::RunArguments;
 use crate::arguments::paths::TapArguments;
 use crate::failure::{self, complain, refuse, refused};
@@ -39,7 +39,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read(&text(0), &options).map_err(refuse)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| complain(&error))?;
-    terminal::note(&beginning(&given.path, &began, given.from.is_some()));
+    terminal::note(&describe_start(&given.path, &began, given.from.is_some()));
     let quiet = RunArguments { quiet: true, ..RunArguments::default() };
     let options = Options { outside_kernel: true, ..run::options(&quiet) };
     let prepared = Prepared::read(
@@ -50,11 +50,11 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     quiet_panics();
     engine::signal::watch().map_err(|error| refused(&error))?;
     let ready = prepared.build_with(&options, Extras::default()).map_err(refuse)?;
-    let finished = run::watched(ready, &quiet)?;
-    let told = to.tap_report();
+    let finished = run::run_ready(ready, &quiet)?;
+    let report = to.tap_report();
     let status = run::print_results(&finished.results, &quiet, None);
-    match told {
-        Ok(told) => terminal::note(&end(&told)),
+    match report {
+        Ok(report) => terminal::note(&describe_end(&report)),
         // The path has ended, and all its frames were read.
         Err(_) => terminal::note("the path has ended"),
     }
@@ -62,7 +62,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
 }
 
 /// Describes the start of a tap.
-fn beginning(path: &str, began: &TapStart, asked: bool) -> String {
+fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *began;
     let path = plain(path);
     let at = format!("tap at {path} begins at block {block}");
@@ -74,26 +74,26 @@ fn beginning(path: &str, began: &TapStart, asked: bool) -> String {
         0 => format!("{at}, now"),
         _ => {
             let ms = ago_ns / 1_000_000;
-            let ago = if ms < 10_000 { format!("{ms} ms") } else { since(ms / 1000) };
+            let ago = if ms < 10_000 { format!("{ms} ms") } else { format_age(ms / 1000) };
             format!("{at}, {ago} ago: {} of the past", counted(past, "frame"))
         }
     }
 }
 
 /// Describes the end of a tap.
-fn end(told: &TapReport) -> String {
-    let mut text = format!("tap: {}", counted(told.frames, "frame"));
-    if told.skipped > 0 {
-        let skipped = counted(told.skipped, "frame");
+fn describe_end(report: &TapReport) -> String {
+    let mut text = format!("tap: {}", counted(report.frames, "frame"));
+    if report.skipped > 0 {
+        let skipped = counted(report.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this line was too slow"));
-        if let Some(missing) = &told.missing {
+        if let Some(missing) = &report.missing {
             text.push_str(&format!(" (blocks {})", plain(missing)));
         }
     }
-    if told.no_frame > 0 {
-        text.push_str(&format!(", {} without a frame", counted(told.no_frame, "block")));
+    if report.no_frame > 0 {
+        text.push_str(&format!(", {} without a frame", counted(report.no_frame, "block")));
     }
-    if let Some(why) = &told.over {
+    if let Some(why) = &report.over {
         text.push_str(&format!("; it ended: {}", plain(why)));
     }
     text

@@ -1,9 +1,9 @@
 //! `streamline sh`: runs a pipeline of unmodified programs, whose pipes become streams; `streamline
 //! exec`: runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
-//! Each edge is a kernel pipe at first. If both programs can be preloaded, each also inherits one
-//! end of a rendezvous socket (`abi`, `edge`), over which the library replaces the pipe. A command
-//! that is not a plain pipeline is run by `/bin/sh`, unchanged.
+//! Each edge starts as a kernel pipe. If both programs can be preloaded, each also inherits one end
+//! of a rendezvous socket (`abi`, `edge`), over which the library replaces the pipe by a ring. A
+//! command that is not a plain pipeline is run by `/bin/sh`, unchanged.
 
 mod parse;
 mod probe;
@@ -21,9 +21,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Exit statuses of a shell for a missing program, and for one that cannot be executed.
+/// Exit statuses of a shell for a missing program, and for a program that cannot be executed.
 const NOT_FOUND: u8 = 127;
-const NOT_RUN: u8 = 126;
+const NOT_EXECUTABLE: u8 = 126;
 const SHELL: &str = "/bin/sh";
 
 /// Runs a command like a shell.
@@ -50,11 +50,11 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
     };
     match run(given, &stages) {
         Ok(status) => ExitCode::from(status),
-        Err(why) => failed(&why, NOT_RUN),
+        Err(why) => failed(&why, NOT_EXECUTABLE),
     }
 }
 
-/// Replaces this process by a program with the library preloaded.
+/// Replaces this process by a program with the library preloaded. Returns only on failure.
 pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
         return failed("say a program", 2);
@@ -63,18 +63,20 @@ pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     if let Some(why) = probe::refusal(&name) {
         return match probe::find(&name) {
             None => failed(&why, NOT_FOUND),
-            Some(_) => failed(&format!("no library can be loaded before it: {why}"), NOT_RUN),
+            Some(_) => {
+                failed(&format!("no library can be loaded before it: {why}"), NOT_EXECUTABLE)
+            }
         };
     }
     let library = match probe::library() {
         Ok(library) => library,
-        Err(why) => return failed(&why, NOT_RUN),
+        Err(why) => return failed(&why, NOT_EXECUTABLE),
     };
     let mut command = Command::new(program);
     command.args(arguments);
     preload(&mut command, &library, given.lazy);
     let error = command.exec();
-    failed(&format!("{name}: {}", terminal::reason(&error)), NOT_RUN)
+    failed(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
 fn failed(what: &str, status: u8) -> ExitCode {
@@ -95,7 +97,7 @@ fn without_first(text: &str) -> &str {
     }
 }
 
-/// Replaces this process by `/bin/sh`.
+/// Replaces this process by `/bin/sh`. Returns only on failure.
 fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if given.pipefail {
@@ -104,7 +106,7 @@ fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     }
     command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
     let error = command.exec();
-    failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_RUN)
+    failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
 /// Returns the value of `$0`.
@@ -132,7 +134,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
             Some(next) => {
                 let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
                 let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
-                say(given, &described(at, stage, next, why));
+                say(given, &describe_edge(at, stage, next, why));
                 let (edge_between, narrow) =
                     edge_between(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
@@ -167,7 +169,7 @@ fn refusal(stage: &Stage) -> Option<String> {
     }
 }
 
-fn described(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
+fn describe_edge(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
     let (from, to) = (name(stage), name(next));
     match why {
         None => format!("edge {}, {from} → {to}: a stream once much goes through it", at + 1),
@@ -182,11 +184,11 @@ fn name(stage: &Stage) -> &str {
     }
 }
 
-/// Creates an edge. If a stream is wanted but the rendezvous fails, returns a kernel pipe with the
-/// reason.
-fn edge_between(meets: bool) -> sys::Result<(StageEdge, Option<String>)> {
+/// Creates an edge. If the programs are `preloadable` but the rendezvous fails, returns a kernel
+/// pipe with the reason.
+fn edge_between(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reads, writes) = sys::descriptor::pipe()?;
-    let place = if meets { Some(place()) } else { None };
+    let place = if preloadable { Some(rendezvous()) } else { None };
     let (place, why) = match place.transpose() {
         Ok(place) => (place, None),
         Err(error) => (
@@ -203,7 +205,7 @@ fn edge_between(meets: bool) -> sys::Result<(StageEdge, Option<String>)> {
 
 /// Creates the rendezvous sockets, which programs inherit at numbers that they do not use
 /// themselves.
-fn place() -> std::io::Result<(OwnedFd, OwnedFd)> {
+fn rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Fails early: later one of the two programs may already run.
     drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
@@ -233,7 +235,7 @@ fn start(
     let (mut edges, mut kept) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::complain(&format!("{}: {error}", name(stage)));
-        NOT_RUN
+        NOT_EXECUTABLE
     };
     if let Some(edge_between) = before {
         command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));

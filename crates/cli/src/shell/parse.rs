@@ -3,8 +3,8 @@
 //! Only simple commands separated by `|` are split. A command of literal words is executed
 //! directly; one that needs expansion or redirection is executed by a shell of its own, as in any
 //! shell pipeline. Everything else (lists, compound commands, comments, here-documents) is not a
-//! plain pipeline, and `/bin/sh` runs it unchanged. When in doubt the command counts as not plain,
-//! since an additional kernel pipe is better than a changed meaning.
+//! plain pipeline, and `/bin/sh` runs it unchanged. A doubtful command counts as not plain, since
+//! an additional kernel pipe is better than a changed meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,14 +15,14 @@ pub(super) enum Stage {
     Shell {
         /// The command's text.
         text: String,
-        /// Its first word, if it is a literal program name and not a builtin.
+        /// The first word of the text, if it is a literal program name and not a builtin.
         program: Option<String>,
     },
 }
 
-/// Shell builtins that differ from the programs of the same name or have none; and reserved words
-/// that start or continue compound commands.
-const OWN: &[&str] = &[
+/// Shell builtins that differ from the program of the same name or have no such program; and
+/// reserved words that start or continue compound commands.
+const BUILTINS: &[&str] = &[
     ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
     "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
@@ -33,12 +33,12 @@ const COMPOUND: &[&str] = &[
     "then", "until", "while", "{", "}", "[[",
 ];
 
-/// Splits a plain pipeline into stages; the error is the reason why it is not plain.
+/// Splits a plain pipeline into stages. Fails with the reason why the text is not a plain pipeline.
 pub(super) fn pipeline(text: &str) -> Result<Vec<Stage>, String> {
     split(text.trim())?.into_iter().map(stage).collect()
 }
 
-/// Splits at each `|` outside quotes.
+/// Splits at each `|` outside quotes. Fails with the reason why the text is not a plain pipeline.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let mut parts = Vec::new();
     let (mut from, mut last) = (0, ' ');
@@ -91,19 +91,19 @@ fn stage(text: &str) -> Result<Stage, String> {
         return Err(format!("`{first}` begins more than a command"));
     }
     let plain = words(text).filter(|words| {
-        words.first().is_some_and(|word| !OWN.contains(&word.as_str()) && !word.contains('='))
+        words.first().is_some_and(|word| !BUILTINS.contains(&word.as_str()) && !word.contains('='))
     });
     Ok(plain.map_or_else(
         || {
             let simple = |c: char| c.is_ascii_alphanumeric() || "-_./+".contains(c);
-            let named = first.chars().all(simple) && !OWN.contains(&first.as_str());
+            let named = first.chars().all(simple) && !BUILTINS.contains(&first.as_str());
             Stage::Shell { text: text.to_owned(), program: named.then_some(first) }
         },
         Stage::Program,
     ))
 }
 
-/// Returns the words of a command after removal of quotes; `None` if it needs expansion or
+/// Returns the words of a command without their quotes; `None` if it needs expansion or
 /// redirection.
 fn words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Search for the library, and checks whether it can be preloaded into a program.
+//! The search for the library, and the checks that it can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -8,43 +8,46 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// File name of the library.
-const LIBRARY: &str = "libstreamline_sockets.so";
+const LIBRARY_FILE: &str = "libstreamline_sockets.so";
 /// Environment variable with the path of the library or of its directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
 /// Finds the library: through the environment variable, in the directory of this program, or in the
-/// library directories.
+/// library directories. Fails with the reason.
 pub(super) fn library() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
-        let path = if named.is_dir() { named.join(LIBRARY) } else { named };
-        return checked(&path)
+        let path = if named.is_dir() { named.join(LIBRARY_FILE) } else { named };
+        return preloadable_path(&path)
             .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is no library", path.display()));
     }
     let own = std::env::current_exe().unwrap_or_default();
     let here = own.parent().unwrap_or_else(|| Path::new("/"));
     let places = [".", "deps", "../lib", "../lib/streamline"].map(|place| here.join(place));
     let found = places.into_iter().chain(["/usr/local/lib".into(), "/usr/lib".into()]);
-    found.map(|folder| folder.join(LIBRARY)).find_map(|path| checked(&path)).ok_or_else(|| {
-        format!(
-            "{LIBRARY}, which makes pipes streams, is neither beside this program nor where \
-             libraries are: in the source tree `cargo xtask install` puts it in place, or \
+    found
+        .map(|folder| folder.join(LIBRARY_FILE))
+        .find_map(|path| preloadable_path(&path))
+        .ok_or_else(|| {
+            format!(
+                "{LIBRARY_FILE}, which makes pipes streams, is neither beside this program nor \
+             where libraries are: in the source tree `cargo xtask install` puts it in place, or \
              `cargo build --release -p streamline-sockets` builds it and \
              {LIBRARY_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs \
              without it"
-        )
-    })
+            )
+        })
 }
 
-/// Returns the canonical path if it is a file and LD_PRELOAD can express it: without blanks and
+/// Returns the canonical path if it is a file that LD_PRELOAD can express: without blanks and
 /// colons.
-fn checked(path: &Path) -> Option<PathBuf> {
+fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
     (!odd).then_some(path)
 }
 
-/// Finds the executable of a program, as a shell does.
+/// Finds the executable of a program in the same way as a shell; `None` if there is none.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let runs =
         |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);

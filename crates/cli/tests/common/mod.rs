@@ -7,8 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Environment variable that leads commands to the daemon in their directory.
-const DAEMON: &str = "no-daemon";
+/// Subdirectory of the fixture in which commands find the daemon, if one runs.
+const DAEMON_DIR: &str = "no-daemon";
 
 /// A temporary directory that contains `examples`.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// Creates one that is writable by all users and contains the command.
+    /// Creates a directory that is writable by all users and contains the command.
     pub(crate) fn for_everybody() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Self::new();
@@ -39,13 +39,14 @@ impl Folder {
         self.0.join("streamline")
     }
 
-    /// Runs the command, or another program, in such a directory as this user and group.
+    /// Builds the command in a directory of [`for_everybody`](Self::for_everybody), or another
+    /// program, to run as this user and group.
     pub(crate) fn command_of(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
         let own = self.own_program();
         let mut command = Command::new(program.map_or(own.as_path(), Path::new));
         command.current_dir(&self.0).uid(uid).gid(gid).stdin(Stdio::null());
-        self.tame(&mut command);
+        self.set_environment(&mut command);
         command.env("XDG_STATE_HOME", self.0.join(format!("state-{uid}")));
         command
     }
@@ -62,7 +63,7 @@ impl Folder {
     pub(crate) fn streamline(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(&self.0);
-        self.tame(&mut command);
+        self.set_environment(&mut command);
         command
     }
 
@@ -70,16 +71,16 @@ impl Folder {
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.0);
-        self.tame(&mut command);
+        self.set_environment(&mut command);
         command
     }
 
-    fn tame(&self, command: &mut Command) {
+    fn set_environment(&self, command: &mut Command) {
         let binary = Path::new(env!("CARGO_BIN_EXE_streamline")).parent().unwrap();
         let others = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{others}", binary.display()));
         command.env("XDG_STATE_HOME", self.0.join("state"));
-        command.env("STREAMLINE_DAEMON", self.0.join(DAEMON));
+        command.env("STREAMLINE_DAEMON", self.0.join(DAEMON_DIR));
         command.env("NO_COLOR", "1").env_remove("RUST_BACKTRACE");
     }
 
@@ -97,21 +98,21 @@ impl Folder {
 
     /// Starts a daemon in the directory's default location and waits until it replies.
     pub(crate) fn daemon(&self) -> Guard {
-        let place = self.0.join(DAEMON).display().to_string();
+        let place = self.0.join(DAEMON_DIR).display().to_string();
         let daemon = self.begin(&["daemon", "--socket", &place]);
         testkit::until("a daemon answers", || self.run(&["ps"]).status == Some(0));
         daemon
     }
 
     /// Starts a request under this name with its output discarded.
-    pub(crate) fn begin_as(&self, name: &str, line: &str) -> Guard {
+    pub(crate) fn spawn_named(&self, name: &str, line: &str) -> Guard {
         let path = self.begin(&["run", "-q", "--as", name, line]);
-        self.lists(name);
+        self.wait_listed(name);
         path
     }
 
     /// Waits until the daemon lists a path of this name.
-    pub(crate) fn lists(&self, name: &str) {
+    pub(crate) fn wait_listed(&self, name: &str) {
         let name = format!(" {name} ");
         testkit::until("it is listed", || self.run(&["ps"]).out.contains(&name));
     }
@@ -134,7 +135,7 @@ impl Drop for Folder {
     }
 }
 
-/// Builds the preloaded library of `sh` and `exec` next to the command. Only the library is built,
+/// Builds the library that `sh` and `exec` preload, next to the command. Builds only the library,
 /// so that the command keeps its features.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
 use testkit::{need, until};
 
-/// Starts all commands at once; returns how many keep running, and the messages of the others.
-fn at_once(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
+/// Starts all commands at once and waits until at most one of them runs. Returns the running
+/// commands, and the messages of the others, which must fail.
+fn start_all(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();
     until("one is left, or none", || {
@@ -34,14 +35,14 @@ fn o10_one_of_concurrent_paths_with_one_name_wins() {
     let fixture = Fixture::new();
     let _daemon = fixture.daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
-    let (run, said) = at_once((0..4).map(|_| fixture.command(&words)).collect());
+    let (run, said) = start_all((0..4).map(|_| fixture.command(&words)).collect());
     assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
     for text in said {
         assert!(text.contains("the name `web` is that of your path"), "{text}");
         assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
     }
     assert_eq!(fixture.list().len(), 1);
-    fixture.goes_on("web");
+    fixture.wait_progress("web");
 }
 
 #[test]
@@ -54,9 +55,9 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
     let take = || {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
-        fixture.tamed(command)
+        fixture.with_environment(command)
     };
-    let (run, said) = at_once((0..3).map(|_| take()).collect());
+    let (run, said) = start_all((0..3).map(|_| take()).collect());
     assert_eq!((run.len(), said.len()), (1, 2), "{said:?}");
     for text in said {
         assert!(text.contains("server0"), "{text}");
@@ -92,5 +93,5 @@ fn o10_v3_concurrent_changes_apply_one_after_another() {
     assert_eq!(won, 1, "{said:?}");
     assert!(said.iter().all(|text| text.contains("the path runs as before")), "{said:?}");
     assert_eq!(fixture.list()[0].line.as_deref(), Some("generate rate=1000 | count"));
-    fixture.goes_on("web");
+    fixture.wait_progress("web");
 }

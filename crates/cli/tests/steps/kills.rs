@@ -10,15 +10,14 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, until};
 
-/// A series of kills: the kind of victim, their number, and the times until everything was
-/// released.
+/// The times from each kill of a series until everything was released.
 #[derive(Default)]
 struct Kills {
     times: Vec<Duration>,
 }
 
 impl Kills {
-    fn tell(mut self, what: &str) -> usize {
+    fn print_times(mut self, what: &str) -> usize {
         self.times.sort_unstable();
         let at = |part: usize| self.times[(self.times.len() - 1) * part / 100];
         let many = self.times.len();
@@ -30,8 +29,8 @@ impl Kills {
     }
 }
 
-/// Returns true if a process is stopped; `None` if it has ended.
-fn stands(guard: &mut Guard) -> Option<bool> {
+/// Returns true if a process is stopped, false if it runs; `None` if it has ended.
+fn is_stopped(guard: &mut Guard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;
     }
@@ -39,10 +38,11 @@ fn stands(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step (true), has ended, or is `past` it.
-pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
+/// Waits until a process is stopped before its step, has ended, or is `past` the step. Returns true
+/// if it is stopped.
+pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
-    until("a process stands still or is done", || match stands(guard) {
+    until("a process stands still or is done", || match is_stopped(guard) {
         None => true,
         Some(true) => {
             stood = true;
@@ -53,7 +53,8 @@ pub(crate) fn comes_to_its_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> b
     stood
 }
 
-/// Kills a stopped process; returns the time until everything was released.
+/// Kills a stopped process; returns the time until its kernel objects and all that `left` lists
+/// were released.
 fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
@@ -81,14 +82,14 @@ const LINES: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of requests before every n-th step, beside others that continue.
-fn runs(lines: &[&str], every: usize, kills: &mut Kills) {
+/// Kills runs of requests before every n-th step, while another run continues.
+fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
     let within = |words: &[&str]| {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(fixture.folder.path());
-        fixture.tamed(command)
+        fixture.with_environment(command)
     };
     // It shares the interface with the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
@@ -99,7 +100,7 @@ fn runs(lines: &[&str], every: usize, kills: &mut Kills) {
             let fault = format!("--fault=stop={step}");
             let words = ["run", "--embedded", "-q", "--for", "1ms", &fault, line];
             let mut run = Guard(within(&words).spawn().unwrap());
-            if !comes_to_its_step(&mut run, &|| false) {
+            if !wait_stop(&mut run, &|| false) {
                 assert!(step > 8, "{line}: {step} steps");
                 break;
             }
@@ -118,7 +119,7 @@ fn runs(lines: &[&str], every: usize, kills: &mut Kills) {
 }
 
 /// Kills registered paths before every n-th step: the name is free at once, and others continue.
-fn paths(every: usize, kills: &mut Kills) {
+fn kill_paths(every: usize, kills: &mut Kills) {
     let fixture = Fixture::new();
     let _daemon = fixture.daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
@@ -128,7 +129,7 @@ fn paths(every: usize, kills: &mut Kills) {
         let line = "generate rate=1000 | count @thread1";
         let words = ["run", "--as", "victim", "-q", "--for", "1ms", &fault, line];
         let mut run = fixture.spawn(&words);
-        if !comes_to_its_step(&mut run, &|| false) {
+        if !wait_stop(&mut run, &|| false) {
             assert!(step > 8, "{step} steps");
             break;
         }
@@ -140,11 +141,11 @@ fn paths(every: usize, kills: &mut Kills) {
     }
     let again = fixture.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    fixture.goes_on("survivor");
+    fixture.wait_progress("survivor");
 }
 
 /// Kills daemons before every n-th step: the next one serves at once, and paths register with it.
-fn daemons(every: usize, kills: &mut Kills) {
+fn kill_daemons(every: usize, kills: &mut Kills) {
     let fixture = Fixture::new();
     let mut first = fixture.daemon();
     let _survivor = fixture.spawn(&["run", "--as", "survivor", "-q", "generate rate=1000 | count"]);
@@ -159,7 +160,7 @@ fn daemons(every: usize, kills: &mut Kills) {
         let mut daemon = fixture.spawn(&words);
         // The surviving path registers by itself, which is the last step.
         let past = || is_registered(&fixture, "survivor").unwrap_or(false);
-        let stood = comes_to_its_step(&mut daemon, &past);
+        let stood = wait_stop(&mut daemon, &past);
         if !stood {
             assert!(step > 4, "{step} steps");
             break;
@@ -170,13 +171,13 @@ fn daemons(every: usize, kills: &mut Kills) {
         drop(next);
     }
     let _last = fixture.daemon();
-    fixture.goes_on("survivor");
+    fixture.wait_progress("survivor");
 }
 
 /// Returns true if a path of this name or request is registered; `None` if the daemon, which may be
 /// stopped, does not reply soon.
 pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
-    let packets = fixture.place().join("io.streamline.packets");
+    let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
         local_socket::connect_to(&packets, Framing::Packets, Duration::from_millis(300)).ok()?;
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.List\"}", &[]).ok()?;
@@ -187,13 +188,13 @@ pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
 
 /// Kills `streamline start` before each step: its path either runs under its name or does not, and
 /// the name can be used afterwards.
-fn clients(kills: &mut Kills) {
+fn kill_clients(kills: &mut Kills) {
     let fixture = Fixture::new();
     let _daemon = fixture.daemon();
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
         let mut start = fixture.spawn(&["start", &fault, "web", "generate rate=1000 | count"]);
-        if !comes_to_its_step(&mut start, &|| false) {
+        if !wait_stop(&mut start, &|| false) {
             assert!(step >= 5, "{step} steps");
             break;
         }
@@ -203,11 +204,12 @@ fn clients(kills: &mut Kills) {
         // A path whose client is dead may be about to register: both outcomes are valid, and both
         // paths can be stopped by name.
         until("its path can be stopped, or is none", || {
-            fixture.run(&["stop", "web"]).status == Some(0) || started(&fixture).is_empty()
+            fixture.run(&["stop", "web"]).status == Some(0)
+                || background_processes(&fixture).is_empty()
         });
         until("nothing is registered", || {
             let _ = fixture.run(&["stop", "web"]);
-            fixture.list().is_empty() && started(&fixture).is_empty()
+            fixture.list().is_empty() && background_processes(&fixture).is_empty()
         });
         kills.times.push(begin.elapsed());
     }
@@ -215,8 +217,8 @@ fn clients(kills: &mut Kills) {
     until("nothing is registered", || fixture.list().is_empty());
 }
 
-/// Returns the background path processes of this fixture.
-fn started(fixture: &Fixture) -> Vec<u32> {
+/// Returns the process numbers of this fixture's background paths.
+fn background_processes(fixture: &Fixture) -> Vec<u32> {
     let folder = fixture.folder.path().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -233,23 +235,23 @@ fn a17_o4_run_killed_before_any_step_leaves_nothing() {
         return;
     }
     let mut kills = Kills::default();
-    runs(&LINES[..1], 9, &mut kills);
-    runs(&LINES[3..], 11, &mut kills);
-    kills.tell("runs");
+    kill_runs(&LINES[..1], 9, &mut kills);
+    kill_runs(&LINES[3..], 11, &mut kills);
+    kills.print_times("runs");
 }
 
 #[test]
 fn t10_path_killed_before_any_step_is_unregistered() {
     let mut kills = Kills::default();
-    paths(5, &mut kills);
-    kills.tell("paths");
+    kill_paths(5, &mut kills);
+    kills.print_times("paths");
 }
 
 #[test]
 fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
     let mut kills = Kills::default();
-    daemons(3, &mut kills);
-    kills.tell("daemons");
+    kill_daemons(3, &mut kills);
+    kills.print_times("daemons");
 }
 
 #[test]
@@ -261,17 +263,17 @@ fn five_hundred_kills_before_every_step() {
     let mut all = 0;
     while all < 500 {
         let mut kills = Kills::default();
-        runs(&LINES, 1, &mut kills);
-        all += kills.tell("runs");
+        kill_runs(&LINES, 1, &mut kills);
+        all += kills.print_times("runs");
         let mut kills = Kills::default();
-        paths(1, &mut kills);
-        all += kills.tell("paths");
+        kill_paths(1, &mut kills);
+        all += kills.print_times("paths");
         let mut kills = Kills::default();
-        daemons(1, &mut kills);
-        all += kills.tell("daemons");
+        kill_daemons(1, &mut kills);
+        all += kills.print_times("daemons");
         let mut kills = Kills::default();
-        clients(&mut kills);
-        all += kills.tell("clients (until their path was stopped)");
+        kill_clients(&mut kills);
+        all += kills.print_times("clients (until their path was stopped)");
     }
     eprintln!("{all} kills");
 }

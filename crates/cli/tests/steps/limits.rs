@@ -1,13 +1,15 @@
-//! Exhausted resources: each refusal names the resource, the place, the reason, and a remedy.
+//! Exhausted resources: each refusal names the resource, the failed operation, the reason, and a
+//! remedy.
 
 use super::Fixture;
 use crate::common::Ran;
 use std::process::{Command, Stdio};
 use testkit::need;
 
-/// Runs a script in which `$0` is the command; it must fail with all of these messages.
-fn says(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
-    let mut command = fixture.tamed(Command::new("sh"));
+/// Runs a script in which `$0` is the command and `$1` the request; it must fail with all of these
+/// messages.
+fn assert_refused(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
+    let mut command = fixture.with_environment(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);
     command.current_dir(fixture.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = Ran::from(command.output().unwrap());
@@ -21,14 +23,24 @@ fn says(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
 fn exhausted_descriptors_and_memory_are_reported_with_remedies() {
     let fixture = Fixture::new();
     let files = "ulimit -n 7; exec \"$0\" run --embedded \"$1\"";
-    says(&fixture, files, "generate count=9 | count", &["Too many open files", "ulimit -n"]);
+    assert_refused(
+        &fixture,
+        files,
+        "generate count=9 | count",
+        &["Too many open files", "ulimit -n"],
+    );
     let memory = "ulimit -v 60000; exec \"$0\" run --embedded \"$1\"";
-    says(&fixture, memory, "generate count=9 | count", &["annot allocate memory", "free memory"]);
+    assert_refused(
+        &fixture,
+        memory,
+        "generate count=9 | count",
+        &["annot allocate memory", "free memory"],
+    );
     let whole = "exec \"$0\" run --embedded \"$1\"";
     let full = ["write", "/dev/full", "no space left on device", "free space there"];
-    says(&fixture, whole, "generate count=9 | pcap /dev/full", &full);
+    assert_refused(&fixture, whole, "generate count=9 | pcap /dev/full", &full);
     let missing = ["no/such/out.pcap", "no such file or directory"];
-    says(&fixture, whole, "generate count=9 | pcap no/such/out.pcap", &missing);
+    assert_refused(&fixture, whole, "generate count=9 | pcap no/such/out.pcap", &missing);
 }
 
 #[test]
@@ -43,10 +55,10 @@ fn full_disk_and_refused_threads_are_reported_with_remedies() {
     let disk = "mkdir -p small && unshare -m sh -c 'mount -t tmpfs -o size=64k none small && exec \
                 \"$0\" run --embedded \"$1\"' \"$0\" \"$1\"";
     let full = ["write", "small/out.pcap", "no space left on device", "free space there"];
-    says(&fixture, disk, "generate count=99999 | pcap small/out.pcap", &full);
+    assert_refused(&fixture, disk, "generate count=99999 | pcap small/out.pcap", &full);
     let threads = "exec prlimit --nproc=1 setpriv --reuid 41009 --clear-groups \"$0\" run \
                    --embedded \"$1\"";
-    says(&fixture, threads, "generate count=9 | count", &["thread", "ulimit -u"]);
+    assert_refused(&fixture, threads, "generate count=9 | count", &["thread", "ulimit -u"]);
     let rights = "exec setpriv --reuid 41009 --clear-groups \"$0\" run --embedded \"$1\"";
-    says(&fixture, rights, "rx lo | count", &["lo", "CAP_NET_RAW"]);
+    assert_refused(&fixture, rights, "rx lo | count", &["lo", "CAP_NET_RAW"]);
 }

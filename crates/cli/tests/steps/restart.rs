@@ -2,7 +2,7 @@
 //! once over their previous connections. The test provides the manager ([`testkit::service`]).
 
 use super::Fixture;
-use super::kills::{comes_to_its_step, is_registered};
+use super::kills::{is_registered, wait_stop};
 use crate::common::Guard;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +13,12 @@ use testkit::{need, until};
 const LINE: &str = "generate rate=1000 | count";
 
 /// A service and its descriptor store.
-struct Manager {
+struct ManagedDaemon {
     fixture: Fixture,
     manager: testkit::service::Manager,
 }
 
-impl Manager {
+impl ManagedDaemon {
     fn new() -> Self {
         let fixture = Fixture::new();
         let manager = testkit::service::Manager::new(fixture.folder.path());
@@ -31,7 +31,7 @@ impl Manager {
 
     /// Starts the service with the contents of the store.
     fn start(&self) -> Guard {
-        let shell = self.fixture.tamed(Command::new("bash"));
+        let shell = self.fixture.with_environment(Command::new("bash"));
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
         let words = [vec![program], self.fixture.daemon_words()].concat();
         Guard(self.manager.run_service(shell, &words, |command| command.spawn().unwrap()))
@@ -55,7 +55,7 @@ fn restarted_daemon_keeps_all_paths() {
     if need::command("bash").is_none() || !testkit::runs_alone(name) {
         return;
     }
-    let manager = Manager::new();
+    let manager = ManagedDaemon::new();
     let mut daemon = manager.start();
     until("a daemon answers", || manager.fixture.client().is_some());
     let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", LINE]);
@@ -87,7 +87,7 @@ fn restarted_daemon_keeps_all_paths() {
         let listed = manager.fixture.list();
         assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
-        manager.fixture.goes_on("one");
+        manager.fixture.wait_progress("one");
         // A path that registers again has new sockets. The old count may include an end that was
         // just passed on.
         until("the path has the connections that it had, and no other", || {
@@ -117,8 +117,8 @@ fn restarted_daemon_keeps_all_paths() {
     drop(daemon);
 }
 
-/// A path that is registering when its daemon dies continues and registers with the next one; a
-/// client that is waiting for its name learns that it has none.
+/// A path that is registering when its daemon dies continues and registers with the next daemon; a
+/// client that waits for a path's number learns that it has none.
 #[test]
 fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
     let fixture = Fixture::new();
@@ -130,7 +130,7 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
-        if comes_to_its_step(&mut daemon, &answers) {
+        if wait_stop(&mut daemon, &answers) {
             // The path is not listed yet.
             continue;
         }
@@ -144,7 +144,7 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
         let runs =
             |fixture: &Fixture| fixture.list().iter().any(|path| path.process == Some(process));
         let there = || is_registered(&fixture, LINE).unwrap_or(false);
-        if !comes_to_its_step(&mut daemon, &there) {
+        if !wait_stop(&mut daemon, &there) {
             assert!(untied > 0 && unnamed > 0, "{step}: {untied}, {unnamed}");
             return;
         }

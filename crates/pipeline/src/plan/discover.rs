@@ -32,11 +32,11 @@ pub(super) struct Discovery {
 /// The thread of the sources, which also reads the rings of the kernel.
 pub(super) const FIRST: &str = "thread0";
 
-/// The reason why a thread cannot run a program.
+/// A thread's refusal to run a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
-/// The reason why a thread cannot run an untrusted filter, with the limits of the filter's process.
+/// A thread's refusal to run an untrusted filter, with the limits of the filter's process.
 pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it and \
-                                may do nothing but answer: no files, no network, no other process";
+     may do nothing but answer: no files, no network, no other process";
 /// The maximum number of characters of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 

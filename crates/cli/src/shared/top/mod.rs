@@ -3,7 +3,7 @@
 //! Samples the counters at regular intervals and redraws the screen; with `--once` it prints a
 //! single screen as text, with `--json` one object per sample.
 //!
-//! - `snapshot`: the snapshot computed from two samples;
+//! - `snapshot`: a snapshot computed from two samples;
 //! - `screen`: the screen.
 
 mod screen;
@@ -30,8 +30,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
 
-/// Size of the screen without a terminal.
-const SIZE: (u16, u16) = (80, 24);
+/// Width and height of the screen without a terminal, in characters.
+const DEFAULT_SIZE: (u16, u16) = (80, 24);
 /// Interval between the two samples of a single snapshot.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -65,17 +65,17 @@ fn all(given: &TopArguments) -> Result<Status, Status> {
         }
         let status = super::ps::run(&words)?;
         let limit = Duration::from_nanos(given.every);
-        if once || status != Status::Done || wait_out(signals, limit) {
+        if once || status != Status::Done || sleep_or_signal(signals, limit) {
             return Ok(status);
         }
     }
 }
 
-/// Takes two samples and returns the snapshot.
+/// Takes two samples and returns the snapshot. Blocks for [`SAMPLE_INTERVAL`].
 fn sample_twice(to: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
     let count = |to: &PathClient| to.count().map_err(|error| complain(&error));
     sampler.snapshot(count(to)?);
-    let _ = wait_out(signals()?, SAMPLE_INTERVAL);
+    let _ = sleep_or_signal(signals()?, SAMPLE_INTERVAL);
     Ok(snapshot_with_kernel(to, sampler, count(to)?))
 }
 
@@ -90,8 +90,8 @@ fn snapshot_with_kernel(
     snapshot
 }
 
-/// Waits for the duration; returns true if a signal arrived first.
-fn wait_out(signals: BorrowedFd<'_>, limit: Duration) -> bool {
+/// Blocks for the duration; returns true if a signal arrives first.
+fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
@@ -117,7 +117,7 @@ fn objects(
     Ok(Status::Done)
 }
 
-/// Waits for the next update; `None` if a signal arrived or the path is gone.
+/// Blocks until the next update; returns `None` if a signal arrives or the path is gone.
 fn next(
     to: &PathClient,
     signals: BorrowedFd<'_>,
@@ -134,7 +134,8 @@ fn next(
 
 /// Renders the screen as text.
 fn render_text(snapshot: &Snapshot) -> String {
-    let (columns, rows) = size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(SIZE);
+    let (columns, rows) =
+        size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SIZE);
     let backend = TestBackend::new(columns, rows);
     let Ok(mut terminal) = Terminal::new(backend);
     let Ok(_) = terminal.draw(|frame| screen::draw(frame, snapshot, 0));
@@ -154,7 +155,7 @@ fn render_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// The terminal in raw mode on the alternate screen; dropping it restores the previous state.
+/// The terminal in raw mode on the alternate screen. Dropping it restores the previous state.
 struct Screen(Terminal<CrosstermBackend<io::Stdout>>);
 
 impl Screen {
@@ -193,8 +194,8 @@ fn live(
         let Some(ready) = ready else { return Ok(Status::Done) };
         if ready.get(1) == Some(&true) && event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
-                Event::Key(key) if is_end(key.code, key.modifiers) => return Ok(Status::Done),
-                Event::Key(key) => first = scrolled(first, key.code),
+                Event::Key(key) if is_quit_key(key.code, key.modifiers) => return Ok(Status::Done),
+                Event::Key(key) => first = scroll(first, key.code),
                 _ => {}
             }
         }
@@ -216,13 +217,13 @@ fn live(
     }
 }
 
-fn is_end(code: KeyCode, modifiers: KeyModifiers) -> bool {
+fn is_quit_key(code: KeyCode, modifiers: KeyModifiers) -> bool {
     let control = modifiers.contains(KeyModifiers::CONTROL);
     matches!(code, KeyCode::Char('q') | KeyCode::Esc) || control && code == KeyCode::Char('c')
 }
 
-/// Returns the first visible node after a key.
-const fn scrolled(first: usize, code: KeyCode) -> usize {
+/// Returns the index of the first visible node after a key press.
+const fn scroll(first: usize, code: KeyCode) -> usize {
     match code {
         KeyCode::Down | KeyCode::Char('j') => first.saturating_add(1),
         KeyCode::Up | KeyCode::Char('k') => first.saturating_sub(1),

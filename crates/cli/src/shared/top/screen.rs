@@ -1,6 +1,7 @@
-//! The screen of `top`: the graph with its rates, the rings, losses by place; designed for 80×24.
+//! The screen of `top`: the graph with its rates, the rings, losses by location; designed for
+//! 80×24.
 
-use super::super::connect::{since, user};
+use super::super::connect::{format_age, user};
 use super::super::rates::short;
 use super::super::sharing::sentence;
 use super::snapshot::{Loss, NodeRates, RingFill, Snapshot};
@@ -12,10 +13,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines for rings, and for losses.
+/// Maximum number of lines for rings, and maximum number of lines for losses.
 const LINES_MAX: usize = 4;
-/// Width of a ring's bar.
-const BAR: usize = 20;
+/// Width of the bar that shows the fill of a ring, in columns.
+const BAR_WIDTH: usize = 20;
 
 /// Draws the screen; the list of nodes starts at index `first`.
 pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
@@ -33,12 +34,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
     frame.render_widget(Paragraph::new(heading(snapshot, head)), head);
     frame.render_widget(table(snapshot, first), nodes);
     if rings > 0 {
-        let lines: Vec<Line<'_>> = snapshot.rings.iter().take(LINES_MAX).map(fill).collect();
+        let lines: Vec<Line<'_>> = snapshot.rings.iter().take(LINES_MAX).map(ring_line).collect();
         frame.render_widget(section("rings", lines), ring);
     }
     let lines = match snapshot.lost.is_empty() {
         true => vec![Line::from("  nothing")],
-        false => snapshot.lost.iter().take(LINES_MAX).map(place).collect(),
+        false => snapshot.lost.iter().take(LINES_MAX).map(loss_line).collect(),
     };
     frame.render_widget(section("lost", lines), loss);
     frame.render_widget(Paragraph::new(status_line(snapshot)), foot);
@@ -52,7 +53,7 @@ fn heading(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
         "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
         path.number,
         user(snapshot.uid),
-        since(snapshot.elapsed_ns / 1_000_000_000),
+        format_age(snapshot.elapsed_ns / 1_000_000_000),
         short(snapshot.rate.blocks),
         progress::short(snapshot.rate.bytes as u64),
         snapshot.given.blocks,
@@ -125,18 +126,18 @@ fn section(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static>
 }
 
 /// Formats a ring: `  rx → pcap  ████░░░░  12 % of 4096`.
-fn fill(ring: &RingFill) -> Line<'static> {
+fn ring_line(ring: &RingFill) -> Line<'static> {
     let room = ring.room.max(1);
     let part = ring.fill.min(room) as f64 / room as f64;
-    let full = (part * BAR as f64).round() as usize;
-    let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR - full.min(BAR)));
+    let full = (part * BAR_WIDTH as f64).round() as usize;
+    let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
     let (from, to) = (plain(&ring.from), plain(&ring.to));
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}", part * 100.0, ring.room);
     let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
 }
 
-fn place(loss: &Loss) -> Line<'static> {
+fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
     let text = format!("  {} {}{fresh}", loss.blocks, plain(&loss.place));
     Line::styled(text, Style::new().fg(Color::Red))

@@ -28,7 +28,7 @@ pub(super) struct Snapshot {
     pub(super) given: Amount,
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
-    /// Losses by place and reason, the largest first.
+    /// Losses by location and reason, the largest first.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
     pub(super) late: Vec<String>,
@@ -50,9 +50,9 @@ pub(super) struct NodeRates {
     pub(super) space: String,
     /// Indentation level: the number of forks on the path from its source to this node.
     pub(super) depth: usize,
-    /// Classes selected by the arcs to it, if the request names any.
+    /// Classes selected by its incoming arcs; empty for plain pipes.
     pub(super) classes: String,
-    /// Rate of its input, or of a source's output.
+    /// Input rate, or output rate of a source.
     pub(super) rate: Rate,
     pub(super) taken: Amount,
     pub(super) held: u64,
@@ -66,13 +66,13 @@ pub(super) struct NodeRates {
 pub(super) struct RingFill {
     pub(super) from: String,
     pub(super) to: String,
-    /// Number of blocks inside.
+    /// Number of blocks in the ring.
     pub(super) fill: u64,
     /// Capacity in blocks.
     pub(super) room: u64,
 }
 
-/// Losses at one place.
+/// Losses at one location.
 #[derive(Serialize, Debug)]
 pub(super) struct Loss {
     pub(super) place: String,
@@ -85,7 +85,7 @@ impl PathSampler {
         Self { about, uid, before: Counters::default() }
     }
 
-    /// Computes a snapshot and keeps the sample for the next one.
+    /// Computes a snapshot and keeps the sample for the next snapshot.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
@@ -102,15 +102,15 @@ impl PathSampler {
             path: self.about.clone(),
             uid: self.uid,
             elapsed_ns: now.elapsed_ns,
-            rate: rates::rate(rates::given(&before), rates::given(now), ns),
-            given: rates::given(now),
+            rate: rates::rate(rates::output(&before), rates::output(now), ns),
+            given: rates::output(now),
             nodes: self.nodes(&before, ns),
             rings: self.rings(),
             lost: lost.collect(),
             late: now.spaces.iter().filter_map(late).collect(),
             adapted: now.adapted.last().cloned(),
             latency: now.latency.clone(),
-            behind: rates::late(now),
+            behind: rates::late_blocks(now),
             kernel: Vec::new(),
         }
     }
