@@ -9,7 +9,7 @@ use crate::terminal;
 use engine::record::Summary;
 use engine::signal;
 use std::path::Path;
-use streamline::record::{Differences, Recorded, Repetition, compared};
+use streamline::record::{Differences, Recorded, Repetition, compare};
 
 /// Prints the size of a record, and the blocks that it lacks if it is incomplete.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
@@ -51,7 +51,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     }
     let sentence = finished.results.sentence();
     let results = finished.end(status.number(), sentence);
-    let found = compared(&whole, &results);
+    let found = compare(&whole, &results);
     Ok(found.map_or(status, |found| print_differences(&found, given, status)))
 }
 

@@ -175,7 +175,7 @@ pub(crate) fn print_results(
         }
         (false, _) => {
             if !given.quiet && !unread && !failed {
-                report.nothing_written().iter().for_each(|why| terminal::note(why));
+                report.explain_empty_output().iter().for_each(|why| terminal::note(why));
                 terminal::tell(&format!("{}\n", report.sentence()));
             }
             Status::Done

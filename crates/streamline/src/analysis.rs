@@ -1,4 +1,5 @@
-//! `explain --analyze`: a run's measurements beside its estimates, and changes of the next plan.
+//! `explain --analyze`: a run's measurements beside the planner's estimates, and changes of the
+//! next plan.
 //!
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
 //! `explain` of the same request can report the differences and their causes.
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 pub struct Analysis {
     /// Table of estimates beside measurements.
     pub text: String,
-    /// Number of filters with too few blocks to learn from, or the reason why nothing was saved.
+    /// Number of filters with too few blocks to learn a cost from, or the reason why nothing was
+    /// saved.
     pub saved: Result<usize, SaveError>,
     /// Differences between this plan and the next one, as sentences.
     pub changes: Vec<String>,
@@ -48,8 +50,8 @@ pub fn analyze(results: &Results) -> Analysis {
     Analysis { text: explain::analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns the differences between a plan and that of the last analyzed run of the same request;
-/// empty if there was none.
+/// Returns the differences between a plan and the plan of the last analyzed run of the same
+/// request, as sentences; empty if no run was analyzed.
 #[must_use]
 pub fn changes(text: &str, plan: &Plan) -> Vec<String> {
     let kept = calibrate::folder().map(|folder| plan_file(&folder, text));
@@ -58,7 +60,7 @@ pub fn changes(text: &str, plan: &Plan) -> Vec<String> {
     known.map_or_else(Vec::new, |known| known.changes(plan))
 }
 
-/// Returns the changes in a plan made with the costs known now.
+/// Returns the changes that a new plan with the current cost table would make, as sentences.
 fn next_changes(plan: &Plan, machine: &Machine) -> Vec<String> {
     let next = plan.replan(machine).ok();
     next.map_or_else(Vec::new, |next| PersistedPlan::of(plan).changes(&next))
@@ -84,7 +86,7 @@ fn save(
     Ok(too_few)
 }
 
-/// Returns the path of the file with the plan of a request.
+/// Returns the path of the file that stores the plan of a request.
 fn plan_file(folder: &Path, text: &str) -> PathBuf {
     // FNV-1a: only names files, so collisions need no protection.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,4 +1,4 @@
-//! Building of a prepared request.
+//! The construction of a prepared request.
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -10,8 +10,8 @@ use engine::path::Adapt;
 use engine::record::RecordMode;
 
 impl Prepared {
-    /// Builds the plan and registers it with the daemon. A filter that the kernel refuses is placed
-    /// elsewhere. On error everything acquired is released.
+    /// Builds the plan and registers it with the daemon. Places a filter that the kernel refuses
+    /// elsewhere. An error releases everything acquired.
     pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
         if !self.workers.is_empty() {
             return workers::build(self, options);
@@ -25,18 +25,19 @@ impl Prepared {
         Ok(ready)
     }
 
-    /// Builds the plan with extra facilities, such as a record to replay or the trace of a flow.
+    /// Builds the plan like [`build`](Self::build), with extra facilities such as a record to
+    /// replay or the trace of a flow.
     pub fn build_with(self, options: &Options, extras: Extras) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();
-        let ready = self.built(options, &Extras { helper, steps: steps.clone(), ..extras });
+        let ready = self.build_steps(options, &Extras { helper, steps: steps.clone(), ..extras });
         if ready.is_err() {
             steps.roll_back();
         }
         ready
     }
 
-    fn built(mut self, options: &Options, extras: &Extras) -> Result<Ready, OpenError> {
+    fn build_steps(mut self, options: &Options, extras: &Extras) -> Result<Ready, OpenError> {
         let settings = Settings {
             count: options.count,
             timed: options.timed,
@@ -44,7 +45,7 @@ impl Prepared {
             refuses: options.refuses,
             ..options.own.settings()
         };
-        let paths = self.paths(settings, extras)?;
+        let paths = self.build_paths(settings, extras)?;
         for refused in &self.plan.refusals {
             let name = self.plan.graph.node(refused.node).name();
             let space = &self.plan.space_of(refused.node).name;
@@ -54,7 +55,7 @@ impl Prepared {
     }
 
     /// Builds the plan; replans and retries each time the kernel refuses a filter.
-    pub(crate) fn paths(
+    pub(crate) fn build_paths(
         &mut self,
         settings: Settings,
         extras: &Extras,

@@ -6,9 +6,9 @@ use engine::{calibrate, crash_capture};
 use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
 
-/// Saves the blocks on which filters panicked. Returns one element per failure: `None` if it has no
-/// block or the block could not be saved, which a notice reports.
-pub(crate) fn keep(
+/// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
+/// failure has no block, or if the block could not be saved, which a notice reports.
+pub(crate) fn save(
     text: &str,
     graph: &Graph,
     failures: &[PathFailure],

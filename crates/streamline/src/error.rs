@@ -1,4 +1,4 @@
-//! The error of a request that cannot run.
+//! The error of a request that cannot run, with its causes.
 
 use engine::build::BuildError;
 use engine::record::RecordError;
@@ -31,7 +31,7 @@ pub enum OpenError {
     Unplaceable {
         /// Text of the request.
         text: String,
-        /// Its graph.
+        /// Graph of the request.
         graph: Box<Graph>,
         /// The filter, with the reason of each space for its refusal.
         refused: Box<Unplaceable>,
@@ -41,7 +41,7 @@ pub enum OpenError {
     Build {
         /// Text of the request.
         text: String,
-        /// Its plan.
+        /// Plan of the request.
         plan: Box<Plan>,
         /// The node that failed, and the cause.
         error: Box<BuildError>,
@@ -49,7 +49,7 @@ pub enum OpenError {
     /// Registration with the daemon failed although the options require it.
     #[error("{0}")]
     Unregistered(Box<ClientError>),
-    /// A worker ended before it was ready. If it ended by itself, it has already reported why.
+    /// A worker ended before it was ready. A worker that was not killed has already reported why.
     #[error("engine {number} {} before it was ready", how(*.ended))]
     Worker {
         /// Number of the worker, from 1.

@@ -1,10 +1,10 @@
-//! Selection of the party that runs filters of a request in the kernel: the daemon, in the program
+//! Selection of the host that runs filters of a request in the kernel: the daemon, in programs
 //! shared by all users, or this process.
 //!
-//! If the daemon refuses a filter, this process loads it itself where its rights allow; otherwise
-//! the filter is planned into a thread. A user without the right to open a packet socket can have
-//! live sources only through the daemon; the request is then pinned to the kernel, so that no later
-//! plan moves its sources.
+//! If the daemon refuses a filter, this process loads the filter if its rights suffice; otherwise
+//! the filter is planned into a thread. A user without the right to open a packet socket can use
+//! live sources only through the daemon; such sources are pinned to the kernel, so that no later
+//! plan moves them.
 
 use crate::notice::Notices;
 use engine::build::BuildError;
@@ -17,7 +17,7 @@ use pipeline::Graph;
 use pipeline::graph::Step;
 use pipeline::plan::{Machine, Plan, Unplaceable};
 
-/// The parties that can run parts of a request in the kernel.
+/// The hosts that can run parts of a request in the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     daemon: Option<DaemonHost>,
@@ -27,18 +27,18 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Returns a selection without the daemon.
+    /// Returns this process as the only host.
     pub(crate) fn alone() -> Self {
         Self { privileged: true, ..Self::default() }
     }
 
-    /// Selects the hosts of a request. Returns them with the description of the machine to plan
-    /// for: the daemon's kernel space if a daemon serves it. `alone` excludes the daemon.
+    /// Selects the hosts of a request. Returns them with the machine to plan for, whose kernel is
+    /// the daemon's if a daemon serves the request. `alone` excludes the daemon.
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
         let mut machine = machine::look();
-        if alone || !sources(graph).any(|live| live) {
+        if alone || !are_live(graph).any(|live| live) {
             return (Self::alone(), machine);
         }
         let found = DaemonHost::find().unwrap_or_else(|error| {
@@ -51,14 +51,15 @@ impl Hosts {
         let privileged = machine.kernel.is_open();
         machine.kernel = daemon.kernel();
         if !privileged && doctor::packet_ring().is_err() {
-            pin(graph);
+            pin_to_kernel(graph);
         }
         (Self { daemon: Some(daemon), own: Points::default(), privileged }, machine)
     }
 }
 
 impl Hosts {
-    /// Replans without the filters that the daemon's policy will refuse.
+    /// Replans the filters that the daemon's policy will refuse into other spaces. Returns the plan
+    /// unchanged if this process can load programs itself.
     pub(crate) fn foresee(&self, plan: Plan, machine: &Machine) -> Result<Plan, Unplaceable> {
         let Some(daemon) = self.daemon.as_ref().filter(|_| !self.privileged) else {
             return Ok(plan);
@@ -86,17 +87,17 @@ impl Host for Hosts {
 }
 
 /// Returns, for each source of a graph, true if a kernel program can replace it.
-fn sources(graph: &Graph) -> impl Iterator<Item = bool> {
+fn are_live(graph: &Graph) -> impl Iterator<Item = bool> {
     graph
         .ids()
         .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
 }
 
-/// The displayed reason for a pin that [`pin`] adds.
+/// The displayed reason for a pin that [`pin_to_kernel`] adds.
 const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give it, by the daemon";
 
-/// Pins to the kernel each source that a kernel program can replace.
-fn pin(graph: &mut Graph) {
+/// Pins each source that a kernel program can replace to the kernel, unless the request pins it.
+fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };
         let Some(attach) = used.attach() else { continue };

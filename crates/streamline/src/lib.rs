@@ -12,7 +12,7 @@
 //! # }
 //! ```
 //!
-//! [`open`] parses the request, plans it for this machine, builds it (elsewhere, if the kernel
+//! [`open`] parses the request, plans it for this machine, builds it (replanning if the kernel
 //! refuses a filter), registers it with the daemon of the machine, and starts it. The steps are
 //! also available one by one: [`Prepared::read`], [`Prepared::build`], [`Ready::run`]. The command
 //! line, the C library and the Python module are front ends of these calls.
@@ -22,8 +22,9 @@
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
 //! only for sinks that the request names. Messages for people go to [`Options::notices`]. Worker
-//! processes (`--engines`) and untrusted filters need a program to run in: this one, if it calls
-//! [`serve_if_asked`] at the start of `main`, or else the one named in [`Options::helper`].
+//! processes (`--engines`) and untrusted filters need a program to run in: the calling program, if
+//! it calls [`serve_if_asked`] at the start of `main`, or else the program named in
+//! [`Options::helper`].
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -63,7 +64,7 @@ pub use filter;
 
 /// Reads, plans, builds and registers a request, and runs it on its own threads.
 ///
-/// Returns as soon as its paths run. An error leaves nothing behind.
+/// Returns as soon as the paths run. An error leaves nothing behind.
 pub fn open(request: &str, options: Options) -> Result<Running, OpenError> {
     Prepared::read(request, &options)?.build(&options)?.start(&options)
 }

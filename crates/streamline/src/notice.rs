@@ -1,4 +1,4 @@
-//! Messages to people while a request runs, none of which is an error.
+//! Messages for people while a request is opened and runs. None of them is an error.
 
 use pipeline::Diagnostic;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Options of a run beyond the request itself.
+//! The options of a run, which are not part of the request.
 
 use crate::notice::Notices;
 use crate::own::Own;
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sys::steps::Steps;
 
-/// Options of a run beyond the request itself.
+/// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of blocks in the sinks after which the run ends; `None`: no limit.
+    /// Number of blocks received by sinks after which the run ends; `None`: no limit.
     pub count: Option<u64>,
-    /// Duration after which the run ends; `None`: no limit.
+    /// Time after which the run ends; `None`: no limit.
     pub time: Option<Duration>,
     /// Measures the time spent in each filter.
     pub timed: bool,
@@ -43,7 +43,7 @@ pub struct Options {
     pub own: Own,
     /// Receiver of messages for people; by default they are discarded.
     pub notices: Notices,
-    /// Log of acquired resources, rolled back on failure; tests make its steps fail.
+    /// Rollback log of acquired resources; tests inject faults into its steps.
     pub steps: Steps,
     /// Kernel refusal to simulate, for tests.
     pub refuses: InjectedRefusal,

@@ -23,13 +23,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The filters, sources, sinks and pipe ends that this program adds to the registry.
 ///
 /// Descriptions are leaked and live as long as the process, so make one `Own` and clone it into the
-/// options of each request. Its filters run only in threads of this process.
+/// options of each request. Its filters, sources and sinks run only in threads of this process.
 #[derive(Clone, Default)]
 pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// The pipe ends of the request, kept open until a source or sink has opened them by path.
+    /// The pipe ends of the request, which stay open until a source or sink has opened them by
+    /// path.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -94,7 +95,7 @@ impl Own {
     }
 
     /// Adds a sink that calls `take` for each block. Calls are serialized and must return quickly,
-    /// since the path waits for them. An error ends the path.
+    /// since the path waits for them. An error of `take` ends the path.
     ///
     /// ```
     /// # fn main() -> Result<(), streamline::OpenError> {
@@ -264,20 +265,20 @@ enum Callback {
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.
-const FUNCTION: &str = "function";
+const NUMBER_PARAMETER: &str = "function";
 
 fn locked<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers a callback; returns a description whose only parameter is its number.
+/// Registers a callback; returns a description whose only parameter is the number of the callback.
 fn callback_description(name: &str, callback: Callback) -> Description {
     let mut all = locked(&CALLBACKS);
     let number = all.len() as u64;
     all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
     let kind = Type::Number { low: number, high: number };
-    let function = Parameter::named(FUNCTION, kind, text, "the function of this program");
+    let function = Parameter::named(NUMBER_PARAMETER, kind, text, "the function of this program");
     Description {
         name: Box::leak(name.to_owned().into_boxed_str()),
         summary: "a function of this program",
@@ -287,10 +288,10 @@ fn callback_description(name: &str, callback: Callback) -> Description {
 }
 
 fn callback(arguments: &Arguments) -> Option<Callback> {
-    locked(&CALLBACKS).get(&arguments.number(FUNCTION)?).cloned()
+    locked(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
 }
 
-/// The only drop reason of a callback filter.
+/// The reasons for drops by a callback filter.
 const REASONS: &[&str] = &["unanswered"];
 const UNANSWERED: Reason =
     Description { reasons: REASONS, ..Description::EMPTY }.reason("unanswered");
@@ -309,7 +310,7 @@ impl Classify for CallbackFilter {
 fn callback_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     match callback(arguments) {
         Some(Callback::Classify(function)) => Ok(Filter::classify(CallbackFilter(function))),
-        _ => Err(Mistake::new(FUNCTION, "this program has no such function")),
+        _ => Err(Mistake::new(NUMBER_PARAMETER, "this program has no such function")),
     }
 }
 
@@ -342,7 +343,7 @@ impl Sink for CallbackSink {
 }
 
 fn open_callback_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let name = opening.arguments.number(FUNCTION).unwrap_or_default();
+    let name = opening.arguments.number(NUMBER_PARAMETER).unwrap_or_default();
     match callback(opening.arguments) {
         Some(Callback::Each(function)) => {
             Ok(Box::new(CallbackSink { function, name, taken: Amount::default() }))

@@ -1,4 +1,4 @@
-//! A request that is parsed and planned; nothing on the machine has changed yet.
+//! A request that is parsed and planned, without any change to the machine.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -32,8 +32,10 @@ impl Prepared {
     /// contradict the request, or a filter that no space can run.
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
         let (text, graph) = resolve(request, options)?;
-        let Some(of) = requests::wanted(&graph) else { return Self::planned(text, graph, options) };
-        let workers = requests::all(&graph, of)?;
+        let Some(of) = requests::worker_count(&graph) else {
+            return Self::planned(text, graph, options);
+        };
+        let workers = requests::derive(&graph, of)?;
         let first = Self::worker(workers.first().map_or("", String::as_str), options)?;
         Ok(Self { text, workers, ..first })
     }
@@ -89,9 +91,9 @@ impl Prepared {
         self
     }
 
-    /// Replans without the kernel filters that the daemon's policy would refuse.
+    /// Replans the filters that the daemon's policy would refuse in the kernel into other spaces.
     ///
-    /// Fails with [`OpenError::Unplaceable`] if a filter has no other space.
+    /// Fails with [`OpenError::Unplaceable`] if no other space can run a filter.
     pub fn foreseen(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
@@ -108,7 +110,7 @@ pub fn read(request: &str, options: &Options) -> Result<Graph, OpenError> {
     resolve(request, options).map(|(_, graph)| graph)
 }
 
-/// Parses a request into a graph; reports warnings as notices, and all mistakes as one error.
+/// Parses and checks a request; reports warnings as notices, and all mistakes as one error.
 pub(crate) fn graph(
     text: &str,
     registry: &dyn Registry,
@@ -124,8 +126,8 @@ pub(crate) fn graph(
     Ok(graph)
 }
 
-/// Resolves the names in a request. Returns the resolved text and its graph. This text is run,
-/// recorded and sent to workers, so that no name is looked up twice.
+/// Resolves the names in a request. Returns the resolved text and its graph. Runs, records and
+/// workers use this text, so that no name is looked up twice.
 fn resolve(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
     let first = graph(request, &options.own, options)?;
     if first.insertions.is_empty() {

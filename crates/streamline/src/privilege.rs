@@ -1,8 +1,7 @@
-//! Explanation of refused packet sockets and kernel programs, with remedies: the only place for
-//! these texts.
+//! Explanation of refused packet sockets and kernel programs, with remedies.
 //!
-//! From the privileges of this process and the result of an attempt, the module derives a sentence
-//! and shell commands. A missing capability is distinguished from one that is present but
+//! The module derives a sentence and shell commands from the privileges of this process and the
+//! result of an attempt. A missing capability is distinguished from one that is present but
 //! ineffective: because of a seccomp filter, because it belongs to a user namespace that does not
 //! own the network namespace, or because of a security module.
 
@@ -27,14 +26,15 @@ pub enum Operation {
 pub enum DenialCause {
     /// The capability is missing and can be granted.
     Capability,
-    /// The capability is missing, and no process started from here can obtain it.
+    /// The capability is missing, and no process started by this process can obtain it.
     Unobtainable,
     /// The capability is present, but in a user namespace that does not own the network namespace.
     ForeignNamespace,
-    /// The capability is present, and a seccomp filter refuses the call.
+    /// A seccomp filter refuses the call, although the capability is present or the feature may
+    /// exist.
     Filter,
-    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
-    /// does not tell which.
+    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter), which the
+    /// error does not distinguish.
     NamespaceOrFilter,
     /// The capability is present, and a security module refuses the call.
     Module,
@@ -49,7 +49,7 @@ pub enum DenialCause {
 pub struct Remedy {
     /// The command; empty if the remedy is only advice.
     pub command: String,
-    /// The effect of the command, or the advice.
+    /// The effect of the command, or the advice if there is no command.
     #[serde(rename = "says")]
     pub explanation: String,
 }
@@ -94,7 +94,7 @@ impl Operation {
     }
 }
 
-/// Returns the reason for a refusal; `None` if the attempt succeeded.
+/// Returns the cause of a refusal; `None` if the attempt succeeded.
 pub fn cause(
     who: &Privilege,
     operation: Operation,
@@ -283,7 +283,7 @@ impl DenialCause {
     }
 }
 
-/// Path at which every user can execute the program.
+/// Path of the installed program, which every user can execute.
 pub const INSTALLED: &str = "/usr/local/bin/streamline";
 
 const OWN_SPACE: &str = "to try things: a shell in a network of its own, with nothing in it but \
@@ -300,7 +300,7 @@ const FILTER: &str = "whoever started this container or service must let it thro
                       SystemCallFilter= of the unit";
 const KERNEL: &str = "take a kernel that is built with it";
 
-/// Width of the output in columns.
+/// Width of formatted remedies in columns.
 pub const COLUMNS: usize = 80;
 
 /// Formats commands, each above its explanation.
@@ -338,7 +338,7 @@ mod tests {
     const ALL: Capabilities = Capabilities(u64::MAX);
 
     /// Returns a user with these capabilities and no restrictions.
-    fn who(effective: Capabilities) -> Privilege {
+    fn user_with(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,
             effective,
@@ -363,7 +363,7 @@ mod tests {
     fn missing_capability_differs_from_an_ineffective_one() {
         let denied = refusal(RefusalKind::Denied);
         let cause = |who: &Privilege| cause(who, Operation::Packets, &denied).unwrap();
-        let unprivileged = who(Capabilities(0));
+        let unprivileged = user_with(Capabilities(0));
         let filter = Some(Seccomp::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
         // Whether there is a filter too makes no difference as long as the capability is missing.
@@ -372,7 +372,7 @@ mod tests {
             cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),
             DenialCause::Unobtainable
         );
-        let raw = who(RAW);
+        let raw = user_with(RAW);
         assert_eq!(cause(&raw), DenialCause::Module);
         assert_eq!(cause(&Privilege { seccomp: filter, ..raw }), DenialCause::Filter);
         let inner = Privilege { inner_user_namespace: Some(true), ..raw };
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn missing_feature_is_attributed_to_an_active_seccomp_filter() {
         let absent = refusal(RefusalKind::Absent);
-        let raw = who(RAW);
+        let raw = user_with(RAW);
         let of = |who: &Privilege| cause(who, Operation::Packets, &absent).unwrap();
         assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
         let filtered = Privilege { seccomp: Some(Seccomp::Filter), ..raw };
@@ -398,7 +398,8 @@ mod tests {
     #[test]
     fn programs_need_two_capabilities_or_sys_admin() {
         let denied = refusal(RefusalKind::Denied);
-        let of = |set: u64| cause(&who(Capabilities(set)), Operation::Programs, &denied).unwrap();
+        let of =
+            |set: u64| cause(&user_with(Capabilities(set)), Operation::Programs, &denied).unwrap();
         let (bpf, admin) = (1 << Capabilities::BPF, 1 << Capabilities::NET_ADMIN);
         assert_eq!(of(bpf), DenialCause::Capability);
         assert_eq!(of(bpf | admin), DenialCause::Module);
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn remedies_are_commands_that_can_work() {
-        let unprivileged = who(Capabilities(0));
+        let unprivileged = user_with(Capabilities(0));
         let lines = |who: &Privilege, program: &Binary| -> Vec<String> {
             let remedies =
                 DenialCause::Capability.remedies(Operation::Packets, who, program, "rx | print");
@@ -449,7 +450,7 @@ mod tests {
             ] {
                 let sentence = cause.sentence(operation);
                 assert!(!sentence.ends_with('.') && !sentence.contains("  "), "{sentence}");
-                let remedies = cause.remedies(operation, &who(RAW), &binary(), "rx");
+                let remedies = cause.remedies(operation, &user_with(RAW), &binary(), "rx");
                 assert!(remedies.iter().all(|remedy| !remedy.explanation.is_empty()));
             }
         }

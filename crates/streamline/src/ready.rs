@@ -1,4 +1,4 @@
-//! A request that is built, and its results.
+//! A built request, and its results.
 
 use crate::crash;
 use crate::error::OpenError;
@@ -80,7 +80,7 @@ impl Ready {
         self.member.number()
     }
 
-    /// Returns handles of its connected components; empty if workers run the request.
+    /// Returns handles of the connected components of the request; empty if workers run it.
     #[must_use]
     pub fn lives(&self) -> Vec<Live> {
         match &self.body {
@@ -89,8 +89,8 @@ impl Ready {
         }
     }
 
-    /// Runs the request and blocks until it ends, which `until` or a stop command of the daemon can
-    /// bring about early.
+    /// Runs the request and blocks until it ends. `until` or a stop command from a client can end
+    /// it early.
     pub fn run(mut self, until: Until<'_>) -> Result<Finished, OpenError> {
         let until = Until { readable: self.member.stop(until.readable)?, ..until };
         let (plan, outcome, workers) = match self.body {
@@ -112,7 +112,7 @@ impl Ready {
         let recorded = self.recording.map(|recording| recording.finish(&digest(&outcome)));
         let failures = &outcome.failures;
         let crashes = match self.captures_crashes {
-            true => crash::keep(&self.text, &plan.graph, failures, &self.notices),
+            true => crash::save(&self.text, &plan.graph, failures, &self.notices),
             false => failures.iter().map(|_| None).collect(),
         };
         let results = Results { text: self.text, plan, outcome, workers, crashes, recorded };
@@ -120,7 +120,7 @@ impl Ready {
     }
 }
 
-/// A completed run whose followers still wait for its exit status; see [`end`](Self::end).
+/// A completed run. Clients that follow it wait for its exit status until [`end`](Self::end).
 #[derive(Debug)]
 pub struct Finished {
     /// The results of the run.
@@ -130,19 +130,19 @@ pub struct Finished {
 
 impl Finished {
     /// Sends an exit status and a sentence to the clients that follow the path, and ends its
-    /// registration.
+    /// registration. Blocks for a limited time until they have read it.
     pub fn end(self, status: u8, sentence: String) -> Results {
         self.member.end(status, sentence);
         self.results
     }
 }
 
-/// The results of a run, complete or up to now.
+/// The results of a run, final or so far.
 #[derive(Debug)]
 pub struct Results {
-    /// Request as it ran last.
+    /// Text of the request at the end, after changes.
     pub text: String,
-    /// Plan of that request.
+    /// Plan of the request.
     pub plan: Plan,
     /// Ledger, filter reports and failures.
     pub outcome: Outcome,
@@ -161,7 +161,8 @@ impl Results {
         Report::new(&self.plan, &self.outcome, &self.crashes).of_workers(&self.workers)
     }
 
-    /// Returns one sentence: the first failure, or the numbers of blocks and bytes.
+    /// Returns one sentence: the first failure, or the numbers of blocks and bytes, the time and
+    /// the losses.
     #[must_use]
     pub fn sentence(&self) -> String {
         let failure = self.outcome.failures.iter().find(|failure| !failure.is_quiet());

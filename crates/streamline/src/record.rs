@@ -1,8 +1,8 @@
-//! Records of runs: creation during a run, and replay.
+//! Records of runs: their creation and their replay.
 //!
-//! A replayed run writes its files into a directory of its own, sends nothing and starts no
-//! program, since a record may come from an untrusted peer. At its end its ledger is compared with
-//! the recorded one, line by line.
+//! A replay writes its files into a directory of its own, sends nothing and starts no program,
+//! since a record may come from an untrusted peer. At its end its ledger is compared with the
+//! recorded ledger, line by line.
 
 use crate::error::OpenError;
 use crate::hosts::Hosts;
@@ -20,7 +20,7 @@ use pipeline::plan::Plan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Creates the record of a run if the options ask for one.
+/// Creates the record of a run if the options name a file.
 pub(crate) fn begin(
     prepared: &Prepared,
     options: &Options,
@@ -58,7 +58,7 @@ pub struct Repetition {
     pub ready: Ready,
     /// Directory for its output files; `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// Completeness of the record; only a complete one can be compared with its replay.
+    /// Completeness of the record; only a complete record can be compared with its replay.
     pub whole: Completeness,
 }
 
@@ -96,8 +96,8 @@ impl Recorded {
         (self.prepared, RecordMode::Play(Replay::new(self.record)), count)
     }
 
-    /// Builds the replay. Its output files go into `into`, or else into a new directory beside the
-    /// record.
+    /// Builds the replay. Writes its output files into `into`, or else into a new directory beside
+    /// the record, which is at `path`.
     pub fn repeat(
         self,
         path: &Path,
@@ -105,11 +105,11 @@ impl Recorded {
         options: &Options,
     ) -> Result<Repetition, OpenError> {
         let graphs = graphs(&self.record, &self.prepared.plan);
-        announce(&self.record, &graphs, &options.notices);
+        notify_gaps(&self.record, &graphs, &options.notices);
         let whole = self.record.whole.clone();
         let into = match into {
             Some(into) => Some(into),
-            None => folder(path, &graphs)?,
+            None => output_directory(path, &graphs)?,
         };
         let (prepared, tape, count) = self.into_parts();
         let options = Options { count, ..options.clone() };
@@ -122,9 +122,10 @@ impl Recorded {
 /// lacks the line.
 pub type Differences = Vec<(Option<String>, Option<String>)>;
 
-/// Compares a replay with its record. Returns `None` if either is incomplete.
+/// Compares a replay with its record. Returns `None` if the record is incomplete or the replay was
+/// stopped.
 #[must_use]
-pub fn compared(whole: &Completeness, results: &Results) -> Option<Differences> {
+pub fn compare(whole: &Completeness, results: &Results) -> Option<Differences> {
     match whole {
         Completeness::Whole { told: before } if !results.outcome.stopped => {
             Some(differences(before, &digest(&results.outcome)))
@@ -147,7 +148,7 @@ fn graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
 }
 
 /// Warns of missing parts of a record, and notes effects that a replay omits.
-fn announce(record: &Record, graphs: &[Graph], notices: &Notices) {
+fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     let target = record.target();
     match &record.whole {
         Completeness::Whole { .. } => {}
@@ -187,9 +188,8 @@ fn announce(record: &Record, graphs: &[Graph], notices: &Notices) {
     }
 }
 
-/// Returns a path for a new output directory, which does not exist yet; `None` if no sink writes a
-/// file.
-fn folder(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
+/// Returns an unused path for the output directory; `None` if no sink writes a file.
+fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, OpenError> {
     let mut used = graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     let writes = used.any(|used| {
         let sink = used.is_sink();

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use sys::poll::PollSet;
 use sys::steps::Resource;
 
-/// The registration of a run; empty if the run is not registered.
+/// The registration of a run with the daemon; empty for an unregistered run.
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Set that is readable when the caller's or the daemon's stop descriptor is.
+    /// Set that is readable when the stop descriptor of the caller or of the daemon is.
     stop: Option<PollSet>,
 }
 
 impl Registration {
     /// Registers paths that are about to run.
     ///
-    /// Without a daemon, or if it refuses, the run continues unregistered, unless the options
-    /// require registration.
+    /// Without a daemon, or if the daemon refuses, the run continues unregistered, unless the
+    /// options require registration or set a name.
     pub(crate) fn begin(
         prepared: &Prepared,
         (lives, group): (Vec<Live>, Option<Arc<dyn WorkerGroup>>),
@@ -64,7 +64,7 @@ impl Registration {
         }
     }
 
-    /// Returns the path's number in the daemon's registry, if it is registered.
+    /// Returns the path's number in the daemon's registry; `None` if it is not registered.
     pub(crate) const fn number(&self) -> Option<u32> {
         match &self.worker {
             Some(worker) => worker.number(),
@@ -88,7 +88,8 @@ impl Registration {
         }
     }
 
-    /// Sends the exit status and the final report to the clients that follow the path.
+    /// Sends the exit status and the final report to the clients that follow the path. Blocks for a
+    /// limited time until they have read them.
     pub(crate) fn end(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
             worker.end(Ended { status, report });

@@ -1,4 +1,4 @@
-//! A request that runs in the background of the thread that opened it.
+//! A request that runs on a thread of its own.
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -31,7 +31,7 @@ pub struct Running {
     thread: Option<JoinHandle<Result<Finished, OpenError>>>,
 }
 
-/// Longest wait for the counters of a path.
+/// Maximum wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Ready {
@@ -77,8 +77,8 @@ impl Running {
         self.number
     }
 
-    /// Returns handles of its connected components, for taps and commands; empty if workers run the
-    /// request.
+    /// Returns handles of the connected components of the request, for taps and commands; empty if
+    /// workers run it.
     #[must_use]
     pub fn live(&self) -> &[Live] {
         &self.lives
@@ -90,7 +90,8 @@ impl Running {
         self.ended.as_fd()
     }
 
-    /// Returns the results so far. Blocks up to 200 ms until the spaces report their counters.
+    /// Returns the results so far. Blocks for up to 200 ms per connected component until the spaces
+    /// report their counters.
     #[must_use]
     pub fn report(&self) -> Results {
         let mut outcome = match &self.control {

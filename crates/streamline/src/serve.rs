@@ -1,4 +1,4 @@
-//! Tasks that a program performs in processes started for them: untrusted filters and workers.
+//! Tasks for which the library starts processes of this program: untrusted filters and workers.
 
 use crate::error::OpenError;
 use crate::notice::Notices;
@@ -9,20 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 #[must_use]
 pub enum Served {
-    /// It ran an untrusted filter; the process should exit with this status.
+    /// The process ran an untrusted filter and should exit with this status.
     Filter(u8),
-    /// It ran one worker's share of a request.
+    /// The process ran one worker's share of a request.
     Worker(Result<(), OpenError>),
 }
 
-/// True once [`serve_if_asked`] found no task: this program can then serve as its own helper.
+/// True once [`serve_if_asked`] has found no task, so that this program can serve as its own
+/// helper.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then
 /// exit.
 ///
-/// Call it first in `main`. Otherwise it returns `None` and registers this program as one that can
-/// be started for such tasks.
+/// Call it first in `main`. If the process was not started for a task, returns `None` and records
+/// that this program can be started for tasks.
 pub fn serve_if_asked(notices: &Notices) -> Option<Served> {
     if let Some(status) = engine::sandbox::serve_if_asked() {
         return Some(Served::Filter(status));
@@ -35,6 +36,6 @@ pub fn serve_if_asked(notices: &Notices) -> Option<Served> {
 }
 
 /// Returns true if this program can be started as a worker.
-pub(crate) fn serves() -> bool {
+pub(crate) fn can_serve() -> bool {
     SERVES.load(Ordering::Relaxed)
 }

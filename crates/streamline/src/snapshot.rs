@@ -1,11 +1,11 @@
-//! The outcome so far of paths that run.
+//! The outcome of running paths so far.
 
 use engine::live::Live;
 use engine::run::Outcome;
 use runtime::ledger::Ledger;
 use std::time::Duration;
 
-/// Collects the counters of running paths. Blocks up to `limit` for each.
+/// Collects the counters of running paths. Blocks for up to `limit` per path.
 pub(crate) fn snapshot(lives: &[Live], limit: Duration) -> Outcome {
     let (mut ledger, mut reports) = (Ledger::default(), Vec::new());
     for live in lives {

@@ -35,8 +35,9 @@ pub(super) const FIRST: &str = "thread0";
 /// A thread's refusal to run a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
 /// A thread's refusal to run an untrusted filter, with the limits of the filter's process.
-pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it and \
-     may do nothing but answer: no files, no network, no other process";
+pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it \
+                                    and may do nothing but answer: no files, no network, no other \
+                                    process";
 /// The maximum number of characters of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 

@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// Returns one sentence per sink if no sink received a block. Empty otherwise, or if no source
-    /// emitted one, which the closing line of a report already states.
+    /// Returns one sentence per sink if no sink received a block; empty otherwise. Also empty if no
+    /// source emitted a block, because the last line of a report states that.
     #[must_use]
-    pub fn nothing_written(&self) -> Vec<String> {
+    pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;
         let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
         let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();
@@ -32,7 +32,7 @@ impl Report<'_> {
         while let Some(node) = open.pop() {
             for edge in self.plan.graph.inputs(node).filter(|edge| !edge.back) {
                 if self.input_blocks(edge.from) > 0 {
-                    ends.push(self.ended(edge));
+                    ends.push(self.describe_fate(edge));
                 } else if !seen.contains(&edge.from) {
                     seen.push(edge.from);
                     open.push(edge.from);
@@ -46,12 +46,12 @@ impl Report<'_> {
         }
     }
 
-    /// Describes the fate of the blocks in front of an edge that carried none.
-    fn ended(&self, edge: &Edge) -> String {
+    /// Describes the fate of the blocks of an upstream node whose edge carried none of them.
+    fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", counted(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();
-        for filtered in self.of(edge.from) {
+        for filtered in self.entries_of(edge.from) {
             reasons.extend(filtered.unanswered.iter().map(|(why, n)| (*n, why.clone())));
             let dropped = filtered.dropped.iter();
             reasons.extend(dropped.map(|(why, amount)| (amount.blocks, format!("dropped: {why}"))));
@@ -78,10 +78,10 @@ impl Report<'_> {
 
     /// Returns the number of blocks that a node received or made, over all processes and threads.
     fn input_blocks(&self, node: NodeId) -> u64 {
-        self.of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
+        self.entries_of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
     }
 
-    fn of(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
+    fn entries_of(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
         let all = self.outcome.ledger.filters.iter();
         all.filter(move |filtered| !filtered.name.is_ring() && filtered.planned == node.0)
     }

@@ -1,4 +1,4 @@
-//! Reports as JSON: one object per line, whose fields stand in the functions below.
+//! Reports as JSON: one object per line, whose fields the functions below define.
 //!
 //! `version` changes when a field is removed or changes its meaning; fields may be added without a
 //! new version. Amounts are in blocks and bytes, times in nanoseconds; unknown values are `null`.
@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Version of every form in this file.
+/// Version of the formats in this file.
 const VERSION: u32 = 1;
 
 /// A JSON object as text.
 pub type Object = Box<RawValue>;
 
-/// A value that can stand in an [`Object`].
+/// A value of a field of an [`Object`].
 pub trait Field {
     /// Returns the value as JSON.
     fn json(&self) -> String;
@@ -33,7 +33,7 @@ impl<T: Serialize + ?Sized> Field for T {
     }
 }
 
-/// Returns the object of the fields in their order. A field whose name ends with `?` is left out
+/// Returns an object with these fields in their order. A field whose name ends with `?` is omitted
 /// if its value is `null` or empty.
 pub fn object(fields: &[(&str, &dyn Field)]) -> Object {
     let mut text = String::new();
@@ -98,7 +98,7 @@ pub(super) fn run(report: &Report<'_>) -> Object {
     ])
 }
 
-/// Returns the object of a worker process, which ran the request for its share of the sessions.
+/// Returns the results of a worker process for its share of the sessions.
 fn engine((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
     object(&[
         ("number", &worker.number),
@@ -195,7 +195,7 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
     ])
 }
 
-/// Returns the positions of missing blocks by place: the first and the last ranges, with the
+/// Returns the positions of missing blocks by location: the first and the last ranges, with the
 /// number of ranges between them.
 fn missing<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {

@@ -1,5 +1,5 @@
-//! Reports on a run: the ledger as a sentence, table or JSON; losses; the reports of filters at the
-//! end of the request.
+//! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of filters at
+//! the ends of the request.
 //!
 //! Formats the plan and the outcome of a run as text. Filters have the names that `explain` prints,
 //! which distinguish several filters of one kind.
@@ -36,7 +36,7 @@ pub struct Report<'o> {
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// Report of each worker; empty if one process ran the request.
+    /// Run and report of each worker; empty if one process ran the request.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
 
@@ -79,14 +79,14 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// Summarizes the report in one line.
+    /// Summarizes the run in one sentence: output, input, time and losses.
     #[must_use]
     pub fn sentence(&self) -> String {
         let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
         let (blocks, bytes) =
             sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
         let lost = match self.lost() {
-            0 if self.is_unknown() => "losses not all known".to_owned(),
+            0 if self.has_unknown_losses() => "losses not all known".to_owned(),
             0 => "none lost".to_owned(),
             lost => format!("{lost} lost"),
         };
@@ -118,13 +118,13 @@ impl<'o> Report<'o> {
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
     }
 
-    /// Returns true if a source can lose blocks at a place that has no counter.
-    fn is_unknown(&self) -> bool {
+    /// Returns true if a source can lose blocks at a location without a counter.
+    fn has_unknown_losses(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// Describes lost blocks by place and reason, in one sentence, the largest number first.
+    /// Describes lost blocks by location and reason in one sentence, the largest number first.
     #[must_use]
     pub fn losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
@@ -177,13 +177,13 @@ impl<'o> Report<'o> {
         out
     }
 
-    /// Returns true if this report is output of the request, not an additional remark.
+    /// Returns true if this report is output of the request rather than an additional remark.
     fn is_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
-    /// Returns the display name of a ledger node: the plan's name, or its own if it is one end of a
-    /// ring.
+    /// Returns the display name of a ledger node: its name in the plan, or in the ledger if it is
+    /// one end of a ring.
     fn name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)

@@ -36,7 +36,7 @@ pub(super) fn text(report: &Report<'_>) -> String {
     out
 }
 
-/// A column of the filter table: the title, and a function that returns the value for a filter.
+/// A column of the filter table: its title, and a function that returns its value for a filter.
 type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
 /// Columns of a filter's input: blocks received and blocks made. Their sum equals that of
@@ -44,7 +44,7 @@ type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns of the fate of the input. Columns without a nonzero value are left out.
+/// Columns of the fate of the input. Columns without a nonzero value are omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -92,7 +92,7 @@ fn filters(report: &Report<'_>) -> String {
     table.text(explain::COLUMNS)
 }
 
-/// A row of the filter table: one filter, or all ends of rings with one name.
+/// A row of the filter table: one filter, or all ring ends with one name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,
@@ -126,7 +126,7 @@ impl Row<'_> {
     }
 }
 
-/// Formats rings, back edges, and any edge that lost blocks; other call edges are left out.
+/// Formats rings, back edges, and all other edges that lost blocks.
 fn edges(report: &Report<'_>) -> String {
     let mut table =
         Table::new(&["edge", "is", ">put", ">taken", ">resident", ">events", "dropped"]);
@@ -162,7 +162,7 @@ fn late(latency: &Latency) -> String {
     table.text(explain::COLUMNS)
 }
 
-/// Formats losses of sources, reasons of drops and of missing classes, counters, and filter
+/// Formats losses of sources, reasons for drops and for missing classes, counters, and filter
 /// reports.
 fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
@@ -220,12 +220,12 @@ fn notes(report: &Report<'_>) -> String {
     out
 }
 
-/// Formats the rows of a filter's report: up to three one-word rows on one line, others one per
-/// line.
+/// Formats the rows of a filter's report: up to three rows with one-word names on one line,
+/// otherwise one row per line.
 pub(super) fn rows(rows: &[(String, u64)], indent: &str) -> String {
-    const SHORT: usize = 3;
+    const SHORT_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());
-    if rows.len() <= SHORT && rows.iter().all(word) {
+    if rows.len() <= SHORT_ROWS_MAX && rows.iter().all(word) {
         let told: Vec<String> = rows.iter().map(|(name, n)| format!("{n} {name}")).collect();
         return format!("{indent}{}\n", told.join(", "));
     }

@@ -1,8 +1,9 @@
 //! The worker side: a process that runs a request for its share of the sessions.
 //!
-//! It pins itself to its processor before it allocates, so that its memory is local to that NUMA
-//! node. It builds the request, reports that it is ready, and runs on command. Printed blocks go to
-//! the parent as messages ([`super::output`]), and so do its counts. It dies with its parent.
+//! It pins itself to its processor before it allocates memory, so that the memory is local to that
+//! NUMA node. It builds the request, reports that it is ready, and runs the request on command. It
+//! sends printed blocks ([`super::output`]) and its counts to the parent as messages, and dies with
+//! its parent.
 
 use super::message::{self, Assignment, Command, Message};
 use crate::crash;
@@ -29,7 +30,7 @@ use sys::poll::PollSet;
 
 /// Argument that starts a program as a worker.
 pub(super) const SUBCOMMAND: &str = "serve-engine";
-/// Longest waits for counters and for a change, as in `member::worker`.
+/// Maximum waits for counters and for a change, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,7 +47,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// Sends a message. Errors are ignored: this process dies with its parent.
+    /// Sends a message. Ignores errors, since this process dies with its parent.
     fn send(&self, message: &Message) {
         let _ = message::send(&self.socket.lock().unwrap_or_else(PoisonError::into_inner), message);
     }
@@ -67,7 +68,7 @@ fn serve(notices: &Notices) -> Result<(), OpenError> {
     run(&assignment, commands, (&parent, notices))
 }
 
-/// Builds the request and runs it when commanded.
+/// Builds the request, and runs it on command.
 fn run(
     assignment: &Assignment,
     mut commands: BufReader<UnixStream>,
@@ -81,12 +82,12 @@ fn run(
     let of = (assignment.number - 1, assignment.of);
     let settings = Settings { timed: assignment.timed, one_of: Some(of), ..Settings::default() };
     let signals = signal::watch()?;
-    let paths = prepared.paths(settings, &extras)?;
+    let paths = prepared.build_paths(settings, &extras)?;
     let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
     let stop = Arc::new(EventFd::new()?);
     let either = PollSet::new(&[signals, stop.as_fd()])?;
     parent.send(&Message::Ready);
-    if !matches!(next(&mut commands), Some(Command::Go)) {
+    if !matches!(next_command(&mut commands), Some(Command::Go)) {
         // Another worker failed; returning releases everything that was built.
         return Ok(());
     }
@@ -94,7 +95,7 @@ fn run(
     parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
-    let obeying = thread.spawn(move || command_loop.all(commands));
+    let obeying = thread.spawn(move || command_loop.execute_all(commands));
     obeying.map_err(|error| OpenError::of_worker("clone", &error))?;
     let number = assignment.number;
     let late = |breach: &Breach| {
@@ -107,16 +108,15 @@ fn run(
     // This worker's own request reproduces the failure, since the failing blocks are its share.
     let quiet = Options::default();
     let graph = prepared::graph(&last, &quiet.own, &quiet)?;
-    for capture in crash::keep(&last, &graph, &outcome.failures, notices).iter().flatten() {
+    for capture in crash::save(&last, &graph, &outcome.failures, notices).iter().flatten() {
         notices.give(&Notice::Crash(capture));
     }
     parent.send(&Message::Ended(Box::new(outcome), last));
     Ok(())
 }
 
-/// Reads the next command; blocks. Returns `None` if the parent has ended or the command is
-/// invalid.
-fn next(commands: &mut BufReader<UnixStream>) -> Option<Command> {
+/// Blocks until the next command. Returns `None` if the parent has ended or the command is invalid.
+fn next_command(commands: &mut BufReader<UnixStream>) -> Option<Command> {
     let mut text = String::new();
     let read = commands.read_line(&mut text).ok()?;
     (read > 0).then(|| serde_json::from_str(&text).ok()).flatten()
@@ -130,8 +130,8 @@ struct CommandLoop {
 }
 
 impl CommandLoop {
-    fn all(self, mut commands: BufReader<UnixStream>) {
-        while let Some(command) = next(&mut commands) {
+    fn execute_all(self, mut commands: BufReader<UnixStream>) {
+        while let Some(command) = next_command(&mut commands) {
             match command {
                 Command::Go => {}
                 Command::Stop => self.stop.notify(),

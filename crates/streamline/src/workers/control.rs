@@ -1,8 +1,8 @@
 //! Control of all workers of a path as one, for `top` and `set`.
 //!
-//! A change is applied to one worker after another. All run the same request, so a change that one
-//! accepts normally succeeds in all; if one fails nevertheless, the workers already changed return
-//! to their previous request.
+//! A change is applied to one worker after another. All workers run the same request, so a change
+//! that one worker accepts normally succeeds in all. If it fails in a worker nevertheless, the
+//! workers already changed return to their previous request.
 
 use super::message::{self, Command};
 use crate::options::Options;
@@ -22,28 +22,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A worker's index and its reply to a change: a ledger sentence with the new request, or the
-/// reason for refusing.
+/// reason for the refusal.
 pub(super) type Answer = (usize, Result<(String, String), String>);
 
-/// Longest wait for a worker's reply; exceeds the worker's own limit for a change.
+/// Maximum wait for a worker's reply, longer than the worker's own limit for a change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker, and their reliability.
+/// The latest counts of a worker, and the facts that limit their reliability.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,
     pub(super) killed: bool,
     pub(super) quiet: bool,
 }
 
-impl Counted {
-    /// Returns its outcome up to the latest counts; empty if none were received.
+impl LatestCounts {
+    /// Returns the worker's outcome up to the latest counts; empty before the first counts.
     pub(super) fn outcome(&self) -> Outcome {
         self.counts.clone().unwrap_or_default()
     }
 
-    /// Returns its contribution to the aggregated ledger.
-    pub(super) fn engine(&self) -> WorkerReport {
+    /// Returns the worker's contribution to the aggregated ledger.
+    pub(super) fn report(&self) -> WorkerReport {
         WorkerReport { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
     }
 }
@@ -52,14 +52,14 @@ impl Counted {
 #[derive(Debug)]
 pub(crate) struct GroupControl {
     /// Latest counts, by worker.
-    counted: Mutex<Vec<Counted>>,
+    counted: Mutex<Vec<LatestCounts>>,
     running: Mutex<RunningRequests>,
     /// Name and process number, by worker.
     processes: Vec<(String, u32)>,
     options: Options,
 }
 
-/// The running requests. Its lock serializes changes.
+/// The running requests of all workers. The lock serializes changes.
 #[derive(Debug)]
 struct RunningRequests {
     commands: Vec<UnixStream>,
@@ -86,13 +86,14 @@ impl GroupControl {
     }
 
     /// Replaces the latest counts of all workers.
-    pub(super) fn update(&self, counted: Vec<Counted>) {
+    pub(super) fn update(&self, counted: Vec<LatestCounts>) {
         *locked(&self.counted) = counted;
     }
 }
 
 impl RunningRequests {
-    /// Applies a request to one worker; returns its ledger sentence. Blocks for up to 20 s.
+    /// Applies a request to one worker; returns its ledger sentence. Blocks for up to
+    /// [`CHANGE_REPLY_TIMEOUT`] per reply. Fails with the reason.
     fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
         let sent = message::send(&self.commands[at], &Command::Change(line.to_owned()));
         sent.map_err(|_| format!("engine {} has ended", at + 1))?;
@@ -111,7 +112,7 @@ impl RunningRequests {
 impl GroupControl {
     /// Returns the aggregated outcome up to the latest counts.
     pub(crate) fn outcome(&self) -> Outcome {
-        let engines = locked(&self.counted).iter().map(Counted::engine).collect();
+        let engines = locked(&self.counted).iter().map(LatestCounts::report).collect();
         merge_reports(&locked(&self.running).graph, engines)
     }
 }

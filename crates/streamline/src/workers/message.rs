@@ -1,6 +1,6 @@
 //! Messages between a worker and its parent: one JSON object per line.
 //!
-//! Both ends are the same program, so the format has no version.
+//! Both ends run the same version of the library, so the format has no version.
 
 use engine::run::Outcome;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub(super) struct Assignment {
 /// A command to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Command {
-    /// Run; all workers are ready.
+    /// Run the request, since all workers are ready.
     Go,
     /// End the sources and drain.
     Stop,
@@ -47,9 +47,10 @@ pub(super) enum Message {
     },
     /// The counts so far.
     Counted(Box<Outcome>),
-    /// The reply to a change: the ledger sentence and the new request, or the reason for refusing.
+    /// The reply to a change: the ledger sentence and the new request, or the reason for the
+    /// refusal.
     Changed(Result<(String, String), String>),
-    /// The run has ended: final counts, and the request that ran last.
+    /// The run has ended, with final counts and the last request.
     Ended(Box<Outcome>, String),
 }
 

@@ -10,8 +10,8 @@
 //!
 //! `pipeline::workers` derives the request of each worker. The caller's process starts the workers
 //! ([`supervisor`], [`child`]), releases them once all are ready, watches them, and collects their
-//! counts ([`message`]). Of their blocks only printed ones pass through this process ([`output`]).
-//! A worker that ends early does not stop the others; its share of the input is counted as dropped
+//! counts ([`message`]). Only printed blocks pass through this process ([`output`]). A worker that
+//! ends early does not stop the others; its share of the input is counted as dropped
 //! (`engine::aggregate`). The daemon sees one path ([`control`]).
 //! docs/book/decisions/0037-engines.md
 
@@ -36,9 +36,9 @@ use member::worker::WorkerGroup;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Starts the workers of a request and blocks until all are ready.
+/// Starts the workers of a request. Blocks until all are ready.
 pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, OpenError> {
-    fits(options)?;
+    check_options(options)?;
     let program = program(options)?;
     let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;
     let control: Arc<dyn WorkerGroup> =
@@ -52,7 +52,7 @@ fn program(options: &Options) -> Result<PathBuf, OpenError> {
     match &options.helper {
         Some(helper) => Ok(helper.clone()),
         // This program, even if its file has been replaced since it started.
-        None if crate::serve::serves() => Ok(PathBuf::from("/proc/self/exe")),
+        None if crate::serve::can_serve() => Ok(PathBuf::from("/proc/self/exe")),
         None => Err(OpenError::Unfit(
             "`--engines` starts other processes, and this program does not serve as one: name a \
              helper (the command `streamline`), or leave `--engines` out"
@@ -62,7 +62,7 @@ fn program(options: &Options) -> Result<PathBuf, OpenError> {
 }
 
 /// Rejects options that cannot be honored across several processes.
-fn fits(options: &Options) -> Result<(), OpenError> {
+fn check_options(options: &Options) -> Result<(), OpenError> {
     let why = match options {
         _ if options.count.is_some() => {
             "`-c` with `--engines`: nobody sees all blocks, so nobody knows which is the last; use \

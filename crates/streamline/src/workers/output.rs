@@ -1,10 +1,10 @@
-//! Merging of the workers' output into one standard output, without splitting a block.
+//! The merge of the workers' output into one standard output, without splitting a block.
 //!
 //! The standard output of each worker is a socket that preserves message boundaries; a thread
 //! copies all messages to this process's standard output. A sink flushes at the end of a block, and
 //! the last message of each flush is marked (`endpoint::sink::out`). Blocks of different workers
-//! are unordered; those of one session come from one worker and keep their order. An incomplete
-//! block of a killed worker is discarded.
+//! are unordered; the blocks of one session come from one worker and keep their order. An
+//! incomplete block of a killed worker is discarded.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use sys::descriptor;
 
 /// Maximum size of a message in bytes.
-const MESSAGE: usize = 64 << 10;
+const MESSAGE_MAX: usize = 64 << 10;
 
 /// The thread that merges the output of workers.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Output {
     /// Starts the thread, which ends when all sockets have reached end of file.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
-        thread.spawn(move || join(engines)).map(Self)
+        thread.spawn(move || merge(engines)).map(Self)
     }
 
     /// Blocks until all output is written; returns the error if a write failed.
@@ -31,10 +31,10 @@ impl Output {
     }
 }
 
-fn join(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
+fn merge(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
     let mut engines: Vec<(OwnedFd, Vec<u8>)> =
         engines.into_iter().map(|socket| (socket, Vec::new())).collect();
-    let mut message = vec![0; MESSAGE];
+    let mut message = vec![0; MESSAGE_MAX];
     let mut stdout = std::io::stdout().lock();
     while !engines.is_empty() {
         let sockets: Vec<_> = engines.iter().map(|(socket, _)| socket.as_fd()).collect();

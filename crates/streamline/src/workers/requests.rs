@@ -3,8 +3,8 @@
 use crate::error::OpenError;
 use pipeline::{Graph, workers};
 
-/// Returns the number of workers that a request asks for; `None` if this process is to run it.
-pub(crate) fn wanted(graph: &Graph) -> Option<u32> {
+/// Returns the number of workers that a request asks for; `None` if this process runs the request.
+pub(crate) fn worker_count(graph: &Graph) -> Option<u32> {
     workers::count(graph, processors().len())
 }
 
@@ -14,7 +14,7 @@ pub(super) fn processors() -> Vec<usize> {
 }
 
 /// Derives the request of each worker.
-pub(crate) fn all(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
+pub(crate) fn derive(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
         workers::request(graph, number, of).map_err(|why| {
             OpenError::Unfit(format!("the line of an engine cannot be written: {why}"))

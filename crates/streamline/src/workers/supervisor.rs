@@ -1,7 +1,7 @@
 //! Supervision of the worker processes of a request: start, release, commands, counts, exit.
 
 use super::child::SUBCOMMAND;
-use super::control::{Answer, Counted, GroupControl};
+use super::control::{Answer, GroupControl, LatestCounts};
 use super::message::{self, Assignment, Command, Message};
 use super::output::Output;
 use super::requests::processors;
@@ -26,9 +26,10 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counts, in ns. The counts of a killed worker are that old at most.
-const COUNT_NS: u64 = 200_000_000;
-/// Longest wait for the exit of a process that has closed its sockets.
+/// Interval between requests for counts, in ns. A worker with an unanswered request is not asked
+/// again, so the counts of a stalled worker may be older.
+const COUNT_INTERVAL_NS: u64 = 200_000_000;
+/// Maximum wait for the exit of a process that has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A worker process, as its parent sees it.
@@ -41,7 +42,7 @@ struct Worker {
     process: HelperProcess,
     commands: UnixStream,
     counts: Option<Outcome>,
-    /// Its last request, once it has sent its final counts.
+    /// Its last request; `None` until it has sent its final counts.
     line: Option<String>,
     /// True if its sources had received nothing when all workers were built.
     quiet: bool,
@@ -59,7 +60,7 @@ pub(crate) struct Supervisor {
     sender: mpsc::Sender<(usize, Option<Message>)>,
     /// Notified with each message.
     arrived: Arc<EventFd>,
-    /// Control of the path as one, once created.
+    /// Control of all workers as one path; `None` until created.
     control: Option<Arc<GroupControl>>,
     answers: Option<mpsc::Sender<Answer>>,
     /// Options for planning a changed request.
@@ -67,14 +68,14 @@ pub(crate) struct Supervisor {
 }
 
 /// The results of all workers.
-pub(crate) struct Ended {
+pub(crate) struct RunResult {
     pub(crate) plan: Plan,
     pub(crate) outcome: Outcome,
     pub(crate) workers: Vec<WorkerRun>,
 }
 
 impl Supervisor {
-    /// Starts all workers and blocks until they are ready. The first must be ready before the
+    /// Starts all workers. Blocks until they are ready. The first worker must be ready before the
     /// others start, so that an error of the request is reported only once.
     pub(super) fn start(
         requests: &[String],
@@ -159,8 +160,8 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` further workers are ready. A worker that fails has reported the reason
-    /// itself.
+    /// Blocks until `more` further workers are ready. Fails if one ends first, after reporting the
+    /// reason itself.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
@@ -175,14 +176,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Releases all workers, blocks until they have ended, and merges their output meanwhile.
+    /// Releases all workers, merges their output, and blocks until they have ended.
     pub(crate) fn run(
         mut self,
         plan: Plan,
         until: Until<'_>,
         output: Output,
         notices: &Notices,
-    ) -> Result<Ended, OpenError> {
+    ) -> Result<RunResult, OpenError> {
         self.send(&Command::Go);
         let begin = sys::clock::monotonic();
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
@@ -197,7 +198,7 @@ impl Supervisor {
         if let Some(kind) = unread.filter(|kind| *kind != ErrorKind::BrokenPipe) {
             notices.warn(&format!("cannot write standard output: {kind}"));
         }
-        Ok(Ended { plan, outcome, workers })
+        Ok(RunResult { plan, outcome, workers })
     }
 
     /// Sends a command to all workers.
@@ -205,7 +206,8 @@ impl Supervisor {
         self.workers.iter().for_each(|worker| worker.send(command));
     }
 
-    /// Blocks until all have exited; stops them when `stop` becomes readable or `time` has elapsed.
+    /// Blocks until all workers have ended; stops them when `stop` becomes readable or `time` ns
+    /// have elapsed since `begin`.
     fn wait(
         &mut self,
         (begin, time): (u64, Option<u64>),
@@ -230,7 +232,7 @@ impl Supervisor {
                 self.send(&Command::Stop);
             }
             if now >= counts {
-                counts = now.saturating_add(COUNT_NS);
+                counts = now.saturating_add(COUNT_INTERVAL_NS);
                 self.count();
             }
             if let (Some(at), Some(watch)) = (watches, watch)
@@ -245,7 +247,7 @@ impl Supervisor {
         }
     }
 
-    /// Requests counts from workers that owe none.
+    /// Requests counts from all running workers without an unanswered request.
     fn count(&mut self) {
         let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
@@ -284,7 +286,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the control of the path, if created.
+    /// Returns the control of the path; `None` until it is created.
     pub(crate) fn control(&self) -> Option<Arc<GroupControl>> {
         self.control.clone()
     }
@@ -309,20 +311,20 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the last request of the first worker if it differs from `first`.
+    /// Returns the last request of the first worker; `None` if it is `first` or unknown.
     fn changed_to(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
     }
 
-    /// Returns the aggregated outcome and that of each worker, up to their latest counts.
+    /// Returns the aggregated outcome and the outcome of each worker, up to their latest counts.
     fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
         let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {
             let counted = worker.counted();
             let killed = counted.killed;
             let mut outcome = counted.outcome();
-            all.push(counted.engine());
+            all.push(counted.report());
             if killed {
                 aggregate::settle(&mut outcome);
                 failure.push(worker.failure());
@@ -337,9 +339,9 @@ impl Supervisor {
 }
 
 impl Worker {
-    /// Returns its latest counts and their reliability.
-    fn counted(&self) -> Counted {
-        Counted {
+    /// Returns the worker's latest counts and the facts that limit their reliability.
+    fn counted(&self) -> LatestCounts {
+        LatestCounts {
             counts: self.counts.clone(),
             killed: self.gone && self.line.is_none(),
             quiet: self.quiet,
