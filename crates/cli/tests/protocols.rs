@@ -141,10 +141,8 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_head_is_reported() {
     let folder = Folder::new();
-    let script = Script::new()
-        .data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
-        .ends(Client)
-        .ends(Server);
+    let script =
+        Script::new().data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2]).ends(Client).ends(Server);
     let requests = objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));

@@ -6,8 +6,8 @@
 //! DIR/io.streamline.packets    packet socket, for messages with descriptors
 //! ```
 //!
-//! The directory must belong to root or to the daemon's user, and no one else may write to it. It
-//! is opened once and used by descriptor, so later changes to its path have no effect.
+//! The directory must belong to root or to the daemon's user, and no other user may write to it.
+//! The daemon opens it once and uses the descriptor, so later changes to its path have no effect.
 
 use member::place::name;
 use std::fs::{self, DirBuilder, File};
@@ -19,18 +19,18 @@ use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
 const LOCK: &str = "lock";
-/// Length of the accept queue.
+/// Maximum length of the accept queue of a socket.
 const BACKLOG: i32 = 1024;
 
 /// An error that keeps a daemon from using a directory.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another daemon has locked the directory.
+    /// Another process has locked the directory.
     #[error("a daemon has {} already{}", .directory.display(), way_out(*.process))]
     Held {
         /// The directory.
         directory: PathBuf,
-        /// Process that holds the lock, if its number is in the lock file.
+        /// Process that holds the lock; `None` if its number is not in the lock file.
         process: Option<u32>,
     },
     /// Another user could tamper with the directory.
@@ -68,7 +68,7 @@ fn way_out(process: Option<u32>) -> String {
     )
 }
 
-/// Formats the name of a process for a message: ` (streamline)`; empty if it has exited.
+/// Formats the command name of a process for a message: ` (streamline)`; empty if it has exited.
 fn command(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     if name.is_empty() { name } else { format!(" ({})", name.trim_end()) }
@@ -80,7 +80,7 @@ pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
-    /// True if this process created the directory, and removes it in the end.
+    /// True if this process created the directory and must remove it.
     made: bool,
 }
 
@@ -90,14 +90,14 @@ impl Directory {
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         let mark = steps.mark();
-        let taken = Self::taken(path, open, steps);
+        let taken = Self::take_steps(path, open, steps);
         if taken.is_err() {
             steps.roll_back_to(mark);
         }
         taken
     }
 
-    fn taken(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
+    fn take_steps(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         steps.take(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
@@ -119,17 +119,17 @@ impl Directory {
         }
         steps.take(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::directory(path).map_err(|error| match error.errno {
-            ELOOP | ENOTDIR => unsafe_place(path, "it is no directory, or a link to one"),
+            ELOOP | ENOTDIR => unsafe_directory(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
         check(path, &directory)?;
         steps.take(Resource::File, "the lock of a daemon")?;
-        let lock = Self::locked(path, &directory)?;
+        let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
 
     /// Creates and locks the lock file, and writes the process number into it.
-    fn locked(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
+    fn lock_file(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
             let file = local_socket::private_file(directory, LOCK)?;
             if !local_socket::lock(&file)? {
@@ -152,7 +152,8 @@ impl Directory {
         }
     }
 
-    /// Listens on a socket in the directory; replaces a stale socket of an earlier daemon.
+    /// Listens on a socket in the directory; replaces a stale socket of an earlier daemon. `open`
+    /// lets other users connect.
     pub(crate) fn listen(
         &self,
         form: Framing,
@@ -189,23 +190,24 @@ impl Directory {
     }
 }
 
-/// Rejects a directory to which other users can write.
+/// Rejects a directory that another user owns or can write to.
 fn check(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
     if status.uid != own && status.uid != ROOT {
         let why = format!("it belongs to user {}, and not to user {own} or root", status.uid);
-        return Err(unsafe_place(path, &why));
+        return Err(unsafe_directory(path, &why));
     }
     if status.mode & 0o022 != 0 {
         let why = format!("others may write there (mode {:03o})", status.mode & 0o777);
-        return Err(unsafe_place(path, &why));
+        return Err(unsafe_directory(path, &why));
     }
     Ok(())
 }
 
-/// Rejects a file to which users other than root and this one can write.
-pub(crate) fn is_trusted(file: &File) -> Result<(), String> {
+/// Rejects a file that a user other than root and this user owns or can write to. Fails with the
+/// reason.
+pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;
     match () {
@@ -220,7 +222,7 @@ pub(crate) fn is_trusted(file: &File) -> Result<(), String> {
     }
 }
 
-fn unsafe_place(path: &Path, why: &str) -> DirectoryError {
+fn unsafe_directory(path: &Path, why: &str) -> DirectoryError {
     DirectoryError::Unsafe { directory: path.to_owned(), why: why.to_owned() }
 }
 

@@ -1,4 +1,4 @@
-//! The daemon over real sockets, called by cooperative and hostile clients.
+//! Tests of the daemon over real sockets, with cooperative and hostile clients.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -78,8 +78,8 @@ fn ask(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
     reply(socket).unwrap().0
 }
 
-/// A registered path without a process of its own: the registering connection and the admission
-/// socket.
+/// Registers a path without a process of its own; returns the registering connection, the admission
+/// socket and the reply.
 fn path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     let (near, far) = sys::descriptor::pair().unwrap();
     let socket = daemon.socket(Framing::Packets);
@@ -259,7 +259,7 @@ fn admitted_client_of_a_dead_path_learns_of_its_end() {
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
-/// A client that floods, sends partial messages, never reads, and reconnects repeatedly.
+/// The client floods, sends partial messages, never reads, and reconnects repeatedly.
 #[test]
 fn t8_t12_hostile_client_disturbs_no_others() {
     if !testkit::runs_alone("t8_t12_hostile_client_disturbs_no_others") {

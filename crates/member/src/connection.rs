@@ -2,9 +2,9 @@
 //! (RELIABILITY T8, T12)
 //!
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
-//! unsent replies. A peer that reads its replies too slowly is disconnected. Incoming data is
-//! always read promptly, so that no descriptor of the peer stays in the receive queue and its
-//! hangup is always noticed.
+//! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
+//! reads incoming data promptly, so that no descriptor of the peer stays in the receive queue and
+//! every hangup is noticed.
 
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::local_socket::{self, Framing};
 use sys::watcher::{Interest, Watcher};
 
-/// Maximum number of queued bytes.
+/// Maximum number of unsent bytes.
 pub const UNSENT_MAX: usize = 1 << 20;
-/// Maximum number of queued descriptors.
+/// Maximum number of unsent descriptors.
 const DESCRIPTORS_MAX: usize = 16;
 
 /// A non-blocking connection to a peer.
@@ -28,7 +28,7 @@ pub struct Connection {
     scanned: usize,
     out: VecDeque<Unsent>,
     unsent: usize,
-    /// True while it is watched for room in the socket buffer.
+    /// True while the socket is watched for room in its buffer.
     watched_for_room: bool,
 }
 
@@ -45,9 +45,9 @@ struct Unsent {
 pub enum Received {
     /// No complete message is available yet.
     Pending,
-    /// A message, with the descriptors sent along.
+    /// A message, with its descriptors.
     Message(Vec<u8>, Vec<OwnedFd>),
-    /// The message or its descriptors exceed the limit; the connection is unusable from here on.
+    /// The message or its descriptors exceed the limit, after which the connection is unusable.
     TooLong,
     /// The peer has closed the connection.
     Closed,
@@ -74,12 +74,12 @@ impl Connection {
     /// Returns the next message. Never blocks.
     pub fn next_message(&mut self) -> Received {
         match self.framing {
-            Framing::Packets => self.packet(),
+            Framing::Packets => self.packet_message(),
             Framing::Stream => self.stream_message(),
         }
     }
 
-    fn packet(&self) -> Received {
+    fn packet_message(&self) -> Received {
         let mut bytes = vec![0; MESSAGE_MAX];
         match sys::descriptor::try_receive(&self.socket, &mut bytes) {
             Ok(None) => Received::Pending,
@@ -123,7 +123,8 @@ impl Connection {
     }
 
     /// Queues a message and sends as much as the socket accepts without blocking;
-    /// [`flush`](Self::flush) sends the rest. Fails if the queue limits are exceeded.
+    /// [`flush`](Self::flush) sends the rest. Never blocks. Fails if the queue limits are exceeded
+    /// or the peer has gone.
     pub fn send(
         &mut self,
         mut bytes: Vec<u8>,
@@ -141,7 +142,8 @@ impl Connection {
         self.flush()
     }
 
-    /// Sends queued messages until the socket buffer is full. Never blocks.
+    /// Sends queued messages until the socket buffer is full. Never blocks. Fails if the peer has
+    /// gone.
     pub fn flush(&mut self) -> Result<(), Disconnected> {
         while let Some(first) = self.out.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
@@ -162,7 +164,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Watches for room in the socket buffer, under `number`, only while messages are queued.
+    /// Makes `watcher` report room in the socket buffer as event `number` while messages are
+    /// queued, and only then.
     pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
         let waits = self.has_unsent();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {

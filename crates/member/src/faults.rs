@@ -1,4 +1,5 @@
-//! The errors of `io.streamline`, and the text of every error for people: what, where, why, remedy.
+//! The errors of `io.streamline`, and the text of every error for people: error, location, reason,
+//! remedy.
 
 use crate::varlink::Fault;
 use serde_json::json;
@@ -40,7 +41,8 @@ pub fn quota(what: &str, limit: u64) -> Fault {
     Fault::new("io.streamline.QuotaExceeded", &json!({ "what": what, "limit": limit }))
 }
 
-/// Creates `Busy`: the process of the path does not read its socket.
+/// Creates `Busy`: the process of the path does not read its socket, or the daemon lacks
+/// descriptors.
 #[must_use]
 pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
@@ -52,7 +54,7 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Value of `by` if the daemon restarted during the call, which may then be repeated.
+/// Value of `by` if the daemon restarted during the call, which the caller may then repeat.
 pub const AGAIN: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
@@ -76,7 +78,7 @@ pub fn untapped(why: &str) -> Fault {
     Fault::new("io.streamline.path.Untapped", &json!({ "why": why }))
 }
 
-/// Formats an error for people: what, where, why, remedy.
+/// Formats an error for people: error, location, reason, remedy.
 #[must_use]
 pub fn sentence(fault: &Fault) -> String {
     let text = |parameter| fault.text(parameter);

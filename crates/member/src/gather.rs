@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A peer is a process of any user, and may be stopped or never reply. Each user has an equal share
-//! of the queries in flight, so silent peers of one user, however many, do not delay those of
-//! another. The only blocking call is the poll over all peers, until the deadline.
+//! of the queries in flight, so the silent peers of one user, however many, do not delay the peers
+//! of another. Only the poll over all peers blocks, until the deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -24,10 +24,10 @@ struct Query<P> {
     peer: P,
 }
 
-/// Queries all peers and returns their answers in order; `None` if an answer was not complete
-/// within `limit`.
+/// Queries all peers, given with their users, and returns their answers in order; `None` for an
+/// answer that was incomplete after `limit`. Blocks for at most `limit`.
 ///
-/// `begin` sends the query and must not block; its `Err` counts as the answer. `next` is called
+/// `begin` sends the query and should not block; its `Err` counts as the answer. `next` is called
 /// whenever the peer is readable, and returns `Break` with the complete answer.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
@@ -72,7 +72,7 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// Peers not yet queried, by user, and the number of queries in flight.
+/// The peers not yet queried, by user, and the free slots for queries in flight.
 struct QueryQueue {
     users: BTreeMap<u32, User>,
     share: usize,
@@ -100,8 +100,8 @@ impl QueryQueue {
         Self { users, share, free, last: None }
     }
 
-    /// Takes the next peer to query, round robin over users with a free share; `None` if every
-    /// share is used or the time is over.
+    /// Takes the next peer to query, round robin over users with a free share; `None` if no such
+    /// peer is left or the time is over. Returns the index of the peer and its user.
     fn next(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &User| user.asked < self.share && !user.queue.is_empty();
         let mut behind =

@@ -1,15 +1,15 @@
-//! The daemon as host of kernel programs, for a process without the right to load any, or one that
-//! shares programs with others. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//! The daemon as host of kernel programs, for a process that may not load programs or that shares
+//! programs with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
 //! The host attaches part of a request ([`engine::kernel::KernelRequest`]) and maps its rings
-//! read-only into this process. Each part has a connection of its own; when it closes, the daemon
-//! removes the part from the program.
+//! read-only into this process. Each part has a connection of its own; when the connection closes,
+//! the daemon removes the part from the program.
 //!
-//! If the daemon ends without passing its state to a successor, the program ends too: frames
-//! already copied are still read, and the path ends with a message ([`Attachment::lost`]). If a
-//! request changes, its new version is prepared over a second connection and then switched in. If a
-//! service manager preserves the connections, the next daemon completes the calls of the previous
-//! one (docs/book/decisions/0038).
+//! If the daemon ends without passing its state to a successor, the program ends too: the path
+//! reads the frames already copied, and ends with a message ([`Attachment::lost`]). If a request
+//! changes, its new version is prepared over a second connection and then switched in. If a service
+//! manager preserves the connections, the next daemon completes the calls of the previous daemon
+//! (docs/book/decisions/0038).
 
 use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, plain};
 use crate::faults::{AGAIN, NOT_IN_KERNEL};
@@ -38,7 +38,7 @@ use sys::steps::Resource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Limits of this user; `None`: unlimited.
+    /// Rights of this user; `None`: unlimited.
     bounds: Option<Arc<Bounds>>,
 }
 
@@ -55,7 +55,8 @@ struct Bounds {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon; `None` if it does not run programs in the kernel.
+    /// Finds a daemon; `None` if it runs no programs in the kernel. Blocks for at most two call
+    /// timeouts.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.allowed()?;
@@ -69,8 +70,7 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that the policy keeps out of the kernel. The user's current
-    /// usage is not considered.
+    /// Returns the nodes of a plan that the policy keeps out of the kernel. Ignores quotas.
     #[must_use]
     pub fn foreseen(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
@@ -94,16 +94,16 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the kernel that plans should assume. It is hardened, since the daemon loads programs
+    /// Returns the kernel that plans should assume: hardened, since the daemon loads programs
     /// without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    /// Maps the rings in the daemon's reply. A refusal becomes [`BuildError::KernelRefusal`], for
-    /// the node that the reply names.
-    fn part(
+    /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`], for the node
+    /// that the reply names or for the source.
+    fn map_rings(
         &self,
         asked: &KernelRequest<'_>,
         answer: Result<AttachedRings, ClientError>,
@@ -141,9 +141,9 @@ impl DaemonHost {
         Ok((lent, there))
     }
 
-    /// Sends `Attach` on a new connection and receives the rings. With `instead`, the part is only
-    /// prepared, until `Switch`.
-    fn ask(
+    /// Sends `Attach` on a new connection and receives the rings. With `instead`, the daemon only
+    /// prepares the part until `Switch`. Blocks for at most [`LONG_TIMEOUT`] per message.
+    fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
         instead: Option<Replacement>,
@@ -175,11 +175,12 @@ impl DaemonHost {
 
 impl Host for DaemonHost {
     fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        self.part(asked, self.ask(asked, None)).map(|(lent, _)| lent)
+        self.map_rings(asked, self.request_rings(asked, None)).map(|(lent, _)| lent)
     }
 }
 
-/// The daemon's reply: rings, number of the request, and the connection that keeps it attached.
+/// The daemon's reply: the rings, the number of the request, and the connection that keeps it
+/// attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
 /// The mapped rings, and the handle of the request.
@@ -201,7 +202,7 @@ struct RemoteRequest {
 /// The reason for the end of a request in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndCause {
-    /// This process detaches the request.
+    /// This process has detached the request.
     Detached,
     /// Another request has replaced it.
     Replaced,
@@ -210,14 +211,15 @@ enum EndCause {
 }
 
 impl RemoteRequest {
-    /// Detaches the request if needed and receives its final counts. Blocks up to the call timeout.
+    /// Detaches the request if needed and receives its final counts. Blocks for at most
+    /// [`LONG_TIMEOUT`] per message.
     fn receive_final_counts(&self, why: EndCause) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
         if why == EndCause::Detached
             && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
         {
-            return self.give_up(&error.to_string());
+            return self.unknown_counts(&error.to_string());
         }
         let told = loop {
             match self.next_message() {
@@ -234,8 +236,9 @@ impl RemoteRequest {
         Ok(self.caller.reply()?.0.take()?)
     }
 
-    /// Waits briefly for a message; returns true if the request is still attached.
-    fn is_kept(&self) -> bool {
+    /// Blocks up to [`RETRY_INTERVAL`] for a message; returns true if the request is still
+    /// attached.
+    fn is_attached(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
         Attachment::lost(self).is_none() && self.ended.get().is_none()
     }
@@ -244,8 +247,8 @@ impl RemoteRequest {
     fn interpret(&self, why: EndCause, told: Result<AttachReply, ClientError>) -> FinalCounters {
         let AttachReply { ended, why: reason, .. } = match told {
             Ok(told) => told,
-            Err(ClientError::Disconnected) => return self.give_up("the daemon has ended"),
-            Err(other) => return self.give_up(&other.to_string()),
+            Err(ClientError::Disconnected) => return self.unknown_counts("the daemon has ended"),
+            Err(other) => return self.unknown_counts(&other.to_string()),
         };
         // This process did not detach it, so a path without frames must report why.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
@@ -253,22 +256,22 @@ impl RemoteRequest {
             let failure = Failure::new("watch", &self.interface, plain(&why));
             let hint = "what came before was handed on; `--embedded` runs it without the daemon, \
                         with the rights of whoever starts it";
-            self.set(failure.hint(hint));
+            self.set_failure(failure.hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);
-        ended.unwrap_or_else(|| self.give_up("the daemon says not what was counted"))
+        ended.unwrap_or_else(|| self.unknown_counts("the daemon says not what was counted"))
     }
 
-    /// Gives up on the final counts and records the reason.
-    fn give_up(&self, why: &str) -> FinalCounters {
+    /// Records the reason why the final counts are unknown, and returns unknown counts.
+    fn unknown_counts(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that handed frames over");
         let hint = "all that had come before was handed on; what the kernel counted is lost, so \
                     its counts are of what has arrived; start again when the daemon is back";
-        self.set(Failure::new("watch", &self.interface, why).hint(hint));
+        self.set_failure(Failure::new("watch", &self.interface, why).hint(hint));
         FinalCounters::lost()
     }
 
-    fn set(&self, failure: Failure) {
+    fn set_failure(&self, failure: Failure) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 }
@@ -306,16 +309,16 @@ impl AttachmentHandle for RemoteRequest {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
         let instead = Replacement { line: self.line, stays: stays.collect() };
-        let mut answer = self.through.ask(asked, Some(instead.clone()));
+        let mut answer = self.through.request_rings(asked, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
         // If the daemon dies before it replies, the next one takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
-            && self.is_kept()
+            && self.is_attached()
         {
-            answer = self.through.ask(asked, Some(instead.clone()));
+            answer = self.through.request_rings(asked, Some(instead.clone()));
         }
-        let (lent, new) = self.through.part(asked, answer)?;
+        let (lent, new) = self.through.map_rings(asked, answer)?;
         Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
     }
 }
@@ -368,7 +371,7 @@ pub fn network() -> String {
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
 
-/// Longest wait for the next daemon, in ns, and its polling interval.
+/// Maximum wait for the next daemon, in ns, and the interval between attempts.
 const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal without a reason.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A client obtains the user ID of the listening process from the kernel, and accepts only root and
-//! its own user; in `/run/streamline`, which only root can create, also the user who owns that
+//! its own user; in `/run/streamline`, which only root can create, also the user who owns the
 //! directory.
 
 use std::fs;
@@ -25,15 +25,15 @@ pub const STREAM: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
 pub const PACKETS: &str = "io.streamline.packets";
 
-/// Returns the best directory for this user's own daemon.
+/// Returns the first directory for this user's own daemon; `None` if the user has none.
 #[must_use]
 pub fn of_user() -> Option<PathBuf> {
-    of_user_all().into_iter().next()
+    user_directories().into_iter().next()
 }
 
-/// Returns the directories for this user's own daemon, best first. Only the user and root can write
-/// there.
-fn of_user_all() -> Vec<PathBuf> {
+/// Returns the directories for this user's own daemon, in order of preference. Only the user and
+/// root can write to them.
+fn user_directories() -> Vec<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     };
@@ -52,18 +52,18 @@ fn of_user_all() -> Vec<PathBuf> {
     all
 }
 
-/// Returns the directories to search, in order: the one named by the environment variable, or else
-/// those of this user's daemon, followed by the machine-wide one.
+/// Returns the directories to search, in order: the directory named by the environment variable, or
+/// else the directories of this user's daemon and the machine-wide directory.
 #[must_use]
 pub fn searched() -> Vec<PathBuf> {
     match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
-        None => of_user_all().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
+        None => user_directories().into_iter().chain([PathBuf::from(MACHINE)]).collect(),
     }
 }
 
 /// Returns true if this is the machine-wide directory and root has made this user its owner.
-pub(crate) fn is_of(directory: &Path, uid: u32) -> bool {
+pub(crate) fn is_machine_owner(directory: &Path, uid: u32) -> bool {
     directory == Path::new(MACHINE)
         && fs::symlink_metadata(directory)
             .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)

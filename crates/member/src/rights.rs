@@ -18,7 +18,7 @@ impl Denial<'_> {
         user_name(self.uid).map_or_else(number, |name| format!("`{name}`"))
     }
 
-    /// Explains that the user may not watch an interface in this network namespace.
+    /// Explains that the user may not observe an interface in this network namespace.
     #[must_use]
     pub fn closed(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
@@ -71,19 +71,19 @@ pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool 
     })
 }
 
-/// Looks up the number of a user in `/etc/passwd`.
+/// Looks up the number of a user in `/etc/passwd`; `None` if the user is unknown.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the number of a group in `/etc/group`.
+/// Looks up the number of a group in `/etc/group`; `None` if the group is unknown.
 #[must_use]
 pub fn group_number(name: &str) -> Option<u32> {
     entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the name of a user in `/etc/passwd`.
+/// Looks up the name of a user in `/etc/passwd`; `None` if the number is unknown.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)

@@ -18,11 +18,12 @@
 //! interfaces = ["eth0"]
 //! ```
 //!
-//! Missing keys have the built-in values. Root and the daemon's own user have no limits.
+//! Missing keys have the built-in values. Root and the daemon's own user have all rights, and no
+//! quota unless the file names them.
 
 mod open;
 
-use crate::directory::is_trusted;
+use crate::directory::check_trusted;
 use abi::access::Credentials;
 use engine::registry::MachineRegistry;
 use member::protocol::Quota;
@@ -34,7 +35,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Maximum size of the file in bytes.
+/// Maximum size of a policy file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// The rights and quotas of users.
@@ -69,7 +70,7 @@ pub enum Visibility {
 pub struct PolicyError {
     /// Path of the file.
     pub file: PathBuf,
-    /// Description of the mistake, with its line if known.
+    /// Description of the mistake, with its line number if known.
     pub why: String,
 }
 
@@ -111,7 +112,7 @@ const QUOTA: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// Returns the names of the filters that users may run in the kernel by default: those that can run
+/// Returns the names of the filters that users may run in the kernel by default: all that can run
 /// there and need no right.
 fn unrestricted() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
@@ -151,7 +152,7 @@ impl Policy {
             }
             opened => opened.map_err(reason)?,
         };
-        is_trusted(&opened).map_err(wrong)?;
+        check_trusted(&opened).map_err(wrong)?;
         let mut text = String::new();
         opened.take(FILE_MAX).read_to_string(&mut text).map_err(reason)?;
         let policy =
@@ -159,18 +160,18 @@ impl Policy {
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
-    /// Parses a policy. `numbers` resolve user and group names.
+    /// Parses a policy. `numbers` resolve user names and group names. Fails with the mistake.
     fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
         let built_in = Self::default();
-        let quota = written.quota.over(built_in.quota);
+        let quota = written.quota.or_limits_of(built_in.quota);
         let mut users = BTreeMap::new();
         for (name, bounds) in written.users {
             let number = name.parse().ok().or_else(|| numbers.0(&name)).ok_or_else(|| {
                 format!("no user is called `{name}` in /etc/passwd: write the number (`id -u`)")
             })?;
-            users.insert(number, bounds.over(quota));
+            users.insert(number, bounds.or_limits_of(quota));
         }
         Ok(Self {
             others_see: written.others_see.unwrap_or(built_in.others_see),
@@ -186,7 +187,8 @@ impl Policy {
         })
     }
 
-    /// Returns true if the user has no limits by default: root, and the daemon's own user.
+    /// Returns true for root and the daemon's own user, who have all rights, and no quota unless
+    /// the policy names them.
     #[must_use]
     pub fn is_free(&self, uid: u32) -> bool {
         uid == 0 || uid == sys::process::identity().0
@@ -199,18 +201,19 @@ impl Policy {
         Some(self.is_free(who.uid) || who.is_in(number))
     }
 
-    /// Returns true if the peer may watch an interface.
+    /// Returns true if the peer may observe an interface.
     pub(crate) fn opens(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter();
-        self.is_free(who.uid) || open.any(|open| open.is_to(who) && open.is_of(interface, netns))
+        self.is_free(who.uid)
+            || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
-    /// Returns the interfaces that a peer may watch, sorted.
+    /// Returns the patterns of the interfaces that a peer may observe, sorted.
     pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
         if self.is_free(who.uid) {
             return vec![rights::ALL.to_owned()];
         }
-        let open = self.open.iter().filter(|open| open.is_to(who));
+        let open = self.open.iter().filter(|open| open.applies_to(who));
         let mut all: Vec<String> = open.flat_map(|open| open.interfaces().to_vec()).collect();
         all.sort();
         all.dedup();
@@ -222,7 +225,7 @@ impl Policy {
         self.is_free(uid) || self.filters.iter().any(|known| known == filter)
     }
 
-    /// Returns the path of the policy file, whether or not it exists.
+    /// Returns the path of the policy file; for the built-in policy the default path.
     pub(crate) fn place(&self) -> String {
         let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
         file.display().to_string()
@@ -240,8 +243,8 @@ impl Policy {
 }
 
 impl Bounds {
-    /// Fills in missing limits from `otherwise`.
-    fn over(self, otherwise: Quota) -> Quota {
+    /// Returns these limits, completed from `otherwise` where missing.
+    fn or_limits_of(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),
             connections: self.connections.or(otherwise.connections),

@@ -7,8 +7,8 @@
 //! interfaces = ["eth0", "blue/eth0"]    # of the daemon's namespace, or of `blue`; "*": all
 //! ```
 //!
-//! Watching an interface reveals the frames of all its users. Except to root, an interface is
-//! therefore closed unless it is listed here.
+//! An observer of an interface sees the frames of all its users. An interface is therefore closed
+//! to all users but root unless an entry opens it.
 
 use abi::access::{Credentials, Grantees};
 use member::rights::{ALL, is_named};
@@ -66,7 +66,7 @@ impl InterfaceGrant {
     }
 
     /// Returns true if the entry applies to this peer.
-    pub(super) fn is_to(&self, who: &Credentials) -> bool {
+    pub(super) fn applies_to(&self, who: &Credentials) -> bool {
         self.grantees.contains(who)
     }
 
@@ -75,7 +75,7 @@ impl InterfaceGrant {
     }
 
     /// Returns true if the entry applies to this interface.
-    pub(super) fn is_of(&self, interface: &str, netns: Option<&str>) -> bool {
+    pub(super) fn has_interface(&self, interface: &str, netns: Option<&str>) -> bool {
         is_named(&self.interfaces, interface, netns)
     }
 }

@@ -13,7 +13,7 @@ use sys::watcher::Interest;
 /// Maximum number of connections accepted per event.
 const ACCEPTS_PER_EVENT: usize = 64;
 /// Number of connections reserved for root and the daemon's own user.
-const RESERVED: usize = 64;
+const RESERVED_CONNECTIONS: usize = 64;
 
 impl Server {
     /// Accepts pending connections. Returns true if the kernel is out of descriptors or memory.
@@ -40,7 +40,7 @@ impl Server {
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let mut connection = Connection::new(visitor, form);
         if self.exceeded_limit(who.uid).is_some() {
-            self.reap(who.uid, 0);
+            self.disconnect_gone(who.uid, 0);
         }
         if let Some(limit) = self.exceeded_limit(who.uid) {
             let reply = Reply::from(&faults::quota("connections", limit));
@@ -56,7 +56,8 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the limit that excludes another connection of this user; `None` if there is room.
+    /// Returns the limit that another connection of this user would exceed; `None` if it is
+    /// admissible.
     fn exceeded_limit(&self, uid: u32) -> Option<u64> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;
@@ -64,7 +65,7 @@ impl Server {
             return Some(limit);
         }
         let own = uid == 0 || uid == sys::process::identity().0;
-        let reserved = if own { 0 } else { RESERVED.min(self.clients_max / 2) };
+        let reserved = if own { 0 } else { RESERVED_CONNECTIONS.min(self.clients_max / 2) };
         (self.clients.len() + reserved >= self.clients_max).then_some(used)
     }
 }

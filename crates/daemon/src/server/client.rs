@@ -1,4 +1,4 @@
-//! A connected client, and the event numbers of its descriptors.
+//! Connected clients, and the event numbers of their descriptors.
 
 use super::kernel::commands::RequestState;
 use super::store::{KnownState, Manager, forget_line};
@@ -17,13 +17,13 @@ pub(super) struct Client {
     pub(super) who: Credentials,
     /// Its process number, for display only.
     pub(super) process: i32,
-    /// True if it is notified of registered and removed paths.
+    /// True if it requested notifications of registered and removed paths.
     pub(super) watches: bool,
     /// Path that it has registered.
     pub(super) path: Option<Worker>,
     /// State of its request in the kernel.
     pub(super) line: RequestState,
-    /// State under which the service manager stores its connection, if stored.
+    /// State under which the service manager stores its connection; `None` if not stored.
     pub(super) kept: Option<KnownState>,
     /// True while a reply of the kernel thread is outstanding.
     pub(super) waits_for_kernel: bool,
@@ -92,7 +92,7 @@ impl Client {
 }
 
 impl Client {
-    /// Stores the client's connection under a state; `id` is the client's number.
+    /// Stores the connection of client number `id` with the service manager, under a state.
     pub(super) fn keep_line(&mut self, id: u64, knows: KnownState) {
         if !service::stores_descriptors() || self.kept == Some(knows) {
             return;
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Removes the client's connection from the store.
+    /// Removes the connection of client number `id` from the store.
     pub(super) fn forget_line(&mut self, id: u64) {
         self.kept.take().into_iter().for_each(|known| forget_line(id, known));
     }

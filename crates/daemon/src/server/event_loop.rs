@@ -24,7 +24,7 @@ pub struct Server {
     place: Option<Directory>,
     /// True if this process created the sockets, false if a service manager did.
     own_sockets: bool,
-    /// Log of acquired resources; tests make its steps fail.
+    /// Rollback log of acquired resources; tests inject faults into its steps.
     pub(super) steps: Steps,
     pub(super) policy: Policy,
     pub(super) registry: Registry,
@@ -47,22 +47,22 @@ const STOP: u64 = 3;
 pub(super) const FIRST_CLIENT: u64 = 16;
 /// Maximum number of clients.
 const CLIENTS_MAX: usize = 4096;
-/// Pause before accepting again after the kernel ran out of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause before the next accept after the kernel ran out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Creates a server in a directory. `open` lets all users connect. `steps` logs each acquired
-    /// resource, at start and at each registration.
+    /// Creates a server in a directory. `open` lets all users connect. `steps` logs each resource
+    /// acquired at the start and at registrations.
     pub fn open(
         directory: &Path,
         open: bool,
         policy: Policy,
         steps: &Steps,
     ) -> Result<Self, DirectoryError> {
-        Self::opened(directory, open, policy, (steps, Stored::default()))
+        Self::open_with(directory, open, policy, (steps, Stored::default()))
     }
 
-    fn opened(
+    fn open_with(
         directory: &Path,
         open: bool,
         policy: Policy,
@@ -84,7 +84,8 @@ impl Server {
     }
 
     /// Creates a server from descriptors passed by a service manager: listening sockets, and stored
-    /// paths and kernel objects of the previous daemon, which are adopted.
+    /// paths and kernel objects of the previous daemon, which the server adopts. Without sockets,
+    /// listens in the directory.
     pub fn from_descriptors(
         directory: &Path,
         given: Vec<(String, OwnedFd)>,
@@ -94,7 +95,7 @@ impl Server {
         let mut kept = store::sort_descriptors(given);
         let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
-            return Self::opened(directory, true, policy, (steps, kept));
+            return Self::open_with(directory, true, policy, (steps, kept));
         }
         let place = Directory::take(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
@@ -176,29 +177,31 @@ impl Server {
         Ok((watcher, kernel, running))
     }
 
-    /// Serves clients until `stop` becomes readable.
+    /// Serves clients until `stop` becomes readable; then removes all kernel requests or leaves
+    /// them to the next daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
         let stopped = client::number(STOP, Part::Listener);
         self.watcher.watch(stop, stopped, Interest::Read)?;
         let mut paused = false;
         loop {
-            let limit = paused.then_some(PAUSE);
+            let limit = paused.then_some(ACCEPT_PAUSE);
             paused = false;
             for event in self.watcher.wait(limit) {
                 if event.number == stopped {
-                    self.end_lines();
+                    self.end_requests();
                     return self.watcher.forget(stop);
                 }
                 paused |= self.handle_event(event);
             }
             if paused != (limit.is_some()) {
-                self.listen(!paused);
+                self.watch_listeners(!paused);
             }
             self.disconnect_leaving();
         }
     }
 
-    /// Handles an event. Returns true if accepting must pause for lack of resources.
+    /// Handles an event. Returns true if the server must pause accepting connections for lack of
+    /// resources.
     fn handle_event(&mut self, event: WatchEvent) -> bool {
         let (id, part) = client::parts(event.number);
         match part {
@@ -214,7 +217,7 @@ impl Server {
     }
 
     /// Starts or pauses watching the listening sockets.
-    fn listen(&self, listens: bool) {
+    fn watch_listeners(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
             let number = client::number(number, Part::Listener);
             // Failure needs no handling: the next pause tries again.
@@ -237,7 +240,7 @@ impl Server {
                 }
             }
             client.forget_line(id);
-            self.abandon(id, client.line, client.who.uid);
+            self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::forget(entry.number));
             drop(client);
@@ -247,9 +250,9 @@ impl Server {
         }
     }
 
-    /// Disconnects clients of this user whose hangup is pending in the event queue, so that their
-    /// share of the quota is free for the client `asking`, independent of the order of events.
-    pub(super) fn reap(&mut self, uid: u32, asking: u64) {
+    /// Disconnects clients of this user, except `asking`, whose hangup is still in the event queue.
+    /// Their share of the quota is then free for the client `asking`, in any order of events.
+    pub(super) fn disconnect_gone(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();
             let process: Vec<_> = path.map(|path| path.process.as_fd()).into_iter().collect();
@@ -267,7 +270,8 @@ impl Server {
         self.disconnect_leaving();
     }
 
-    /// Stops watching all descriptors of a client, of which other processes may have duplicates.
+    /// Stops watching all descriptors of a client. Closing them is not enough, since other
+    /// processes may have duplicates.
     fn forget(&self, client: &Client) {
         let mut all = vec![client.connection.as_fd()];
         if let Some(path) = &client.path {
@@ -279,7 +283,7 @@ impl Server {
         }
     }
 
-    /// Returns the daemon's directory.
+    /// Returns the daemon's directory; always `Some` before the server is dropped.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         self.place.as_ref().map(Directory::path)

@@ -1,4 +1,5 @@
-//! Messages of clients: reading, replying, and fairness among clients.
+//! Messages of clients: how they are read and answered, with bounds that keep clients from delaying
+//! each other.
 
 use super::client::{Part, number};
 use super::event_loop::Server;
@@ -11,7 +12,7 @@ use sys::watcher::WatchEvent;
 
 /// Maximum number of messages handled per client and event.
 const MESSAGES_PER_EVENT: usize = 8;
-/// Maximum number of messages queued behind an outstanding reply.
+/// Maximum number of messages that a client can queue while a reply is outstanding.
 const DEFERRED_MAX: usize = 16;
 
 impl Server {
@@ -46,7 +47,7 @@ impl Server {
         }
     }
 
-    /// Handles messages queued behind a reply that has now been sent.
+    /// Handles messages that were deferred until the previous reply was sent.
     pub(super) fn handle_deferred(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
             let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
@@ -99,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Discards what a path's process sends on its admission socket, and disconnects it at end of
+    /// Discards messages of a path's process on its admission socket, and disconnects it at end of
     /// file.
     pub(super) fn read_admission(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
@@ -116,10 +117,10 @@ impl Server {
     /// Notifies watching clients of a registered or removed path.
     pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
-        let describe_programs: Vec<_> = watches
+        let visible: Vec<_> = watches
             .filter_map(|(id, client)| Some((*id, entry.status(client.who.uid, &self.policy)?)))
             .collect();
-        for (id, path) in describe_programs {
+        for (id, path) in visible {
             let event = Event { event: event.to_owned(), path };
             let reply = Reply { continues: true, ..Reply::new(&event) };
             self.send(id, reply, Vec::new());

@@ -31,7 +31,7 @@ pub(super) struct Answer {
     pub(super) continues: bool,
 }
 
-/// Upper bound of a serialized path in bytes, apart from its request: name, log and fixed fields.
+/// Upper bound of a serialized path in bytes, without its request: name, log and fixed fields.
 const PATH_BYTES: usize = 4096 + 512;
 
 impl Answer {
@@ -39,7 +39,7 @@ impl Answer {
         Self::with(parameters, Vec::new())
     }
 
-    /// Returns no reply for now; the kernel thread's completion sends it.
+    /// Returns an answer without a reply; the completion of the kernel thread sends the reply.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Describes the kernel programs as far as they are visible to this user.
+    /// Returns the kernel programs as far as they are visible to this user.
     pub(super) fn describe_programs(&self, uid: u32, seen: &[ProgramStatus]) -> KernelPrograms {
         let free = self.policy.is_free(uid);
         let path_of = |process: i32| {
@@ -226,9 +226,7 @@ impl Server {
         let programs = seen.iter().map(program);
         // A program that runs only invisible requests is itself invisible.
         KernelPrograms {
-            programs: programs
-                .filter(|describe_programs| free || !describe_programs.lines.is_empty())
-                .collect(),
+            programs: programs.filter(|program| free || !program.lines.is_empty()).collect(),
         }
     }
 
@@ -280,13 +278,13 @@ impl Server {
         Ok(Answer::one(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. If that fails, tries again after removing paths whose end is
-    /// pending.
+    /// Adds a path to the registry. On failure tries again after removing paths of the user whose
+    /// end is pending.
     fn enter(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered = self.registry.add(who, wanted.clone(), paths_max, seconds()).cloned();
         entered.or_else(|_| {
-            self.reap(who.0, id);
+            self.disconnect_gone(who.0, id);
             self.registry.add(who, wanted, paths_max, seconds()).cloned()
         })
     }

@@ -8,10 +8,10 @@
 //!                its connection, its process (pidfd), and a socket for admissions
 //! ```
 //!
-//! Clients are identified by credentials from the kernel. Their cost is bounded by their user's
-//! quota, and a client that reads its replies too slowly is disconnected. A path stays registered
-//! while both the connection and the process that registered it exist; the kernel reports the end
-//! of either at once, however it comes about.
+//! Clients are identified by credentials from the kernel. The quota of a user bounds the cost of
+//! the user's clients, and a client that reads its replies too slowly is disconnected. A path stays
+//! registered while both the connection and the process that registered it exist; the kernel
+//! reports the end of either at once.
 //!
 //! The daemon is not part of any data path. An authorized client receives a connection to the
 //! path's process: one end of a new socket pair, of which the daemon keeps neither end.

@@ -1,6 +1,6 @@
 //! The registry of running paths: owners, names, numbers, and visibility.
 //!
-//! Pure data structure: credentials and the current time are arguments.
+//! A pure data structure: credentials and the current time are arguments.
 
 use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
@@ -30,7 +30,7 @@ pub(crate) struct Registry {
     last: u32,
 }
 
-/// Largest number; assignment wraps to 1 after it.
+/// Maximum number of a path, after which assignment continues at 1.
 const NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {
@@ -47,7 +47,7 @@ impl Registry {
         check_log(wanted.log.as_deref())?;
         if let Some(name) = &wanted.name {
             check_name(uid, name)?;
-            if let Some(known) = self.named(uid, name) {
+            if let Some(known) = self.find_named(uid, name) {
                 return Err(faults::name_taken(name, known.number));
             }
         }
@@ -55,7 +55,7 @@ impl Registry {
         if let Some(limit) = paths_max.filter(|limit| used >= *limit) {
             return Err(faults::quota("paths", limit));
         }
-        let number = self.number(wanted.number);
+        let number = self.allocate_number(wanted.number);
         let Register { name, line, log, started, .. } = wanted;
         let started = started.filter(|started| *started <= now).unwrap_or(now);
         let entry = Entry { number, name, uid, process, line, log, started };
@@ -64,7 +64,8 @@ impl Registry {
 
     /// Restores a stored entry. Returns false if its name or number is in use or invalid.
     pub(crate) fn restore(&mut self, entry: Entry) -> bool {
-        let named = entry.name.as_ref().is_some_and(|name| self.named(entry.uid, name).is_some());
+        let named =
+            entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());
         let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
         if named || known || !(1..=NUMBER_MAX).contains(&number) {
             return false;
@@ -75,6 +76,7 @@ impl Registry {
     }
 
     /// Replaces the request of a path. Returns the new entry; `None` if the number is unknown.
+    /// Fails if the request is invalid.
     pub(crate) fn change(&mut self, number: u32, line: String) -> Result<Option<&Entry>, Fault> {
         check_line(&line)?;
         let entry = self.entries.get_mut(&number);
@@ -100,7 +102,8 @@ impl Registry {
     }
 
     /// Finds the path that `wanted` denotes for user `uid`, by number, name, or `UID/NAME`. The
-    /// user's own names take precedence; invisible paths are treated as unknown.
+    /// user's own names take precedence; invisible paths count as unknown. Fails if the path is
+    /// unknown or the name is ambiguous.
     pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
         let unknown = || faults::no_such_path(wanted);
         let seen = |entry: &&Entry| entry.status(uid, policy).is_some();
@@ -109,9 +112,9 @@ impl Registry {
         }
         if let Some((user, name)) = wanted.split_once('/') {
             let user = user.parse().map_err(|_| unknown())?;
-            return self.named(user, name).filter(seen).ok_or_else(unknown);
+            return self.find_named(user, name).filter(seen).ok_or_else(unknown);
         }
-        if let Some(own) = self.named(uid, wanted) {
+        if let Some(own) = self.find_named(uid, wanted) {
             return Ok(own);
         }
         let named = |entry: &&Entry| entry.name.as_deref() == Some(wanted);
@@ -126,12 +129,12 @@ impl Registry {
         }
     }
 
-    fn named(&self, uid: u32, name: &str) -> Option<&Entry> {
+    fn find_named(&self, uid: u32, name: &str) -> Option<&Entry> {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
-    /// Allocates a number: `wish` if it is free, otherwise the next free one.
-    fn number(&mut self, wish: Option<u32>) -> u32 {
+    /// Allocates a number: `wish` if it is free, otherwise the next free number.
+    fn allocate_number(&mut self, wish: Option<u32>) -> u32 {
         let free =
             |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
         if let Some(number) = wish.filter(free) {
@@ -190,7 +193,7 @@ fn check_log(log: Option<&str>) -> Result<(), Fault> {
     if is_path { Ok(()) } else { Err(faults::refused("log", "it is no absolute path")) }
 }
 
-/// Checks the name of a path: the rules for streams apply, and it must not be a number.
+/// Checks the name of a path, which must be a valid stream name and not a number.
 pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
     if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
         return Err(faults::refused("name", "it is a number, and paths have numbers of their own"));

@@ -1,4 +1,4 @@
-//! Adoption of what the previous daemon stored: its paths, and clients of kernel requests.
+//! Adoption of the paths, and of the clients of kernel requests, that the previous daemon stored.
 
 use super::client::{self, Client, Part, Worker};
 use super::event_loop::Server;
@@ -19,8 +19,8 @@ const NOT_CHANGED: &str = "the daemon was started again before it was changed: i
                            and can be changed now";
 impl Server {
     /// Reattaches clients of adopted kernel requests. A request whose client has gone is detached;
-    /// a client whose request has gone is disconnected. Calls that the previous daemon left
-    /// unanswered are answered with the current state.
+    /// a client whose request has gone is disconnected. Replies to calls that the previous daemon
+    /// left unanswered with the current state.
     pub(super) fn adopt_requests(
         &mut self,
         mut connections: BTreeMap<u64, (OwnedFd, KnownState)>,
@@ -40,7 +40,7 @@ impl Server {
             let Some((peer, connection, knows)) = client else {
                 known.into_iter().for_each(|known| forget_line(id, known));
                 let line = if ended.is_some() { RequestState::None } else { RequestState::Running };
-                self.abandon(id, line, uid);
+                self.remove_request(id, line, uid);
                 continue;
             };
             let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
@@ -53,7 +53,7 @@ impl Server {
                 (Some(ended), _) => self.detached(id, &ended, None),
                 (None, KnownState::Prepared) => self.switched(id, Ok(())),
                 (None, KnownState::Running) => {}
-                (None, KnownState::Detaching) => self.leaves(id),
+                (None, KnownState::Detaching) => self.queue_removal(id),
             }
         }
         for (id, (connection, knows)) in connections {
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Restores one path; `None` if it has ended or its parts are inconsistent.
+    /// Restores one path; `None` if it has ended or its stored descriptors are inconsistent.
     fn restore_path(&mut self, kept: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = kept;
         let peer = abstract_socket::peer(&connection).ok()?;

@@ -1,16 +1,16 @@
 //! Persistence across a restart of the daemon: descriptors stored with the service manager
 //! (sd_notify(3), `FDSTORE=1`).
 //!
-//! For each path these are the registering connection, the admission socket of its process, and its
+//! For each path they are the registering connection, the admission socket of its process, and its
 //! entry. A stored connection does not hang up, so clients do not notice the restart. Paths that
 //! were not stored (no manager, or its store was full) register again with the new daemon.
 //!
 //! For kernel requests they are the links, programs and maps, with a note that describes them
-//! ([`engine::kernel::point::Keeper`]), and each client's connection, under a name that encodes its
-//! state ([`KnownState`]). The programs keep running between two daemons; the next daemon adopts
-//! them under its own policy and answers outstanding calls. They are stored only if the manager
-//! announces a store (`FDSTORE` in the environment, systemd 254); otherwise a reader is notified
-//! that the daemon has ended.
+//! ([`engine::kernel::point::Keeper`]), and the connection of each client, under a name that
+//! encodes its state ([`KnownState`]). The programs keep running between two daemons; the next
+//! daemon adopts them under its own policy and answers outstanding calls. They are stored only if
+//! the manager announces a store (`FDSTORE` in the environment, systemd 254); otherwise a reader is
+//! notified that the daemon has ended.
 
 use super::registry::Entry;
 use engine::kernel::point::{Keeper, PERSISTED_PREFIX};
@@ -29,20 +29,20 @@ pub(super) struct StoredPath {
     pub(super) admissions: OwnedFd,
 }
 
-/// Suffixes of a path's names in the store.
+/// Suffixes of the names under which a path's descriptors are stored.
 const CONNECTION: &str = "connection";
 const ADMISSIONS: &str = "way";
 const ENTRY: &str = "entry";
 const PARTS: [&str; 3] = [CONNECTION, ADMISSIONS, ENTRY];
-/// Prefix of a path's names in the store.
+/// Prefix of the names under which a path's descriptors are stored.
 const PATH: &str = "path-";
-/// Prefixes of the names of kernel clients' connections, before the client number: the request
-/// runs, as its client knows; the client waits to replace another request; the client waits for
-/// final counts.
+/// Prefixes, before the client number, of the names under which connections of kernel clients are
+/// stored: the request runs, as its client knows; the client waits to replace another request; the
+/// client waits for final counts.
 const LINE: &str = "line-";
 const WAITS: &str = "waits-";
 const LEAVES: &str = "leaves-";
-/// Longest wait for the manager to accept a kernel object.
+/// Maximum wait for the manager to accept a kernel object.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes: a request with name and log file.
 const ENTRY_MAX: usize = 256 << 10;
@@ -118,7 +118,7 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
         }
     }
     let kept = paths.into_iter().filter_map(|(number, parts)| {
-        let kept = of_parts(parts).filter(|kept| kept.entry.number == number);
+        let kept = from_descriptors(parts).filter(|kept| kept.entry.number == number);
         if kept.is_none() {
             forget(number);
         }
@@ -127,7 +127,7 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
     Stored { paths: kept.collect(), sockets, kernel, lines }
 }
 
-fn of_parts(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
+fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
     let text = File::from(parts.remove(ENTRY)?);
     let mut bytes = vec![0; usize::try_from(text.metadata().ok()?.len()).ok()?.min(ENTRY_MAX)];
     text.read_exact_at(&mut bytes, 0).ok()?;
@@ -139,7 +139,7 @@ fn of_parts(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
     })
 }
 
-/// Stores a path. Failure is harmless: the path then registers again.
+/// Stores a path. Ignores failures, after which the path registers again.
 pub(super) fn keep(entry: &Entry, connection: BorrowedFd<'_>, admissions: BorrowedFd<'_>) {
     store_descriptor(entry.number, CONNECTION, connection);
     store_descriptor(entry.number, ADMISSIONS, admissions);
@@ -155,13 +155,13 @@ fn keep_entry(entry: &Entry) {
 
 /// Replaces the stored entry of a path.
 pub(super) fn change(entry: &Entry) {
-    drop_part(entry.number, ENTRY);
+    drop_descriptor(entry.number, ENTRY);
     keep_entry(entry);
 }
 
 /// Removes everything stored for a path.
 pub(super) fn forget(number: u32) {
-    PARTS.into_iter().for_each(|part| drop_part(number, part));
+    PARTS.into_iter().for_each(|part| drop_descriptor(number, part));
 }
 
 fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
@@ -169,7 +169,7 @@ fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
     let _ = service::try_notify(&format!("FDSTORE=1\nFDNAME={PATH}{number}-{part}"), &[descriptor]);
 }
 
-fn drop_part(number: u32, part: &str) {
+fn drop_descriptor(number: u32, part: &str) {
     // A stale object is recognized and discarded after a restart.
     let _ = service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH}{number}-{part}"), &[]);
 }

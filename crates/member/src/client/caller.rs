@@ -11,7 +11,7 @@ use sys::local_socket;
 /// Timeout of a call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of an expensive call: spaces reply only between two batches, the kernel verifies
-/// programs, and the call may be queued after others.
+/// programs, and earlier calls may be queued.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection over which calls are made.
@@ -52,7 +52,7 @@ impl Caller {
         }
     }
 
-    /// Receives the next reply and its descriptors. Blocks up to the timeout of the socket; fails
+    /// Receives the next reply and its descriptors. Blocks up to the timeout of the socket. Fails
     /// if the reply is an error.
     pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];

@@ -1,4 +1,4 @@
-//! The error of a call to the daemon or a path.
+//! The error of a call to the daemon or to a path.
 
 use crate::faults::sentence;
 use crate::varlink::{Fault, MessageError};
@@ -14,7 +14,8 @@ pub enum ClientError {
         .0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
     )]
     NoDaemon(Vec<PathBuf>),
-    /// The listening process belongs neither to root nor to this user.
+    /// The listening process belongs neither to root nor to this user, nor to the owner of the
+    /// machine-wide directory.
     #[error(
         "a process of user {uid} listens in {}, and not root or you: nothing was asked",
         .directory.display()
@@ -56,7 +57,7 @@ impl From<sys::Error> for ClientError {
     }
 }
 
-/// Escapes control characters in an untrusted text for display.
+/// Escapes hidden characters in an untrusted text for display.
 #[must_use]
 pub fn plain(text: &str) -> String {
     abi::text::Visible(text).to_string()
@@ -65,5 +66,5 @@ pub fn plain(text: &str) -> String {
 const EAGAIN: i32 = 11;
 pub(super) const EPIPE: i32 = 32;
 pub(super) const ECONNRESET: i32 = 104;
-/// The timeout expired during connect.
+/// Error number of a connect whose timeout has expired.
 const EINPROGRESS: i32 = 115;

@@ -1,10 +1,10 @@
 //! The client of the daemon and of the process of a path.
 //!
-//! Calls block for at most [`CALL_TIMEOUT`], expensive ones for [`LONG_TIMEOUT`]; a query of many
-//! paths ([`Client::query_all`]) blocks for [`QUERY_TIMEOUT`] in total. [`PathClient::next_update`]
-//! is meant to be called when its socket is readable, so that it can be polled together with other
-//! descriptors. Peers are untrusted: replies are bounded and checked, and [`plain`] escapes their
-//! texts for display.
+//! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
+//! of many paths ([`Client::query_all`]) waits for them for [`QUERY_TIMEOUT`] in total.
+//! [`PathClient::next_update`] is meant to be called when its socket is readable, so that it can be
+//! polled together with other descriptors. Peers are untrusted: replies are bounded and checked,
+//! and [`plain`] escapes received texts for display.
 
 mod caller;
 mod error;
@@ -39,8 +39,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon in `directory`, or else in the first of the standard directories in
-    /// which one listens.
+    /// Connects to the daemon in `directory`, or else in the first standard directory with a
+    /// listening daemon. Fails with [`ClientError::NoDaemon`] if there is none.
     pub fn find(directory: Option<&FilePath>) -> Result<Self, ClientError> {
         let places = match directory {
             Some(directory) => vec![directory.to_owned()],
@@ -55,7 +55,8 @@ impl Client {
         Err(ClientError::NoDaemon(places))
     }
 
-    /// Connects to the daemon in this directory.
+    /// Connects to the daemon in this directory. Fails with [`ClientError::UntrustedDaemon`] if
+    /// another user runs it.
     pub fn at(directory: &FilePath) -> Result<Self, ClientError> {
         let socket =
             local_socket::connect_to(&directory.join(PACKETS), Framing::Packets, CALL_TIMEOUT);
@@ -64,7 +65,10 @@ impl Client {
             _ => error.into(),
         })?;
         let (uid, _) = sys::descriptor::peer_identity(&socket)?;
-        if uid != ROOT && uid != sys::process::identity().0 && !place::is_of(directory, uid) {
+        if uid != ROOT
+            && uid != sys::process::identity().0
+            && !place::is_machine_owner(directory, uid)
+        {
             return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
         }
         Ok(Self { caller: Caller(socket), directory: directory.to_owned() })
@@ -86,7 +90,8 @@ impl Client {
         self.caller.call("io.streamline.Allowed", &NoParameters {})
     }
 
-    /// Returns the kernel programs of the daemon, as far as they are visible to this user.
+    /// Returns the kernel programs of the daemon that are visible to this user. Blocks for at most
+    /// [`LONG_TIMEOUT`].
     pub fn sharing(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one at a time.
         self.caller.call_long("io.streamline.Sharing", &NoParameters {})
@@ -114,7 +119,8 @@ impl Client {
         }
     }
 
-    /// Connects to the process of a path, given by name, number or `UID/NAME`.
+    /// Connects to the process of a path, given by name, number or `UID/NAME`. Fails with
+    /// [`ClientError::Refused`] if the daemon does not find or admit it.
     pub fn connect(&self, path: &str) -> Result<PathClient, ClientError> {
         let wanted = Connect { path: path.to_owned() };
         self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
@@ -134,10 +140,11 @@ impl Client {
     }
 
     /// Calls the same methods, which have no parameters, on many paths in parallel, and passes each
-    /// connection with its replies to `take`.
+    /// connection and its replies to `take`.
     ///
-    /// Blocks for at most `limit` in total; a path without a reply by then yields
-    /// [`ClientError::Timeout`]. Results are in the order of `paths`.
+    /// Waits for the paths for at most `limit` in total; a path that has not replied by then yields
+    /// [`ClientError::Timeout`]. The calls to the daemon that connect the paths have the usual
+    /// timeout. Results are in the order of `paths`.
     pub fn query_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -154,7 +161,7 @@ impl Client {
         };
         let next = |_: &String, mut asked: PendingReplies| {
             match asked.to.caller.reply() {
-                Err(error) => return ControlFlow::Break(Err(asked.to.ended(error))),
+                Err(error) => return ControlFlow::Break(Err(asked.to.hangup_as_end(error))),
                 Ok((reply, _)) => asked.replies.push(reply),
             }
             match asked.replies.len() < methods.len() {
@@ -166,8 +173,8 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
 
-    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
-    /// process is detected before an expensive call.
+    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], which detects a
+    /// stopped process before an expensive call.
     pub fn reach(&self, path: &str) -> Result<(PathClient, PathDescription), ClientError> {
         let paths = [(0, path.to_owned())];
         let described = |to: PathClient, replies: Vec<Reply>| {
@@ -179,13 +186,14 @@ impl Client {
     }
 
     /// Reports to the daemon that the path registered over this connection runs another request.
+    /// Does not wait for a reply.
     pub(crate) fn changed(&self, line: &str) -> Result<(), ClientError> {
         let call = Call::new("io.streamline.Changed", &RequestChange { line: line.to_owned() });
         self.caller.send(&Call { oneway: true, ..call }, &[])
     }
 
-    /// Registers a path for the lifetime of this connection; the daemon passes connections for the
-    /// path through `admissions`.
+    /// Registers a path for the lifetime of this connection; returns its number. The daemon passes
+    /// connections for the path through `admissions`.
     pub(crate) fn register(
         &self,
         path: &Register,

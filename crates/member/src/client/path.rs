@@ -46,7 +46,8 @@ impl PathClient {
         self.uid
     }
 
-    /// Returns a descriptor of its process, which becomes readable when the process has exited.
+    /// Returns a descriptor of the path's process, which becomes readable when the process has
+    /// exited.
     #[must_use]
     pub fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
@@ -69,19 +70,20 @@ impl PathClient {
         Ok(())
     }
 
-    /// Edits the request while it runs. `words` are the arguments of `streamline set`.
+    /// Edits the running request. `words` are the arguments of `streamline set`. Blocks for at most
+    /// [`LONG_TIMEOUT`].
     pub fn change(&self, words: &[String]) -> Result<ChangeReply, ClientError> {
         let change = Change { words: words.to_vec() };
         let changed = self.caller.call_long("io.streamline.path.Change", &change);
-        changed.map_err(|error| self.ended(error))
+        changed.map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Taps the output of a node. Returns the start of the tap and a pipe with the frames as a
-    /// capture.
+    /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the frames
+    /// as a capture. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
         local_socket::set_timeouts(&self.caller.0, LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
-        let answer = self.caller.reply().map_err(|error| self.ended(error));
+        let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
         local_socket::set_timeouts(&self.caller.0, CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
         let began = reply.take()?;
@@ -90,12 +92,12 @@ impl PathClient {
         Ok((began, pipe.ok_or_else(none)?))
     }
 
-    /// Returns the state of this connection's tap.
+    /// Returns the state of this connection's tap. Fails if the connection has no tap.
     pub fn tap_report(&self) -> Result<TapReport, ClientError> {
         self.call("io.streamline.path.Tapped", &NoParameters {})
     }
 
-    /// Kills its process; succeeds if the process has already exited.
+    /// Kills the path's process. Succeeds if the process has already exited.
     pub fn kill(&self) -> Result<(), ClientError> {
         match local_socket::kill(&self.process) {
             Err(error) if error.errno == ESRCH => Ok(()),
@@ -103,29 +105,33 @@ impl PathClient {
         }
     }
 
-    /// Subscribes to the counters, sent every `every`, and to the exit status in the end.
+    /// Subscribes to updates for [`next_update`](Self::next_update): counters at intervals of
+    /// `every`, at last the exit status. Does not wait for a reply.
     pub fn follow(&self, every: Duration) -> Result<(), ClientError> {
         let every_ms = u64::try_from(every.as_millis()).ok();
         let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// Returns the next update; blocks unless the socket is readable.
+    /// Returns the next update. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable. Fails
+    /// if the path has hung up.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
     }
 
-    /// Calls any method of the path.
+    /// Calls `method` of the path with these parameters. Blocks for at most [`CALL_TIMEOUT`]. Fails
+    /// if the path has ended or replies with an error.
     pub fn call<T: DeserializeOwned>(
         &self,
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.caller.call(method, parameters).map_err(|error| self.ended(error))
+        self.caller.call(method, parameters).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Reports a hangup as the end of the path, which existed when the connection was made.
-    pub(super) fn ended(&self, error: ClientError) -> ClientError {
+    /// Converts a hangup into [`ClientError::PathEnded`], since the path existed when the
+    /// connection was made.
+    pub(super) fn hangup_as_end(&self, error: ClientError) -> ClientError {
         match error {
             ClientError::Disconnected => ClientError::PathEnded(self.path.clone()),
             other => other,

@@ -50,7 +50,7 @@ pub struct Link {
     pub room: Option<u64>,
 }
 
-/// Parameters of `Change`, which edits a running request.
+/// Parameters of `Change`, which edits the running request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -77,11 +77,12 @@ pub struct Tap {
     pub from: Option<String>,
     /// True if the tap is to end rather than skip blocks.
     pub all: Option<bool>,
-    /// Time without a reader after which the tap ends, in ms.
+    /// Time without progress of the reader after which the tap ends, in ms.
     pub patience_ms: Option<u64>,
 }
 
-/// Reply to `Tap`: its start. The frames arrive as a capture through the pipe sent along.
+/// Reply to `Tap`: the start of the tap. The frames arrive as a capture through the pipe that the
+/// reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapStart {
     /// Sequence number of its first block among those that left the node.
@@ -106,6 +107,6 @@ pub struct TapReport {
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Reason of the end, once the tap has ended.
+    /// Reason for the end; `None` while the tap runs.
     pub over: Option<String>,
 }

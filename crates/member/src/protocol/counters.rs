@@ -18,7 +18,7 @@ pub struct Counters {
     /// Spaces in which it runs.
     #[serde(default)]
     pub spaces: Vec<Space>,
-    /// Changes that the path made by itself, with reasons. Programs of older versions report none.
+    /// Changes that the path made by itself, with reasons. Empty in replies of older versions.
     #[serde(default)]
     pub adapted: Vec<String>,
     /// Latency, if the request bounds it.
@@ -31,11 +31,11 @@ pub struct Counters {
 pub struct Source {
     /// Name in the plan.
     pub name: String,
-    /// Blocks available from the device or file, if known.
+    /// Blocks that the device or file provided, if known.
     pub seen: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
-    /// Losses by place.
+    /// Losses by location.
     pub lost: Vec<Loss>,
 }
 
@@ -81,16 +81,16 @@ pub struct Edge {
     pub put: Amount,
     /// Blocks taken out, as counted by the downstream side.
     pub taken: Amount,
-    /// Blocks inside the edge.
+    /// Blocks in the edge.
     pub resident: Amount,
     /// Losses by reason.
     pub lost: Vec<Loss>,
 }
 
-/// A number of blocks lost at one place or for one reason.
+/// A number of blocks lost at one location or for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
-    /// The place or reason.
+    /// The location or reason.
     pub why: String,
     /// Number of blocks; `None` if there is no counter.
     pub blocks: Option<u64>,
@@ -115,9 +115,9 @@ pub struct Space {
     pub waits: Option<String>,
     /// Processor time of its threads, in ns.
     pub processor_ns: u64,
-    /// Memory in bytes: of a thread its own pools, of a process its resident set.
+    /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
-    /// Reason for a missing reply; the counters are then older.
+    /// Reason why the space did not reply, so that its counters are older; `None` if it replied.
     pub late: Option<String>,
 }
 
@@ -136,7 +136,7 @@ pub struct Follow {
     pub every_ms: Option<u64>,
 }
 
-/// Replies to `Follow`: counters while the path runs, in the end its exit status.
+/// Replies to `Follow`: counters while the path runs, at last its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
     /// Counters up to now.

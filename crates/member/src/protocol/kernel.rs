@@ -20,13 +20,13 @@ pub struct Attach {
     pub instead: Option<Replacement>,
 }
 
-/// A running request to be replaced, and the filters that the new one continues.
+/// A running request to be replaced, and the filters whose state the new request keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
     /// Number of the running request, from [`AttachReply::line`].
     pub line: u64,
-    /// Steps whose filter continues with its state.
+    /// Steps whose filter keeps its state.
     pub stays: Vec<CarriedStep>,
 }
 
@@ -40,8 +40,8 @@ pub struct CarriedStep {
     pub is: u64,
 }
 
-/// Replies to `Attach`: first the layout of the memory passed along as descriptors, in the end the
-/// final counts.
+/// Replies to `Attach`: first the layout of the memory whose descriptors the reply transfers, at
+/// last the final counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::text`].
@@ -99,7 +99,7 @@ pub struct KernelRequest {
     pub given: Option<Amount>,
     /// Frames that could not be copied because the ring was full.
     pub lost: Option<u64>,
-    /// Estimated time in the kernel, in ns per second.
+    /// Estimated kernel time, in ns per second.
     pub kernel_ns: Option<u64>,
 }
 
@@ -119,8 +119,8 @@ pub struct KernelStep {
 pub struct KernelRing {
     /// Owner of the ring, if it belongs to one user.
     pub uid: Option<u32>,
-    /// Group whose requests share the ring (`--share=group:NAME`). With neither user nor group, the
-    /// requests with `--share=world` share it.
+    /// Group whose requests share the ring (`--share=group:NAME`). If both `uid` and `group` are
+    /// `None`, the requests with `--share=world` share the ring.
     pub group: Option<String>,
     /// Capacity in bytes.
     pub bytes: u64,

@@ -25,7 +25,7 @@ pub use runtime::ledger::Amount;
 
 use serde::{Deserialize, Serialize};
 
-/// The parameters of a method without any.
+/// The empty parameters of a method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoParameters {}

@@ -124,7 +124,7 @@ pub struct Quota {
     pub bytes: Option<u64>,
     /// Number of descriptors that the daemon holds.
     pub descriptors: Option<u64>,
-    /// Time in the kernel, in ns per second.
+    /// Kernel time, in ns per second.
     pub kernel_ns: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ pub struct Permissions {
     pub used: Quota,
     /// Filters that the caller may run in the kernel.
     pub filters: Vec<String>,
-    /// Interfaces that the caller may watch in the kernel; `*`: all.
+    /// Interfaces that the caller may observe in the kernel; `*`: all.
     #[serde(default)]
     pub interfaces: Vec<String>,
     /// Release of the kernel in which the daemon runs programs; `None` if it cannot run any.

@@ -48,7 +48,7 @@ impl Fault {
         Self::standard("PermissionDenied", &json!({}))
     }
 
-    /// Creates `ExpectedMore`: the method sends several replies, and the call accepts one.
+    /// Creates `ExpectedMore`: the method sends several replies, but the call accepts only one.
     #[must_use]
     pub fn expected_more() -> Self {
         Self::standard("ExpectedMore", &json!({}))

@@ -27,7 +27,7 @@ mod tests;
 /// Maximum length of a call, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
 
-/// Maximum length of a reply, in bytes: it must fit into one packet of a local socket.
+/// Maximum length of a reply, in bytes, which must fit into one packet of a local socket.
 pub const REPLY_MAX: usize = 192 << 10;
 
 /// The named parameters of a call or reply.
@@ -72,7 +72,7 @@ pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
     #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
-    /// The bytes are not JSON of the required form; the text says where.
+    /// The bytes are not JSON of the required form; the text locates the error.
     #[error("this is no message of Varlink: {0}")]
     Invalid(String),
 }
@@ -102,14 +102,16 @@ impl Call {
         self.method.rsplit_once('.').unwrap_or(("", &self.method))
     }
 
-    /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first bad one.
+    /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first invalid
+    /// parameter.
     pub fn take<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        from_object(self.parameters.clone()).map_err(|error| Fault::invalid(&culprit(&error)))
+        from_object(self.parameters.clone())
+            .map_err(|error| Fault::invalid(&parameter_name(&error)))
     }
 }
 
 impl Reply {
-    /// Creates a successful reply, after which none follows.
+    /// Creates a successful reply that no other reply follows.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
         Self { parameters: object(parameters), ..Self::default() }
@@ -168,7 +170,7 @@ fn from_object<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T> {
 }
 
 /// Returns the parameter that serde names in backticks.
-fn culprit(error: &serde_json::Error) -> String {
+fn parameter_name(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or("parameters").to_owned()
 }

@@ -57,13 +57,13 @@ fn invalid_parameter_is_named() {
 }
 
 /// Returns the names of all definitions that start with `word`: `method`, `error` or `type`.
-fn named(interface: interface::Interface, word: &str) -> Vec<&str> {
+fn definitions(interface: interface::Interface, word: &str) -> Vec<&str> {
     let starts = format!("{word} ");
     let lines = interface.text.lines().filter_map(|line| line.strip_prefix(starts.as_str()));
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
-/// Returns the sorted field names in the first parentheses after `behind`.
+/// Returns the sorted field names in the first parentheses after the text `behind`.
 fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text
@@ -93,7 +93,7 @@ fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
 }
 
 /// Returns the sorted field names of a serialized value.
-fn sent<T: Serialize>(value: &T) -> Vec<String> {
+fn field_names<T: Serialize>(value: &T) -> Vec<String> {
     let mut names: Vec<String> = object(value).keys().cloned().collect();
     names.sort();
     names
@@ -124,22 +124,22 @@ fn interface_files_match_the_types() {
     let attach = Attach { line, part, network, version, instead: Some(instead.clone()) };
     let daemon = interface::DAEMON;
     for (behind, sent) in [
-        ("type InKernel", sent(&KernelRequest::default())),
-        ("type Step", sent(&KernelStep::default())),
-        ("type KernelRing", sent(&KernelRing::default())),
-        ("type Program", sent(&KernelProgram::default())),
-        ("type Amount", sent(&amount())),
-        ("method Sharing() ->", sent(&KernelPrograms::default())),
-        ("method Attach", sent(&attach)),
-        ("instead: ?Instead ) ->", sent(&AttachReply::default())),
-        ("type Instead", sent(&instead)),
-        ("type Stay", sent(&CarriedStep { was: 0, is: 0 })),
-        ("type Path", sent(&Path::default())),
-        ("type Quota", sent(&quota)),
-        ("method About() ->", sent(&about)),
-        ("method Allowed() ->", sent(&allowed)),
-        ("method Register", sent(&Register::default())),
-        ("method Connect(path: string) ->", sent(&ConnectReply { number: 0, uid: 0 })),
+        ("type InKernel", field_names(&KernelRequest::default())),
+        ("type Step", field_names(&KernelStep::default())),
+        ("type KernelRing", field_names(&KernelRing::default())),
+        ("type Program", field_names(&KernelProgram::default())),
+        ("type Amount", field_names(&amount())),
+        ("method Sharing() ->", field_names(&KernelPrograms::default())),
+        ("method Attach", field_names(&attach)),
+        ("instead: ?Instead ) ->", field_names(&AttachReply::default())),
+        ("type Instead", field_names(&instead)),
+        ("type Stay", field_names(&CarriedStep { was: 0, is: 0 })),
+        ("type Path", field_names(&Path::default())),
+        ("type Quota", field_names(&quota)),
+        ("method About() ->", field_names(&about)),
+        ("method Allowed() ->", field_names(&allowed)),
+        ("method Register", field_names(&Register::default())),
+        ("method Connect(path: string) ->", field_names(&ConnectReply { number: 0, uid: 0 })),
     ] {
         assert_eq!(fields(daemon, behind), sent, "{behind}");
     }
@@ -171,19 +171,19 @@ fn interface_files_match_the_types() {
         lost: Vec::new(),
     };
     for (behind, sent) in [
-        ("type Amount", sent(&amount())),
-        ("type Lost", sent(&lost)),
-        ("type Source", sent(&source)),
-        ("type Filter", sent(&filter)),
-        ("type Edge", sent(&edge)),
-        ("type Space", sent(&Space::default())),
-        ("type Counters", sent(&Counters::default())),
-        ("type Node", sent(&Node { name: none(), space: none(), copies: Vec::new() })),
-        ("type Link", sent(&link)),
-        ("type Ended", sent(&Ended::default())),
-        ("method Describe() ->", sent(&PathDescription::default())),
-        ("method Follow", sent(&Follow::default())),
-        ("method Follow(every_ms: ?int) ->", sent(&PathUpdate::default())),
+        ("type Amount", field_names(&amount())),
+        ("type Lost", field_names(&lost)),
+        ("type Source", field_names(&source)),
+        ("type Filter", field_names(&filter)),
+        ("type Edge", field_names(&edge)),
+        ("type Space", field_names(&Space::default())),
+        ("type Counters", field_names(&Counters::default())),
+        ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
+        ("type Link", field_names(&link)),
+        ("type Ended", field_names(&Ended::default())),
+        ("method Describe() ->", field_names(&PathDescription::default())),
+        ("method Follow", field_names(&Follow::default())),
+        ("method Follow(every_ms: ?int) ->", field_names(&PathUpdate::default())),
     ] {
         assert_eq!(fields(path, behind), sent, "{behind}");
     }
@@ -204,7 +204,7 @@ fn every_daemon_error_is_declared_and_has_a_message() {
         faults::needs_descriptors("io.streamline.packets"),
     ];
     let names: Vec<&str> = all.iter().map(|fault| fault.name.rsplit('.').next().unwrap()).collect();
-    assert_eq!(named(interface::DAEMON, "error"), names);
+    assert_eq!(definitions(interface::DAEMON, "error"), names);
     for fault in &all {
         let sentence = faults::sentence(fault);
         assert!(!sentence.contains(&fault.name), "{sentence}");
@@ -224,7 +224,7 @@ proptest! {
         let _ = Reply::read(&bytes);
     }
 
-    /// A truncated message, or one with a changed byte, is refused or parsed to a serializable
+    /// A message that is truncated or has a changed byte is refused or parsed to a serializable
     /// call.
     #[test]
     fn damaged_call_is_refused_or_serializable(

@@ -13,14 +13,14 @@ use pipeline::plan::Plan;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Longest wait for spaces to reach a batch boundary; on a busy machine they may not have been
-/// scheduled for a while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
+/// Maximum wait for spaces to reach a batch boundary; a busy machine may not schedule them for a
+/// while. Clients wait longer ([`crate::client::LONG_TIMEOUT`]).
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default and minimum interval of updates, in ms.
-const EVERY_MS: (u64, u64) = (1000, 50);
+/// Default interval and minimum interval of updates, in ms.
+const UPDATE_MS: (u64, u64) = (1000, 50);
 
 impl Service {
-    /// Executes a call. Returns `None` if replies follow later.
+    /// Executes a call. Returns `None` if the reply is already queued or replies follow later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         fn one(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
             Ok(Some(Reply::new(value)))
@@ -68,7 +68,7 @@ impl Service {
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
                 let Follow { every_ms } = call.take()?;
-                let every = every_ms.unwrap_or(EVERY_MS.0).clamp(EVERY_MS.1, 3_600_000);
+                let every = every_ms.unwrap_or(UPDATE_MS.0).clamp(UPDATE_MS.1, 3_600_000);
                 let now = sys::clock::monotonic();
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.schedule = Some(UpdateSchedule { every: every * 1_000_000, next: now });
@@ -81,7 +81,8 @@ impl Service {
         }
     }
 
-    /// Edits the request. A request with several unconnected components cannot be edited yet.
+    /// Edits the request. Fails if the request has several connected components, which cannot be
+    /// edited yet.
     fn change(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {

@@ -7,7 +7,7 @@ use engine::live::Live;
 use runtime::ledger::{DropReason, Ledger, NodeName};
 use std::time::Duration;
 
-/// Collects the counters of a path's components. Blocks up to `limit` for each component.
+/// Collects the counters of a path's connected components. Blocks up to `limit` for each component.
 pub(super) fn counters(
     lives: &[Live],
     (nodes, links): (&[Node], &[Link]),
@@ -51,7 +51,7 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         name: name.clone(),
         seen: seen.observed,
         given: seen.given,
-        lost: seen.dropped.iter().map(|(place, n)| lost(*place, *n)).collect(),
+        lost: seen.dropped.iter().map(|(place, n)| loss(*place, *n)).collect(),
     }));
     counters.filters.extend(ledger.filters.iter().map(|filter| Filter {
         node: filter.planned,
@@ -62,7 +62,7 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         unselected: filter.unselected,
         consumed: filter.consumed,
         held: filter.held,
-        lost: filter.dropped.iter().map(|(why, n)| lost(*why, Some(n.blocks))).collect(),
+        lost: filter.dropped.iter().map(|(why, n)| loss(*why, Some(n.blocks))).collect(),
         calls: filter.calls,
         busy_ns: filter.busy_ns,
     }));
@@ -74,10 +74,10 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         put: edge.put,
         taken: edge.taken,
         resident: edge.resident,
-        lost: edge.dropped.iter().map(|(why, n)| lost(*why, Some(n.blocks))).collect(),
+        lost: edge.dropped.iter().map(|(why, n)| loss(*why, Some(n.blocks))).collect(),
     }));
 }
 
-fn lost(why: DropReason, blocks: Option<u64>) -> Loss {
+fn loss(why: DropReason, blocks: Option<u64>) -> Loss {
     Loss { why: why.to_string(), blocks }
 }

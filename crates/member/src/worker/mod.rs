@@ -2,10 +2,11 @@
 //!
 //! One thread beside the spaces registers the path with the daemon, accepts connections that the
 //! daemon passes on, and answers calls by commands to the spaces ([`engine::live`]). When the
-//! daemon ends, it registers with the next one. The path itself does not depend on any of this.
+//! daemon ends, the thread registers the path with the next daemon. The path itself does not depend
+//! on the service.
 //!
 //! Clients were admitted by the daemon: they belong to the path's user or to root. Still, the
-//! thread never blocks on one, and disconnects a client that reads its replies too slowly.
+//! thread never blocks on a client, and disconnects a client that reads its replies too slowly.
 
 mod calls;
 mod counters;
@@ -38,10 +39,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Registers a path and starts a thread that serves its clients.
+    /// Registers a path and starts a thread that serves its clients. Blocks until the daemon
+    /// replies.
     ///
-    /// If the daemon ends during the call and the path has no name that must be unique, the thread
-    /// registers it with the next daemon.
+    /// If the daemon ends during the call or does not reply in time, and the path has no name that
+    /// must be unique, the thread registers it with the next daemon.
     pub fn start(
         client: Client,
         path: PathInfo,
@@ -93,8 +95,8 @@ impl Worker {
         self.shared.stop.as_fd()
     }
 
-    /// Sends the path's exit status to all followers and removes it from the registry. Blocks for a
-    /// limited time until they have read it.
+    /// Sends the path's exit status to all followers and ends the registration. Blocks up to 500 ms
+    /// until they have read the status.
     pub fn end(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();

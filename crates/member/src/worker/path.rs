@@ -17,7 +17,7 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the aggregated latency of blocks, if the request bounds it.
     fn latency(&self) -> Option<Latency>;
 
-    /// Returns the name and number of each running process.
+    /// Returns the name and process number of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
     /// Applies an edit in all processes or in none. Returns the ledger sentence and the new plan,
@@ -40,14 +40,15 @@ pub struct PathInfo {
     pub links: Vec<Link>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,
-    /// Kernel that plans assume, if it is not this process's own: a daemon loads programs for it.
+    /// Kernel that plans assume if a daemon loads programs for this process; `None`: as this
+    /// process can load them.
     pub kernel: Option<Kernel>,
-    /// Control of its processes, if there are several.
+    /// Control of its worker processes; `None` if it runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,
 }
 
 impl PathInfo {
-    /// Creates the description of a request from its plan, without a name or log file.
+    /// Creates the description of a path from its request and plan, without a name or log file.
     #[must_use]
     pub fn new(line: &str, plan: &Plan) -> Self {
         let names = explain::names(&plan.graph);

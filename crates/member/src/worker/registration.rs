@@ -1,4 +1,5 @@
-//! The registration of a path with a daemon, and the state shared with the thread that runs it.
+//! The registration of a path with a daemon, and the state shared with the thread that runs the
+//! path.
 
 use crate::client::{Client, ClientError};
 use crate::connection::Connection;
@@ -12,12 +13,12 @@ use sys::local_socket::Framing;
 /// Interval at which a path without a daemon searches for one.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// State shared by the serving thread and the one that runs the path.
+/// State shared by the serving thread and the thread that runs the path.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Notified to end the path.
+    /// Doorbell that ends the path.
     pub(super) stop: EventFd,
-    /// Notified to wake the serving thread.
+    /// Doorbell that wakes the serving thread.
     pub(super) wake: EventFd,
     pub(super) ended: Mutex<Option<Ended>>,
 }

@@ -25,9 +25,9 @@ pub(super) struct Service {
     pub(super) changes: u64,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
-    /// Registration with a daemon; `None` while there is none.
+    /// Registration with a daemon; `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
-    /// Directory of that daemon.
+    /// Directory of the last daemon.
     directory: PathBuf,
     /// Monotonic time of the next search for a daemon, in ns.
     seek: u64,
@@ -63,9 +63,9 @@ const FIRST_CLIENT: u64 = 16;
 const CLIENTS_MAX: usize = 64;
 /// Maximum number of messages handled per client and wakeup.
 const MESSAGES_PER_EVENT: usize = 4;
-/// Longest wait for counters.
+/// Maximum wait for counters.
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Longest wait for followers to read the last update.
+/// Maximum wait for followers to read the last update.
 const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Service {
@@ -102,7 +102,7 @@ impl Service {
             if let Some(ended) = self.ended() {
                 return self.finish(&ended);
             }
-            for event in self.watcher.wait(self.limit()) {
+            for event in self.watcher.wait(self.wait_limit()) {
                 match event.number {
                     WAKE => drop(self.shared.wake.clear()),
                     DAEMON => self.lose_daemon(),
@@ -111,7 +111,7 @@ impl Service {
                 }
             }
             self.send_updates();
-            self.seek_daemon();
+            self.search_daemon();
             self.measure();
         }
     }
@@ -120,8 +120,8 @@ impl Service {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the time until the next update or search; `None`: wait for events alone.
-    fn limit(&self) -> Option<Duration> {
+    /// Returns the time until the next update or search; `None` if neither is due.
+    fn wait_limit(&self) -> Option<Duration> {
         let schedule = self.clients.values().filter_map(|client| client.schedule);
         let next = schedule.map(|schedule| schedule.next);
         let next = next.chain(self.registration.is_none().then_some(self.seek)).min()?;
@@ -260,8 +260,8 @@ impl Service {
         self.seek = sys::clock::monotonic();
     }
 
-    /// Registers with another daemon, if one is found.
-    fn seek_daemon(&mut self) {
+    /// Registers with another daemon if one is found and a search is due.
+    fn search_daemon(&mut self) {
         let now = sys::clock::monotonic();
         if self.registration.is_some() || now < self.seek {
             return;

@@ -42,7 +42,7 @@ pub(super) fn space_status<'e>(
         waits: waits.filter(|_| !ended),
         memory: found.memory,
         late: late.map(ToString::to_string),
-        ..of_task(found.task.as_ref())
+        ..task_status(found.task.as_ref())
     }
 }
 
@@ -56,11 +56,11 @@ pub(super) fn of_worker((name, process): (String, u32)) -> Space {
         process: Some(process),
         state: state(task, task.is_none()).to_owned(),
         memory: task.map(|task| task.resident),
-        ..of_task(task)
+        ..task_status(task)
     }
 }
 
-fn of_task(task: Option<&Task>) -> Space {
+fn task_status(task: Option<&Task>) -> Space {
     let Some(task) = task else { return Space::default() };
     let (processors, processor_ns) = (task.processors.clone(), task.processor_ns);
     Space { processors, processor_ns, ..Space::default() }
@@ -78,7 +78,8 @@ fn state(task: Option<&Task>, ended: bool) -> &'static str {
     }
 }
 
-/// Pins a space of a path to a processor, or unpins it; returns a sentence that confirms it.
+/// Pins a space of a path to a processor, or unpins it; returns a confirming sentence. Blocks up to
+/// `limit` for each component. Fails with the reason.
 pub(super) fn pin_space(
     lives: &[Live],
     binding: &SpaceBinding,
@@ -96,7 +97,7 @@ pub(super) fn pin_space(
             if found.name == *named {
                 let processors = processors(binding)?;
                 let kept = live.keep(&found, &processors);
-                return said(named, binding, (&processors, kept));
+                return confirmation(named, binding, (&processors, kept));
             }
             names.push(found.name);
         }
@@ -108,28 +109,28 @@ pub(super) fn pin_space(
             named
         ));
     }
-    Err(unknown(binding, &names))
+    Err(unknown_space(binding, &names))
 }
 
-/// Pins one of several worker processes, like [`pin_space`].
+/// Pins one of several worker processes, like [`pin_space`], without blocking.
 pub(super) fn pin_worker(
     engines: &[(String, u32)],
     binding: &SpaceBinding,
 ) -> Result<String, String> {
     let Some((_, process)) = engines.iter().find(|(name, _)| *name == binding.space) else {
         let names: Vec<String> = engines.iter().map(|(name, _)| name.clone()).collect();
-        return Err(unknown(binding, &names));
+        return Err(unknown_space(binding, &names));
     };
     let processors = processors(binding)?;
-    said(&binding.space, binding, (&processors, pin_child(*process, &processors)))
+    confirmation(&binding.space, binding, (&processors, pin_child(*process, &processors)))
 }
 
-fn unknown(binding: &SpaceBinding, names: &[String]) -> String {
+fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to pin to: all that this thread may use, or the one requested.
+/// Returns the processors to pin to: the requested processor, or all that this thread may use.
 fn processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {
@@ -142,7 +143,7 @@ fn processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     }
 }
 
-fn said(
+fn confirmation(
     space: &str,
     binding: &SpaceBinding,
     (processors, kept): (&[usize], Result<(), PinError>),

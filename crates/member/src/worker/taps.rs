@@ -9,10 +9,11 @@ use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Default and maximum time without a reader, in ms.
+/// Default time and maximum time without progress of the reader, in ms.
 const PATIENCE_MS: (u64, u64) = (10_000, 600_000);
 
-/// Starts a tap; returns it, its start, and the reading end of its pipe.
+/// Starts a tap; returns the tap, its start, and the reading end of its pipe. Blocks up to `limit`
+/// for the spaces.
 pub(super) fn begin(
     lives: &[Live],
     asked: &Asked,
@@ -41,7 +42,7 @@ pub(super) fn begin(
     Ok((tap, TapStart { block, past, ago_ns, remembers }, near))
 }
 
-/// Returns the state of a tap.
+/// Returns the state of a tap. Fails if there is none.
 pub(super) fn tap_report(tap: Option<&tap::Tap>) -> Result<TapReport, Fault> {
     let none = || faults::untapped("this connection has no tap");
     let TapStats { frames, skipped, missing, no_frame, over } = tap.ok_or_else(none)?.stats();

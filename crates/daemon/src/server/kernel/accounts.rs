@@ -2,10 +2,10 @@
 //!
 //! Rings, bytes and descriptors are checked before anything is created. Time is estimated with the
 //! planner's cost table from the blocks per filter and the frames copied; the cost of a filter
-//! shared by several requests is split among them. A node that would exceed the quota is refused,
-//! from the end of the request backwards, and then runs in the user's own process (CONTRACT 25). If
-//! a user exceeds the time quota in two successive measurements, the most expensive request is
-//! removed.
+//! shared by several requests is split among them. Nodes are refused from the end of the request
+//! until the rest is within the quota; refused nodes run in the user's own process (CONTRACT 25).
+//! If a user exceeds the time quota in two successive measurements, the user's most expensive
+//! request is removed.
 
 use super::commands::{AttachPoint, ProgramStatus};
 use engine::kernel::point::RequestStatus;
@@ -22,12 +22,12 @@ pub(super) struct Cost<'c> {
     pub(super) nodes: &'c [NodeId],
     /// First source among them.
     pub(super) source: NodeId,
-    /// Bytes of its pointer rings, and of the ring for frames.
+    /// Bytes of its pointer rings, and bytes of its ring for frames.
     pub(super) bytes: (u64, u64),
     /// Scope of sharing of the ring for frames. Each user in the scope is charged for it.
     pub(super) share: &'c Share,
-    /// Client of the request that it will replace. Until then both occupy memory, but only one uses
-    /// time.
+    /// Client of the request that it will replace. Until then both requests occupy memory, but only
+    /// one uses time.
     pub(super) replaces: Option<u64>,
 }
 
@@ -51,21 +51,20 @@ struct Account {
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// Total time at the last measurement, and time in the last second, in ns.
+    /// Total time at the last measurement in ns, and time per second in ns.
     spent: (f64, f64),
 }
 
 impl Account {
-    /// Returns the key that identifies its ring for frames among those of its user at one attach
-    /// point.
-    const fn frames(&self) -> (u64, &Share) {
+    /// Returns the key of its ring for frames, unique among its user's rings at one attach point.
+    const fn frame_ring_key(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
 }
 
 /// Minimum interval between two measurements, in ns.
 const MEASURE_INTERVAL_NS: u64 = 900_000_000;
-/// Descriptors that the daemon holds per request, and per ring for frames.
+/// Descriptors that the daemon holds per request, and descriptors per ring for frames.
 const REQUEST_DESCRIPTORS: u64 = 4;
 const RING_DESCRIPTORS: u64 = 1;
 
@@ -80,9 +79,9 @@ impl Accounts {
         }
     }
 
-    /// Checks that a user's quota admits a new request. The error names the node to keep out of the
+    /// Checks that a user's quota admits a new request. Fails with the node to keep out of the
     /// kernel, and the reason.
-    pub(super) fn allow(
+    pub(super) fn check_quota(
         &self,
         uid: u32,
         at: &AttachPoint,
@@ -90,7 +89,7 @@ impl Accounts {
         quota: Quota,
     ) -> Result<(), (NodeId, String)> {
         let used = self.of_user(uid);
-        let new = u64::from(!self.has_frames(uid, at, (cost.bytes.1, cost.share)));
+        let new = u64::from(!self.has_frame_ring(uid, at, (cost.bytes.1, cost.share)));
         let wanted = [
             ("rings", used.rings, 1 + new, quota.rings),
             ("bytes of rings", used.bytes, cost.bytes.0 + new * cost.bytes.1, quota.bytes),
@@ -116,7 +115,7 @@ impl Accounts {
         let rate = self.rates.get(at).map_or(0.0, |(_, rate)| *rate);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
-        let replaces = cost.replaces.map_or(0, |client| self.costs(client));
+        let replaces = cost.replaces.map_or(0, |client| self.time_per_second(client));
         let used = used.kernel_ns.unwrap_or(0).saturating_sub(replaces);
         let more = (rate * frame) as u64;
         if used.saturating_add(more) <= limit {
@@ -130,8 +129,8 @@ impl Accounts {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    fn has_frames(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
-        self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frames() == frames)
+    fn has_frame_ring(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
+        self.lines.values().any(|e| e.uid == uid && e.at == *at && e.frame_ring_key() == frames)
     }
 
     /// Enters a request of a client into the accounts.
@@ -154,8 +153,8 @@ impl Accounts {
         self.lines.remove(&client);
     }
 
-    /// Returns the time that a client's request spends per second, in ns; 0 if it has none.
-    pub(super) fn costs(&self, client: u64) -> u64 {
+    /// Returns the kernel time of a client's request, in ns per second; 0 without a request.
+    pub(super) fn time_per_second(&self, client: u64) -> u64 {
         self.lines.get(&client).map_or(0, |entry| entry.spent.1 as u64)
     }
 
@@ -172,8 +171,8 @@ impl Accounts {
             bytes += entry.bytes.0;
             descriptors += REQUEST_DESCRIPTORS;
             kernel_ns += entry.spent.1;
-            if !frames.contains(&(&entry.at, entry.frames())) {
-                frames.push((&entry.at, entry.frames()));
+            if !frames.contains(&(&entry.at, entry.frame_ring_key())) {
+                frames.push((&entry.at, entry.frame_ring_key()));
                 rings += 1;
                 bytes += entry.bytes.1;
                 descriptors += RING_DESCRIPTORS;
@@ -194,7 +193,7 @@ impl Accounts {
     }
 
     /// Updates the accounts from the programs' counters. Returns the clients whose requests must be
-    /// removed, with reasons.
+    /// removed, each with the reason.
     pub(super) fn measure(
         &mut self,
         status: &[ProgramStatus],
@@ -241,8 +240,8 @@ impl Accounts {
     }
 }
 
-/// Estimates the time spent by a request so far, in ns. The cost of a shared filter is divided
-/// equally among its requests.
+/// Estimates the kernel time of a request so far, in ns. Requests that share a filter have equal
+/// shares of its cost.
 fn spent(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);

@@ -1,4 +1,4 @@
-//! Commands to the kernel thread, their completions, and the states that they report.
+//! Commands to the kernel thread, their completions, and the state of requests.
 
 use abi::access::Credentials;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
@@ -15,18 +15,18 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// Process of each request and its cost in ns per second, by request number.
+    /// Process and cost in ns per second of each request, by request number.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
 /// A command to the kernel thread.
 #[derive(Debug)]
 pub(in crate::server) enum Command {
-    /// Runs part of a request for this client.
+    /// Runs part of a request for a client.
     Attach { client: u64, who: Credentials, process: i32, asked: Attach },
-    /// Replaces a running request by the one prepared for this client.
+    /// Replaces a running request by the request prepared for a client.
     Switch { client: u64 },
-    /// Removes a client's request; `why` is set if the client did not ask for it.
+    /// Removes a client's request; `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
     /// Reports the running programs.
     Show { client: u64 },
@@ -43,7 +43,7 @@ pub(in crate::server) enum Completion {
         client: u64,
         result: Result<DelegatedProgram, Fault>,
     },
-    /// The prepared request has replaced the running one, or was discarded.
+    /// The prepared request has replaced the running request, or was discarded.
     Switched {
         client: u64,
         result: Result<(), Fault>,
@@ -57,7 +57,7 @@ pub(in crate::server) enum Completion {
         client: u64,
         status: Vec<ProgramStatus>,
     },
-    /// All requests are removed or left to the next daemon.
+    /// All requests have been removed or left to the next daemon.
     Ended,
     /// The command is complete; the thread is idle.
     Ready,
@@ -72,7 +72,7 @@ pub(in crate::server) enum RequestState {
     Requested,
     /// Attachment as a replacement is queued or in progress.
     ReplacementRequested,
-    /// Prepared; waits for `Switch`.
+    /// Prepared and waiting for `Switch`.
     Prepared,
     /// Being switched in.
     Switching,
@@ -94,7 +94,7 @@ pub(in crate::server) struct Adoption {
 pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) client: u64,
     pub(in crate::server) uid: u32,
-    /// Final counts that the client did not receive: the request had been replaced or was being
-    /// removed.
+    /// Final counts that the client did not receive, because the request had been replaced or was
+    /// being removed.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 use sys::local_socket::Framing;
 
-/// Longest wait for the removal of all requests at shutdown, in ns: the kernel may delay each, and
-/// service managers do not wait longer.
+/// Maximum wait for the removal of all requests at shutdown, in ns: the kernel may delay each
+/// removal, and service managers kill a daemon that takes much longer.
 const SHUTDOWN_LIMIT_NS: u64 = 60_000_000_000;
 
 impl Server {
@@ -53,7 +53,7 @@ impl Server {
         Ok(Answer::deferred())
     }
 
-    /// Queues the replacement of a running request by the client's prepared one.
+    /// Queues the replacement of a running request by the client's prepared request.
     pub(in crate::server) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
         if client.line != RequestState::Prepared {
@@ -65,7 +65,7 @@ impl Server {
         Ok(Answer::one(&json!({})))
     }
 
-    /// Detaches a client's request at its own call.
+    /// Detaches a client's request on the client's call.
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {
@@ -76,13 +76,13 @@ impl Server {
                 false => client.forget_line(id),
             }
             self.steps.checkpoint("the line of a guest leaves");
-            self.leaves(id);
+            self.queue_removal(id);
         }
         Ok(Answer::one(&json!({})))
     }
 
     /// Queues the removal of a client's request.
-    pub(in crate::server) fn leaves(&mut self, id: u64) {
+    pub(in crate::server) fn queue_removal(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.line = RequestState::Detaching;
             self.kernel.push_urgent(Command::Detach { client: id, why: None });
@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// Drops queued commands of a disconnected client and removes its request.
-    pub(in crate::server) fn abandon(&mut self, id: u64, line: RequestState, uid: u32) {
+    pub(in crate::server) fn remove_request(&mut self, id: u64, line: RequestState, uid: u32) {
         let of_client = |order: &Command| match order {
             Command::Attach { client, .. } | Command::Show { client, .. } => *client == id,
             Command::Switch { .. } | Command::Detach { .. } => false,
@@ -122,7 +122,8 @@ impl Server {
         }
     }
 
-    /// Handles completions. Returns true once all requests are removed or left to the next daemon.
+    /// Handles completions. Returns true once all requests have been removed or left to the next
+    /// daemon.
     pub(in crate::server) fn handle_completions(&mut self) -> bool {
         self.kernel.doorbell.clear();
         let mut all = false;
@@ -219,9 +220,9 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    /// At shutdown, removes all requests and sends their final counts, or leaves them running if
-    /// the service manager stores them. Blocks up to `SHUTDOWN_LIMIT_NS`.
-    pub(in crate::server) fn end_lines(&mut self) {
+    /// Removes all requests and sends their final counts, or leaves them running if the service
+    /// manager stores them. Called at shutdown; blocks up to `SHUTDOWN_LIMIT_NS`.
+    pub(in crate::server) fn end_requests(&mut self) {
         if self.kernel.orders.is_none()
             || self.clients.values().all(|g| g.line == RequestState::None)
         {

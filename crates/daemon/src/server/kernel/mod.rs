@@ -5,9 +5,9 @@
 //! Attach ──► queue per user ──► kernel thread: policy, accounts, Points ──► DelegatedProgram
 //! ```
 //!
-//! Loading a program takes milliseconds, and removing one waits for the kernel, so a dedicated
-//! thread does both ([`thread`]), one command at a time. Users are served round robin, so
-//! that a user with many commands delays only itself. Removals come first, since they free
+//! Loading a program takes milliseconds, and removing a program waits for the kernel, so a
+//! dedicated thread does both ([`thread`]), one command at a time. Users are served round robin, so
+//! that a user with many commands delays no other user. Removals have priority, since they free
 //! resources. Accounts ([`accounts`]) enforce each user's quota.
 
 mod accounts;

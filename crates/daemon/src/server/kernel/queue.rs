@@ -26,7 +26,7 @@ pub(in crate::server) struct KernelQueue {
     pub(super) doorbell: Arc<EventFd>,
     used: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
-    /// Commands that precede those of any user.
+    /// Commands with priority over the commands of users.
     pub(super) urgent: VecDeque<Command>,
     pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
     /// User served last.
@@ -37,9 +37,9 @@ pub(in crate::server) struct KernelQueue {
 /// Event number of the completion doorbell.
 pub(in crate::server) const DONE: u64 = 4;
 /// Maximum number of queued commands per user.
-const WAITING_MAX: usize = 256;
+const COMMANDS_MAX: usize = 256;
 impl KernelQueue {
-    /// Starts the kernel thread, if this machine lets the daemon load programs, and adopts the
+    /// Starts the kernel thread if this machine lets the daemon load programs, and adopts the
     /// stored objects of the previous daemon.
     pub(in crate::server) fn begin(
         policy: &Policy,
@@ -105,18 +105,18 @@ impl KernelQueue {
     /// Queues a command of a user; `None` if the user's queue is full.
     pub(super) fn enqueue(&mut self, uid: u32, order: Command) -> Option<()> {
         let waiting = self.waiting.entry(uid).or_default();
-        (waiting.len() < WAITING_MAX).then(|| waiting.push_back(order))?;
+        (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(order))?;
         self.dispatch_next();
         Some(())
     }
 
-    /// Queues a command ahead of those of all users.
+    /// Queues a command ahead of the commands of all users.
     pub(super) fn push_urgent(&mut self, order: Command) {
         self.urgent.push_back(order);
         self.dispatch_next();
     }
 
-    /// Sends the next command to the thread if it is idle.
+    /// Sends the next command to the thread if the thread is idle.
     pub(super) fn dispatch_next(&mut self) {
         let Some(orders) = self.orders.as_ref().filter(|_| !self.busy) else { return };
         let order = self.urgent.pop_front().or_else(|| {

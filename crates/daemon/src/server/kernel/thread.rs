@@ -30,7 +30,7 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::Steps;
 
-/// State of the daemon thread that manages kernel programs: attach points, requests, prepared
+/// State of the thread that manages kernel programs: attach points, requests, prepared
 /// replacements, quotas.
 #[derive(Debug)]
 pub(super) struct KernelThread {
@@ -54,9 +54,9 @@ struct AttachedRequest {
     process: i32,
 }
 
-/// The stored description of a request, from which the next daemon adopts it.
+/// The stored description of a request, which the next daemon needs to adopt it.
 #[derive(Debug, Serialize, Deserialize)]
-struct About {
+struct RequestNote {
     client: u64,
     process: i32,
     uid: u32,
@@ -66,8 +66,8 @@ struct About {
     part: String,
 }
 
-/// A request to be replaced: its client, the request, and the pairs of old and new steps that keep
-/// their state.
+/// A request to be replaced: its client, the request, and the old and new index of each step that
+/// keeps its state.
 type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
@@ -101,7 +101,7 @@ impl KernelThread {
     /// Adopts stored requests of the previous daemon, as far as the current policy permits them.
     pub(super) fn adopt(&mut self, kept: Vec<(String, OwnedFd)>) -> Adoption {
         let read = |about: &str| {
-            let about: About =
+            let about: RequestNote =
                 serde_json::from_str(about).map_err(|_| "nobody knows whose it is".to_owned())?;
             let graph = self.read(&about.line).map_err(|fault| fault.text("why").to_owned())?;
             let part = KernelPart::from_text(&about.part).ok_or("nobody knows which part runs")?;
@@ -124,7 +124,7 @@ impl KernelThread {
         let (adopted, refused) = self.points.adopt(kept, &self.machine, &read);
         let mut taken = Adoption::default();
         for point::AdoptedRequest { about, still } in adopted {
-            let Ok(About { client, process, uid, .. }) = serde_json::from_str(&about) else {
+            let Ok(RequestNote { client, process, uid, .. }) = serde_json::from_str(&about) else {
                 continue;
             };
             let ended = match still {
@@ -155,7 +155,7 @@ impl KernelThread {
         doorbell: &EventFd,
     ) {
         // The server may already be gone.
-        let tell = |what: Completion| drop(done.send(what));
+        let complete = |what: Completion| drop(done.send(what));
         loop {
             let order = match self.lines.is_empty() {
                 true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -163,18 +163,18 @@ impl KernelThread {
             };
             match order {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => self.measure(&tell),
+                Err(RecvTimeoutError::Timeout) => self.measure(&complete),
                 Ok(Command::Keep) => {
-                    tell(Completion::Ended);
+                    complete(Completion::Ended);
                     doorbell.notify();
                     // Dropping `self` would remove the requests.
                     std::mem::forget(self);
                     return;
                 }
                 Ok(order) => {
-                    self.execute(order, &tell);
-                    self.measure(&tell);
-                    tell(Completion::Ready);
+                    self.execute(order, &complete);
+                    self.measure(&complete);
+                    complete(Completion::Ready);
                 }
             }
             *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.accounts.used();
@@ -182,25 +182,27 @@ impl KernelThread {
         }
     }
 
-    fn execute(&mut self, order: Command, tell: &dyn Fn(Completion)) {
+    fn execute(&mut self, order: Command, complete: &dyn Fn(Completion)) {
         match order {
             Command::Attach { client, who, process, asked } => {
                 if let Some(Replacement { line, .. }) = asked.instead {
-                    self.drop_pending(who.uid, line, tell);
+                    self.drop_pending(who.uid, line, complete);
                 }
                 let result = self.attach(client, (&who, process), &asked);
-                tell(Completion::AttachReply { client, result });
+                complete(Completion::AttachReply { client, result });
             }
             Command::Switch { client } => {
-                let result = self.switch(client, tell);
-                tell(Completion::Switched { client, result });
+                let result = self.switch(client, complete);
+                complete(Completion::Switched { client, result });
             }
-            Command::Detach { client, why } => self.detach(client, why, tell),
-            Command::Show { client } => tell(Completion::Shown { client, status: self.status() }),
+            Command::Detach { client, why } => self.detach(client, why, complete),
+            Command::Show { client } => {
+                complete(Completion::Shown { client, status: self.status() })
+            }
             Command::End { why } => {
                 let all: Vec<u64> = self.lines.keys().chain(self.waiting.keys()).copied().collect();
-                all.into_iter().for_each(|client| self.detach(client, Some(why.clone()), tell));
-                tell(Completion::Ended);
+                all.into_iter().for_each(|client| self.detach(client, Some(why.clone()), complete));
+                complete(Completion::Ended);
             }
             // Handled in `run`, which ends the thread.
             Command::Keep => {}
@@ -221,7 +223,7 @@ impl KernelThread {
         }
         let part = KernelPart::from_text(&asked.part).ok_or_else(|| Fault::invalid("part"))?;
         let graph = self.read(&asked.line)?;
-        let instead = asked.instead.as_ref().map(|instead| self.instead(who, instead));
+        let instead = asked.instead.as_ref().map(|instead| self.find_replaced(who, instead));
         let instead = instead.transpose()?;
         let by = RefCell::new("kernel");
         let refused = |name: &'static str, node: NodeId, why: String| {
@@ -241,10 +243,10 @@ impl KernelThread {
             let replaces = asked.instead.as_ref().map(|instead| instead.line);
             let (nodes, bytes, share) = (&part.nodes, needs.bytes, &needs.share);
             let cost = Cost { nodes, source, bytes, share, replaces };
-            let allowed = self.accounts.allow(who.uid, &at, &cost, quota);
+            let allowed = self.accounts.check_quota(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
-        let about = About {
+        let about = RequestNote {
             client,
             process,
             uid: who.uid,
@@ -256,7 +258,7 @@ impl KernelThread {
         let about = serde_json::to_string(&about).unwrap_or_default();
         let request = (&graph, &part);
         let (owner, about) = (who.uid, Owner { uid: who.uid, about: &about });
-        let describe_programs = |error: BuildError| match error {
+        let to_fault = |error: BuildError| match error {
             BuildError::Refused(KernelRefusal { node, why }) => {
                 faults::not_in_kernel(node.0, by.take(), &why)
             }
@@ -268,19 +270,19 @@ impl KernelThread {
         if let Some((instead, running, stays)) = instead {
             let by = (about, &allows as AdmissionPolicy<'_>);
             let made = self.points.succeed_if(running, request, &self.machine, &stays, by);
-            let (delegation, waiting) = made.map_err(describe_programs)?;
+            let (delegation, waiting) = made.map_err(to_fault)?;
             self.enter(client, owner, waiting.running());
             self.waiting.insert(client, Successor { waiting, instead, process });
             return Ok(delegation);
         }
         let attached = self.points.attach_if(request, &self.machine, about, &allows);
-        let (delegation, running) = attached.map_err(describe_programs)?;
+        let (delegation, running) = attached.map_err(to_fault)?;
         let (at, number) = self.enter(client, owner, &running);
         self.lines.insert(client, AttachedRequest { running, owner, at, number, process });
         Ok(delegation)
     }
 
-    /// Enters a request into the accounts.
+    /// Enters a request into the accounts; returns its attach point and its number.
     fn enter(&mut self, client: u64, owner: u32, running: &DelegatedRequest) -> (AttachPoint, u32) {
         let at = attach_point(&running.attach, owner);
         let number = running.number().unwrap_or_default();
@@ -288,19 +290,19 @@ impl KernelThread {
         (at, number)
     }
 
-    /// Removes a pending replacement of a user's request to make room for another one: its client
-    /// has given up, but its hangup may not have been processed yet.
-    fn drop_pending(&mut self, uid: u32, line: u64, tell: &dyn Fn(Completion)) {
+    /// Removes a pending replacement of a user's request to make room for another replacement. Its
+    /// client has given up, but its hangup may not have been processed yet.
+    fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
             let why = "another one is to be in the place for which it was made".to_owned();
-            self.detach(client, Some(why), tell);
+            self.detach(client, Some(why), complete);
         }
     }
 
-    /// Finds the request to be replaced, which must belong to the same user.
-    fn instead(
+    /// Finds the request to be replaced. Fails if it does not belong to the same user.
+    fn find_replaced(
         &self,
         who: &Credentials,
         instead: &Replacement,
@@ -327,8 +329,8 @@ impl KernelThread {
         }
     }
 
-    /// Checks that the policy grants a user everything that a part needs. The error names the node
-    /// and the reason.
+    /// Checks that the policy grants a user everything that a part needs. Fails with the node and
+    /// the reason.
     fn check_grants(
         &self,
         who: &Credentials,
@@ -364,8 +366,8 @@ impl KernelThread {
         Ok(())
     }
 
-    /// Switches a prepared request in and detaches the one that it replaces.
-    fn switch(&mut self, client: u64, tell: &dyn Fn(Completion)) -> Result<(), Fault> {
+    /// Switches to a prepared request and detaches the request that it replaces.
+    fn switch(&mut self, client: u64, complete: &dyn Fn(Completion)) -> Result<(), Fault> {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let gone = || refused("the line in whose place it was to be has ended");
         let Successor { waiting, instead, process } =
@@ -379,31 +381,31 @@ impl KernelThread {
         let (at, number) =
             (attach_point(&running.attach, owner), running.number().unwrap_or_default());
         self.lines.insert(client, AttachedRequest { running, owner, at, number, process });
-        self.detach(instead, None, tell);
+        self.detach(instead, None, complete);
         Ok(())
     }
 
-    fn detach(&mut self, client: u64, why: Option<String>, tell: &dyn Fn(Completion)) {
+    fn detach(&mut self, client: u64, why: Option<String>, complete: &dyn Fn(Completion)) {
         if self.waiting.remove(&client).is_some() {
             self.accounts.leave(client);
-            return tell(Completion::Detached { client, ended: Box::default(), why });
+            return complete(Completion::Detached { client, ended: Box::default(), why });
         }
         let Some(line) = self.lines.remove(&client) else { return };
         let ended = line.running.detach();
         self.accounts.leave(client);
         let ended = Box::new(ended);
-        tell(Completion::Detached { client, ended, why });
+        complete(Completion::Detached { client, ended, why });
     }
 
-    /// Measures the cost of requests and removes those of users over their quota.
-    fn measure(&mut self, tell: &dyn Fn(Completion)) {
+    /// Measures the cost of requests and removes requests of users over their quota.
+    fn measure(&mut self, complete: &dyn Fn(Completion)) {
         if !self.accounts.is_due() {
             return;
         }
         let status = self.status();
         let quota = |uid: u32| self.policy.quota(uid).kernel_ns;
         for (client, why) in self.accounts.measure(&status, quota) {
-            self.detach(client, Some(why), tell);
+            self.detach(client, Some(why), complete);
         }
     }
 
@@ -415,8 +417,9 @@ impl KernelThread {
             let runs = |number| status.each.iter().any(|line| line.number == number);
             let here = self.lines.iter();
             let here = here.filter(|(_, line)| line.at == at && runs(line.number));
-            let lines = here
-                .map(|(client, line)| (line.number, (line.process, self.accounts.costs(*client))));
+            let lines = here.map(|(client, line)| {
+                (line.number, (line.process, self.accounts.time_per_second(*client)))
+            });
             ProgramStatus { lines: lines.collect(), at, status }
         };
         self.points.shown().into_iter().map(seen).collect()
