@@ -1,4 +1,4 @@
-//! Sets the soname of the library: the name that C programs linked against it load.
+//! Sets the soname of the library: the name that C programs linked against the library load.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libstreamline.so");

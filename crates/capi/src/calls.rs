@@ -17,8 +17,8 @@ use sys::process::identity;
 use sys::raw_fd;
 
 /// Converts a configuration from C; `None` selects the defaults. The second result is true if each
-/// write is published at once.
-pub(crate) fn shape(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
+/// write is published at once. Fails with `EINVAL`.
+pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(requested) = requested else {
         return Ok((Config { every: 1, ..default_config()? }, true));
     };
@@ -46,15 +46,16 @@ fn default_config() -> Outcome<Config> {
     Ok(Config::new(id))
 }
 
-fn access(mode: u32) -> AccessList {
+fn access_list(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// The thread of this process that serves its names to other processes. Created with the first
-/// name, and again after a fork, because a child does not inherit the thread.
+/// The thread that serves the names of this process to other processes, with the process number.
+/// Created with the first name, and again after a fork, because a child does not inherit the
+/// thread.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
-fn with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
+fn run_on_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
     let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if host.as_ref().is_none_or(|(of, _)| *of != process) {
@@ -69,7 +70,7 @@ fn with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
 }
 
 pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<i32> {
-    let (shape, eager) = shape(config)?;
+    let (shape, eager) = config_from_c(config)?;
     let mode = config.map_or(0, |config| config.mode);
     let limits = config.map_or_else(Limits::default, |config| {
         let usual = Limits::default();
@@ -80,7 +81,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         }
     });
     let mode = if mode == 0 { 0o600 } else { mode };
-    let output = with_host(|host| host.create(name, access(mode), &shape, limits))?;
+    let output = run_on_host(|host| host.create(name, access_list(mode), &shape, limits))?;
     add(EndKind::Writer(Writer::new(output, eager)), None)
 }
 
@@ -88,18 +89,18 @@ pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32>
     if bytes == 0 || bytes > CAPACITY_MAX {
         return Err(Failure::invalid(format!("a region of {bytes} bytes")));
     }
-    let memory = with_host(|host| host.create_region(name, access(mode), bytes))?;
+    let memory = run_on_host(|host| host.create_region(name, access_list(mode), bytes))?;
     add(EndKind::Region(Region { memory, at: 0 }), None)
 }
 
 pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
-    let inbox = with_host(|host| host.create_inbox(name, access(mode)))?;
+    let inbox = run_on_host(|host| host.create_inbox(name, access_list(mode)))?;
     let doorbell = copy(&inbox)?;
     add(EndKind::Inbox(inbox), Some(doorbell))
 }
 
 pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
-    let mut used = table::place(fd)?;
+    let mut used = table::lock_entry(fd)?;
     let End { kind, nonblocking } = used.end_of(fd)?;
     let limit = if *nonblocking { Some(Duration::ZERO) } else { limit };
     let EndKind::Inbox(inbox) = kind else { return Err(wrong_end("an inbox")) };
@@ -111,7 +112,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
 }
 
 pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) -> Outcome<i32> {
-    let (shape, eager) = shape(config)?;
+    let (shape, eager) = config_from_c(config)?;
     let address: Address = name.parse().map_err(Failure::from)?;
     match (name::opened(&address)?, write) {
         (Opened::Stream(input), false) => reader(*input),
@@ -135,7 +136,7 @@ fn reader(input: buffer::stream::Input) -> Outcome<i32> {
 }
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {
-    let (shape, _) = shape(config)?;
+    let (shape, _) = config_from_c(config)?;
     let ends = mpipe::mpipe(fds.len(), &shape)?;
     for (fd, end) in fds.iter_mut().zip(ends) {
         *fd = raw_fd::give(end);
@@ -144,10 +145,10 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
     Ok(())
 }
 
-/// Locks the end with this descriptor number. If it is an unused end of a multiway pipe, opens it
-/// first.
+/// Locks the end with this descriptor number. Opens an unused end of a multiway pipe first, for
+/// writing if `write` is true. Fails with `EBUSY` if another thread uses the end.
 fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
-    let mut used = table::place(fd)?;
+    let mut used = table::lock_entry(fd)?;
     if used.end().is_none() {
         used.put(End::new(open_unused(fd, write)?));
     }
@@ -208,14 +209,15 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
 }
 
 pub(crate) fn read_at(fd: i32, at: u64, out: &mut [u8]) -> Outcome<usize> {
-    table::place(fd)?.end_of(fd)?.region()?.read(at, out)
+    table::lock_entry(fd)?.end_of(fd)?.region()?.read(at, out)
 }
 
 pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
-    table::place(fd)?.end_of(fd)?.region()?.write(at, bytes)
+    table::lock_entry(fd)?.end_of(fd)?.region()?.write(at, bytes)
 }
 
-/// Returns the address and the length of the bytes that can be read; valid until the next call.
+/// Returns the address and the length of the readable bytes, at most `longest`; valid until the
+/// next call on the end.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = locked_end(fd, false)?;
     let end = used.end_of(fd)?;
@@ -228,7 +230,7 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
 }
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
-    table::place(fd)?.end_of(fd)?.reader()?.release(count);
+    table::lock_entry(fd)?.end_of(fd)?.reader()?.release(count);
     Ok(())
 }
 
@@ -240,7 +242,7 @@ pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
 }
 
 pub(crate) fn commit(fd: i32, count: usize) -> Outcome<()> {
-    table::place(fd)?.end_of(fd)?.writer()?.commit(count)
+    table::lock_entry(fd)?.end_of(fd)?.writer()?.commit(count)
 }
 
 pub(crate) fn flush(fd: i32) -> Outcome<()> {
@@ -250,15 +252,15 @@ pub(crate) fn flush(fd: i32) -> Outcome<()> {
 
 /// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
-    let evicted = table::place(fd)?.end_of(fd)?.writer()?.output.evicted();
+    let evicted = table::lock_entry(fd)?.end_of(fd)?.writer()?.output.evicted();
     Ok(usize::try_from(evicted).unwrap_or(usize::MAX))
 }
 
-/// Waits until the end is ready. A reader is ready with input or at the end of its stream, a writer
-/// with room for one byte (waits without limit), an inbox with a new writer, a state when its
-/// writer is gone, a run when it has ended. Returns false after `limit`.
+/// Blocks until the end is ready: a reader with input or at the end of its stream, a writer with
+/// room for one byte (without limit), an inbox with a new writer, a state when its writer is gone,
+/// a run when it has ended. Returns false after `limit`.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
-    let mut used = table::place(fd)?;
+    let mut used = table::lock_entry(fd)?;
     match &mut used.end_of(fd)?.kind {
         EndKind::Reader(reader) => reader.wait(limit),
         EndKind::Writer(writer) => writer.wait(),
@@ -270,7 +272,7 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
 }
 
 pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
-    table::place(fd)?.end_of(fd)?.nonblocking = nonblocking;
+    table::lock_entry(fd)?.end_of(fd)?.nonblocking = nonblocking;
     Ok(())
 }
 
@@ -294,7 +296,7 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
 }
 
 pub(crate) fn close(fd: i32) -> Outcome<()> {
-    let mut used = table::place(fd)?;
+    let mut used = table::lock_entry(fd)?;
     let end = used.take();
     if end.is_none() {
         // An unused end of a multiway pipe is not in the table.

@@ -1,4 +1,4 @@
-//! The objects that a number can denote: ends, regions, inboxes, states, runs.
+//! The objects that a descriptor number can denote: ends, regions, inboxes, states, runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, Failure, Outcome, wrong_end};
 use crate::request::Run;
@@ -92,7 +92,7 @@ impl Reader {
         Self { from: Reading::new(input), watching: false }
     }
 
-    /// Returns the stream and stops notifications to its descriptor.
+    /// Returns the stream. Stops notifications to its descriptor.
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut Reading {
         if self.watching {
@@ -102,7 +102,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes; returns true if there are unread bytes already.
+    /// Requests a notification of new bytes. Returns true, without a request, if there are unread
+    /// bytes.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -119,18 +120,19 @@ impl Reader {
                 return Ok(count);
             }
             if !self.watch()? {
-                return Err(nothing());
+                return Err(no_input());
             }
         }
     }
 
-    /// Returns the readable bytes; an empty slice at the end of the stream.
+    /// Returns the readable bytes; an empty slice at the end of the stream. Blocks until there are
+    /// some; if `nonblocking`, fails with `EAGAIN` instead.
     pub(crate) fn peek(&mut self, nonblocking: bool) -> Result<&[u8], Failure> {
         while self.stream().peek()?.is_none() {
             if !nonblocking {
                 self.stream().wait(None)?;
             } else if !self.watch()? {
-                return Err(nothing());
+                return Err(no_input());
             }
         }
         Ok(self.stream().peek()?.unwrap_or_default())
@@ -150,12 +152,13 @@ impl Writer {
         Self { output, eager, room: None }
     }
 
-    /// Writes all bytes as one block, or as several if they exceed the maximum block size. Blocks
-    /// until all fit; if `nonblocking`, writes only the blocks that fit now.
+    /// Writes all bytes as one block, or as several blocks if they exceed the maximum block size;
+    /// returns the number of bytes. Blocks until all fit; if `nonblocking`, writes only the blocks
+    /// that fit now.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {
-            return self.write_what_fits(bytes);
+            return self.write_fitting(bytes);
         }
         let longest = self.output.block_max().max(1);
         if bytes.len() <= longest {
@@ -169,8 +172,9 @@ impl Writer {
         Ok(bytes.len())
     }
 
-    /// Writes as many blocks as fit; returns the number of bytes.
-    fn write_what_fits(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+    /// Writes as many blocks as fit; returns the number of bytes. Fails with `EAGAIN` if no block
+    /// fits.
+    fn write_fitting(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         let longest = self.output.block_max().max(1);
         let mut count = 0;
         for block in bytes.chunks(longest) {
@@ -187,7 +191,7 @@ impl Writer {
         if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
     }
 
-    /// Waits until there is room for one byte. Blocks without limit.
+    /// Blocks without limit until there is room for one byte.
     pub(crate) fn wait(&mut self) -> Result<bool, Failure> {
         while !self.output.is_ready(1)? {
             self.output.wait(1)?;
@@ -197,7 +201,7 @@ impl Writer {
 
     #[inline]
     fn put(&mut self, block: &[u8]) -> Result<(), Failure> {
-        if self.output.write(block)? { Ok(()) } else { Err(dropped()) }
+        if self.output.write(block)? { Ok(()) } else { Err(block_dropped()) }
     }
 
     pub(crate) fn reserve(&mut self, length: usize, wait: bool) -> Result<*mut u8, Failure> {
@@ -205,7 +209,7 @@ impl Writer {
             self.output.flush();
             return Err(no_room());
         }
-        let Some((room, at)) = self.output.room(length)? else { return Err(dropped()) };
+        let Some((room, at)) = self.output.room(length)? else { return Err(block_dropped()) };
         self.room = Some(room);
         Ok(at.as_ptr())
     }
@@ -229,7 +233,7 @@ impl Writer {
 }
 
 impl Region {
-    /// Returns the number of bytes from `at` on, at most `length`.
+    /// Returns the number of bytes from position `at` to the end, at most `length`.
     pub(crate) fn span(&self, at: u64, length: usize) -> usize {
         let left = (self.memory.len() as u64).saturating_sub(at);
         usize::try_from(left).unwrap_or(usize::MAX).min(length)
@@ -257,7 +261,7 @@ impl Region {
 const ENOSPC: i32 = 28;
 
 #[cold]
-fn nothing() -> Failure {
+fn no_input() -> Failure {
     Failure::new(EAGAIN, "nothing is there: poll the descriptor")
 }
 
@@ -267,6 +271,6 @@ fn no_room() -> Failure {
 }
 
 #[cold]
-fn dropped() -> Failure {
+fn block_dropped() -> Failure {
     Failure::new(ENOBUFS, "the ring is full, and the block was dropped and counted")
 }

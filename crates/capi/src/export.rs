@@ -1,5 +1,5 @@
-//! The functions of streamline.h. Each checks its numbers and pointers, makes slices of them, and
-//! calls one safe function. A panic becomes an error of the call.
+//! The functions of streamline.h. Each function checks its numbers and pointers, converts them to
+//! slices, and calls one safe function. A panic becomes an error of the call.
 //!
 //! Invariants, cited below:
 //! - X1 A C program that passes a pointer and a length promises that the memory is valid and that
@@ -40,9 +40,9 @@ pub unsafe extern "C" fn streamline_create(
     name: *const c_char,
     config: *const streamline_config,
 ) -> c_int {
-    number(|| {
+    int_result(|| {
         // SAFETY: X1, as the header asks for.
-        let (name, config) = (unsafe { text(name) }?, unsafe { shape(config) });
+        let (name, config) = (unsafe { str_from_c(name) }?, unsafe { config_ref(config) });
         calls::create(name, config)
     })
 }
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn streamline_create_region(
     mode: c_uint,
 ) -> c_int {
     // SAFETY: X1.
-    number(|| calls::create_region(unsafe { text(name) }?, bytes, mode))
+    int_result(|| calls::create_region(unsafe { str_from_c(name) }?, bytes, mode))
 }
 
 /// Creates an inbox, to which others write by name (STREAMLINE_WRITE). Each writer has a stream of
@@ -64,14 +64,14 @@ pub unsafe extern "C" fn streamline_create_region(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create_inbox(name: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: X1.
-    number(|| calls::create_inbox(unsafe { text(name) }?, mode))
+    int_result(|| calls::create_inbox(unsafe { str_from_c(name) }?, mode))
 }
 
 /// Returns the reading end of the next writer's stream of an inbox. Waits at most timeout_ms
 /// milliseconds, without limit if -1. Fails with EAGAIN if no writer came.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
-    number(|| calls::accept(inbox, limit(timeout_ms)))
+    int_result(|| calls::accept(inbox, timeout(timeout_ms)))
 }
 
 /// Opens a stream or a region, or an inbox for writing: "NAME" of this user, or "UID/NAME" of
@@ -82,12 +82,12 @@ pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
 /// ETIMEDOUT if the creator does not reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
-    number(|| {
+    int_result(|| {
         if flags & !(STREAMLINE_WRITE | STREAMLINE_NONBLOCK) != 0 {
             return Err(Failure::invalid(format!("there are no flags {flags:#x}")));
         }
         // SAFETY: X1.
-        let fd = calls::open(unsafe { text(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
+        let fd = calls::open(unsafe { str_from_c(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
         if flags & STREAMLINE_NONBLOCK != 0 {
             calls::nonblocking(fd, true)?;
         }
@@ -112,10 +112,10 @@ pub unsafe extern "C" fn streamline_mpipe_with(
     num: c_int,
     config: *const streamline_config,
 ) -> c_int {
-    done(|| {
+    status_result(|| {
         let length = usize::try_from(num).unwrap_or(0);
         if fds.is_null() {
-            return Err(null());
+            return Err(null_pointer());
         }
         if !(2..=iolite::mpipe::ENDS_MAX).contains(&length) {
             return Err(iolite::mpipe::PipeError::Ends(length).into());
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
         // SAFETY: X1; the length is small.
         let fds = unsafe { slice::from_raw_parts_mut(fds, length) };
         // SAFETY: X1.
-        calls::pipe(fds, unsafe { shape(config) })
+        calls::pipe(fds, unsafe { config_ref(config) })
     })
 }
 
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: X1.
-    length(|| calls::read(fd, unsafe { bytes_mut(buf, count) }?))
+    size_result(|| calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
 /// Writes count bytes, as one block, or as several if they exceed half of the ring. Waits for room
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
-    length(|| calls::write(fd, unsafe { bytes(buf, count) }?))
+    size_result(|| calls::write(fd, unsafe { slice_from_c(buf, count) }?))
 }
 
 /// Reads from a region at this offset. Returns fewer bytes at the end of the region.
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn streamline_pread(
     offset: u64,
 ) -> isize {
     // SAFETY: X1.
-    length(|| calls::read_at(fd, offset, unsafe { bytes_mut(buf, count) }?))
+    size_result(|| calls::read_at(fd, offset, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
 /// Writes to a region at this offset. Returns fewer bytes at the end of the region.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn streamline_pwrite(
     offset: u64,
 ) -> isize {
     // SAFETY: X1.
-    length(|| calls::write_at(fd, offset, unsafe { bytes(buf, count) }?))
+    size_result(|| calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
 }
 
 /// Reads without consuming: sets *data to the next bytes and returns their number, at most count; 0
@@ -176,9 +176,9 @@ pub unsafe extern "C" fn streamline_peek(
     data: *mut *const c_char,
     count: usize,
 ) -> isize {
-    length(|| {
+    size_result(|| {
         if data.is_null() {
-            return Err(null());
+            return Err(null_pointer());
         }
         let (first, length) = calls::peek(fd, count)?;
         // SAFETY: X1: it points to room for one pointer.
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn streamline_peek(
 /// Consumes count bytes after streamline_peek().
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
-    done(|| calls::release(fd, count))
+    status_result(|| calls::release(fd, count))
 }
 
 /// Reserves room for a block of up to count bytes in the ring itself. Fill it and call
@@ -206,7 +206,7 @@ pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
 /// Writes the first count bytes of the reserved room as one block.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
-    done(|| calls::commit(fd, count))
+    status_result(|| calls::commit(fd, count))
 }
 
 /// Opens the state that a filter of a running line publishes with `state=NAME`: "NAME" of this
@@ -219,13 +219,13 @@ pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_state_open(name: *const c_char) -> c_int {
     // SAFETY: X1.
-    number(|| state::open(unsafe { text(name) }?))
+    int_result(|| state::open(unsafe { str_from_c(name) }?))
 }
 
 /// Returns the number of columns, which never changes.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_columns(fd: c_int) -> isize {
-    length(|| state::columns(fd))
+    size_result(|| state::columns(fd))
 }
 
 /// Writes the name of a column (from 0) as a string into buf, truncated if it does not fit, and
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn streamline_state_name(
     count: usize,
 ) -> isize {
     // SAFETY: X1.
-    length(|| state::name(fd, column, false, unsafe { bytes_mut(buf.cast(), count) }?))
+    size_result(|| state::name(fd, column, false, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
 /// Writes the unit of a column like streamline_state_name(): "blocks", "bytes", "ns", or empty.
@@ -250,13 +250,13 @@ pub unsafe extern "C" fn streamline_state_unit(
     count: usize,
 ) -> isize {
     // SAFETY: X1.
-    length(|| state::name(fd, column, true, unsafe { bytes_mut(buf.cast(), count) }?))
+    size_result(|| state::name(fd, column, true, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
 /// Copies all rows and returns their number. Each row is a consistent snapshot.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
-    length(|| state::look(fd))
+    size_result(|| state::look(fd))
 }
 
 /// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
@@ -267,9 +267,9 @@ pub unsafe extern "C" fn streamline_state_number(
     column: usize,
     value: *mut u64,
 ) -> c_int {
-    done(|| {
+    status_result(|| {
         if value.is_null() {
-            return Err(null());
+            return Err(null_pointer());
         }
         let number = state::number(fd, row, column)?;
         // SAFETY: X1: it points to room for one number.
@@ -282,21 +282,21 @@ pub unsafe extern "C" fn streamline_state_number(
 /// defers publishing (`every`).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_flush(fd: c_int) -> c_int {
-    done(|| calls::flush(fd))
+    status_result(|| calls::flush(fd))
 }
 
 /// Returns the number of readers that were evicted for writing an impossible position. Other
 /// readers lose nothing, and calls of the writer do not fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
-    length(|| calls::evicted(fd))
+    size_result(|| calls::evicted(fd))
 }
 
 /// Moves up to count bytes from one end to another, by pointers where possible; waits until there
 /// are some. Returns 0 at the end of the source.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
-    length(|| calls::splice(from, to, count))
+    size_result(|| calls::splice(from, to, count))
 }
 
 /// Waits until an end can be read (or is at its end) or written, or until the writer of a state is
@@ -307,27 +307,27 @@ pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isi
 /// descriptors for POLLIN. A reading end becomes readable only after a call on it returned EAGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
-    number(|| calls::wait(fd, limit(timeout_ms)).map(c_int::from))
+    int_result(|| calls::wait(fd, timeout(timeout_ms)).map(c_int::from))
 }
 
 /// Makes calls on an end wait (0) or fail with EAGAIN (1).
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
-    done(|| calls::nonblocking(fd, on != 0))
+    status_result(|| calls::nonblocking(fd, on != 0))
 }
 
 /// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for
 /// this reader. Fails with EBADF if it is no open end.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_close(fd: c_int) -> c_int {
-    done(|| calls::close(fd))
+    status_result(|| calls::close(fd))
 }
 
 /// Returns the message of this thread's last failure, without a full stop, valid until the next
 /// failure; empty if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_error() -> *const c_char {
-    failure::last()
+    failure::last_message()
 }
 
 // ---- requests
@@ -344,9 +344,10 @@ pub unsafe extern "C" fn streamline_run(
     request: *const c_char,
     options: *const streamline_options,
 ) -> c_int {
-    number(|| {
+    int_result(|| {
         // SAFETY: X1, as the header asks for.
-        let (request, options) = (unsafe { text(request) }?, unsafe { wishes(options) }?);
+        let (request, options) =
+            (unsafe { str_from_c(request) }?, unsafe { options_from_c(options) }?);
         run::open(request, options)
     })
 }
@@ -358,9 +359,9 @@ pub unsafe extern "C" fn streamline_run(
 /// names the path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, size: usize) -> c_int {
-    number(|| {
+    int_result(|| {
         // SAFETY: X1.
-        let out = unsafe { bytes_mut(path.cast(), size) }?;
+        let out = unsafe { slice_mut_from_c(path.cast(), size) }?;
         let reads = match direction {
             STREAMLINE_READ => true,
             STREAMLINE_WRITE => false,
@@ -370,7 +371,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
             return Err(Failure::invalid("a path needs 32 bytes"));
         }
         let (path, fd) = run::end(reads)?;
-        run::string(&path, out);
+        run::write_string(&path, out);
         Ok(fd)
     })
 }
@@ -378,14 +379,14 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
 /// Stops the sources of a request; blocks on their way are still processed.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_stop(run: c_int) -> c_int {
-    done(|| run::stop(run))
+    status_result(|| run::stop(run))
 }
 
 /// Waits until a request has ended. Fails with EIO if it failed or if its ledger does not balance;
 /// streamline_error() gives the reason. Close its number afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_finish(run: c_int) -> c_int {
-    done(|| run::finish(run))
+    status_result(|| run::finish(run))
 }
 
 /// Writes the ledger of a request, current or final, as a JSON object into `out`: a string in the
@@ -393,20 +394,22 @@ pub extern "C" fn streamline_finish(run: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_report(run: c_int, out: *mut c_char, size: usize) -> isize {
     // SAFETY: X1.
-    length(|| run::report(run, unsafe { bytes_mut(out.cast(), size) }?))
+    size_result(|| run::report(run, unsafe { slice_mut_from_c(out.cast(), size) }?))
 }
 
 // ---- pointers
 
+/// Converts options from C; null selects the defaults. Fails if a string is not UTF-8.
+///
 /// # Safety
 /// X1: null, or one structure whose pointers are null or terminated strings.
-unsafe fn wishes(options: *const streamline_options) -> Result<Options, Failure> {
+unsafe fn options_from_c(options: *const streamline_options) -> Result<Options, Failure> {
     // SAFETY: the promise of this function.
     let Some(given) = (unsafe { options.as_ref() }) else { return Ok(Options::default()) };
     let some = |number: u64| (number > 0).then_some(number);
     let string = |at: *const c_char| {
         // SAFETY: the promise of this function.
-        (!at.is_null()).then(|| unsafe { text(at) }.map(str::to_owned)).transpose()
+        (!at.is_null()).then(|| unsafe { str_from_c(at) }.map(str::to_owned)).transpose()
     };
     Ok(Options {
         count: some(given.count),
@@ -418,29 +421,35 @@ unsafe fn wishes(options: *const streamline_options) -> Result<Options, Failure>
     })
 }
 
+/// Converts a string from C. Fails if it is null or not UTF-8.
+///
 /// # Safety
 /// X1: null, or a terminated string.
-unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
+unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     if name.is_null() {
-        return Err(null());
+        return Err(null_pointer());
     }
     // SAFETY: the promise of this function.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().map_err(|_| Failure::invalid("the string is no UTF-8"))
 }
 
+/// Converts a configuration from C; `None` for null.
+///
 /// # Safety
 /// X1: null, or one configuration.
-unsafe fn shape<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
+unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
     // SAFETY: the promise of this function.
     unsafe { config.as_ref() }
 }
 
+/// Converts a pointer and a length to a slice. Fails if the pointer is null or the length too large.
+///
 /// # Safety
 /// X1: null, or this many bytes.
 #[inline]
-unsafe fn bytes<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
-    check(at, count)?;
+unsafe fn slice_from_c<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
+    check_pointer(at, count)?;
     if count == 0 {
         return Ok(&[]);
     }
@@ -448,11 +457,14 @@ unsafe fn bytes<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], Failure
     Ok(unsafe { slice::from_raw_parts(at.cast(), count) })
 }
 
+/// Converts a pointer and a length to a mutable slice. Fails if the pointer is null or the length too
+/// large.
+///
 /// # Safety
 /// X1: null, or this many bytes that no other code accesses.
 #[inline]
-unsafe fn bytes_mut<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
-    check(at, count)?;
+unsafe fn slice_mut_from_c<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
+    check_pointer(at, count)?;
     if count == 0 {
         return Ok(&mut []);
     }
@@ -462,9 +474,9 @@ unsafe fn bytes_mut<'a>(at: *mut c_void, count: usize) -> Result<&'a mut [u8], F
 }
 
 #[inline]
-fn check(at: *const c_void, count: usize) -> Result<(), Failure> {
+fn check_pointer(at: *const c_void, count: usize) -> Result<(), Failure> {
     if at.is_null() && count > 0 {
-        return Err(null());
+        return Err(null_pointer());
     }
     if isize::try_from(count).is_err() {
         return Err(Failure::new(EINVAL, format!("{count} bytes are more than there can be")));
@@ -473,11 +485,11 @@ fn check(at: *const c_void, count: usize) -> Result<(), Failure> {
 }
 
 #[cold]
-fn null() -> Failure {
+fn null_pointer() -> Failure {
     Failure::new(EFAULT, "a null pointer where there must be memory")
 }
 
-fn limit(timeout_ms: c_int) -> Option<Duration> {
+fn timeout(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
@@ -490,22 +502,22 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(EINVAL, "a fault in libstreamline: please report it"),
     };
-    failure.leave();
+    failure.set_last();
     None
 }
 
 #[inline]
-fn number(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+fn int_result(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     guarded(work).unwrap_or(-1)
 }
 
 #[inline]
-fn length(work: impl FnOnce() -> Result<usize, Failure>) -> isize {
+fn size_result(work: impl FnOnce() -> Result<usize, Failure>) -> isize {
     // Longer results were rejected before.
     guarded(work).map_or(-1, |count| isize::try_from(count).unwrap_or(isize::MAX))
 }
 
 #[inline]
-fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+fn status_result(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     guarded(work).map_or(-1, |()| 0)
 }

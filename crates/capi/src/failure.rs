@@ -46,7 +46,7 @@ impl Failure {
     }
 
     /// Sets `errno`, and the message that `streamline_error` returns.
-    pub(crate) fn leave(self) {
+    pub(crate) fn set_last(self) {
         let text: Vec<u8> = self.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
         // The zero bytes were removed, so this cannot fail.
         let text = CString::new(text).unwrap_or_default();
@@ -65,8 +65,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Returns the message of this thread's last failure, valid until the next one.
-pub(crate) fn last() -> *const c_char {
+/// Returns the message of this thread's last failure, valid until the next failure.
+pub(crate) fn last_message() -> *const c_char {
     const NOTHING: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NOTHING.as_ptr())
 }

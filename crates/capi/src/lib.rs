@@ -1,10 +1,10 @@
-//! libstreamline, the C library: the Unix file interface of streams, and requests that run beside
-//! the calling program. [SL §5.1], FEATURES A19, D9, D10
+//! libstreamline, the C library: the Unix file interface of streams, and requests that run in
+//! threads of the calling program. [SL §5.1], FEATURES A19, D9, D10
 //!
 //! `export` is the only file with unsafe code: each function checks its pointers as far as
 //! possible, turns them into slices, and calls one safe function of `calls`, `state` or `run`.
-//! `run` opens requests with the library `streamline`. `table` maps numbers to ends. The numbers
-//! are descriptors of their own, so closing one by mistake affects nothing else.
+//! `run` opens requests with the library `streamline`. `table` maps numbers to ends. Each number is
+//! a descriptor of its own, so closing one by mistake affects no other object.
 //!
 //! cbindgen generates the header `include/streamline.h` from `export`; it is committed, and a test
 //! compares the two.

@@ -1,4 +1,4 @@
-//! A request that runs beside the calling program.
+//! A request that runs in threads of the calling program.
 
 use std::time::Duration;
 use streamline::{Results, Running};
@@ -8,12 +8,12 @@ use streamline::{Results, Running};
 pub(crate) enum Run {
     Running(Box<Running>),
     Ended(Box<Results>),
-    /// The request could not be run to its end; the message says why.
+    /// The request could not be run to its end, for the reason in the message.
     Failed(String),
 }
 
 impl Run {
-    /// Waits until the run has ended; returns false after `limit`.
+    /// Blocks until the run has ended; returns false after `limit`.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {
             Self::Running(running) => {

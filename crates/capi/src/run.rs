@@ -1,4 +1,4 @@
-//! Requests that run beside the calling program, and the ends that they name.
+//! Requests that run in threads of the calling program, and the ends that they name.
 
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
@@ -12,10 +12,11 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, Own};
 use sys::raw_fd;
 
-/// The remote descriptors of ends that no request has used yet, by path.
+/// The descriptors of the remote sides of ends that no request has used yet, by path.
 static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates an end; returns its path for a request, and the descriptor of the local side.
+/// Creates an end; returns the path of its remote side for a request, and the descriptor of its
+/// local side, which reads if `reads` is true.
 pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
@@ -24,7 +25,7 @@ pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
     Ok((path, raw_fd::give(near)))
 }
 
-/// Opens a request; returns its number, which becomes readable when the run has ended.
+/// Opens a request; returns a descriptor number, which becomes readable when the run has ended.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = Own::default();
     let is_named = |path: &str| {
@@ -42,8 +43,8 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     add(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
-fn with<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
-    match &mut table::place(fd)?.end_of(fd)?.kind {
+fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
+    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
         EndKind::Run(run) => work(run),
         _ => Err(wrong_end("a request that runs")),
     }
@@ -51,7 +52,7 @@ fn with<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
 
 /// Stops the sources of a request; blocks on their way are still processed.
 pub(crate) fn stop(fd: i32) -> Outcome<()> {
-    with(fd, |run| {
+    with_object(fd, |run| {
         if let Run::Running(running) = run {
             running.stop();
         }
@@ -59,9 +60,9 @@ pub(crate) fn stop(fd: i32) -> Outcome<()> {
     })
 }
 
-/// Waits for the end of a request. Fails if the run failed.
+/// Blocks until a request has ended. Fails with `EIO` if the run failed.
 pub(crate) fn finish(fd: i32) -> Outcome<()> {
-    with(fd, |run| {
+    with_object(fd, |run| {
         run.join();
         match run {
             Run::Ended(results) if results.has_failed() => {
@@ -73,10 +74,10 @@ pub(crate) fn finish(fd: i32) -> Outcome<()> {
     })
 }
 
-/// Writes the report as JSON into `out`, a string truncated if it does not fit; returns its full
-/// length.
+/// Writes the report as a JSON string into `out`, truncated if it does not fit; returns its full
+/// length. Fails with `EIO` if the request could not run.
 pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
-    with(fd, |run| {
+    with_object(fd, |run| {
         if run.wait(Some(Duration::ZERO)) {
             run.join();
         }
@@ -86,13 +87,13 @@ pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             Run::Failed(why) => return Err(Failure::new(EIO, why)),
         };
         let text = text.trim_end();
-        string(text, out);
+        write_string(text, out);
         Ok(text.len())
     })
 }
 
 /// Writes a string with its terminating zero into `out`, truncated if it does not fit.
-pub(crate) fn string(text: &str, out: &mut [u8]) {
+pub(crate) fn write_string(text: &str, out: &mut [u8]) {
     let bytes = text.bytes().chain([0]);
     out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
     if let Some(last) = out.last_mut() {

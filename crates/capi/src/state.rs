@@ -14,8 +14,8 @@ pub(crate) fn open(name: &str) -> Outcome<i32> {
     add(EndKind::State(StateReader { reader, last: None }), host)
 }
 
-fn with<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
-    match &mut table::place(fd)?.end_of(fd)?.kind {
+fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
+    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
         EndKind::State(state) => work(state),
         _ => Err(wrong_end("what a filter shows")),
     }
@@ -23,15 +23,16 @@ fn with<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcom
 
 /// Returns the number of columns.
 pub(crate) fn columns(fd: i32) -> Outcome<usize> {
-    with(fd, |state| Ok(state.reader.shape().columns.len()))
+    with_object(fd, |state| Ok(state.reader.shape().columns.len()))
 }
 
-/// Writes the name or the unit of a column as a string into `out`, truncated if it does not fit;
-/// returns its full length.
+/// Writes the name of a column, or its unit if `unit` is true, as a string into `out`, truncated if
+/// it does not fit; returns its full length.
 pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
-    with(fd, |state| {
+    with_object(fd, |state| {
         let columns = &state.reader.shape().columns;
-        let known = columns.get(column).ok_or_else(|| none("column", column, columns.len()))?;
+        let known =
+            columns.get(column).ok_or_else(|| out_of_range("column", column, columns.len()))?;
         let text = if unit { &known.unit } else { &known.name };
         // The writer is not trusted: the text may contain zero bytes.
         let bytes = text.bytes().filter(|byte| *byte != 0).chain([0]);
@@ -45,7 +46,7 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
 
 /// Copies all rows; returns their number.
 pub(crate) fn look(fd: i32) -> Outcome<usize> {
-    with(fd, |state| {
+    with_object(fd, |state| {
         let look = state.reader.snapshot();
         let rows = look.rows.len();
         state.last = Some(look);
@@ -56,15 +57,16 @@ pub(crate) fn look(fd: i32) -> Outcome<usize> {
 /// Returns the value at a row and column of the last copy. Fails with `EINVAL` before the first
 /// copy and with `ENOENT` outside the table.
 pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
-    with(fd, |state| {
+    with_object(fd, |state| {
         let Some(look) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));
         };
-        let numbers = look.rows.get(row).ok_or_else(|| none("row", row, look.rows.len()))?;
-        numbers.get(column).copied().ok_or_else(|| none("column", column, numbers.len()))
+        let numbers =
+            look.rows.get(row).ok_or_else(|| out_of_range("row", row, look.rows.len()))?;
+        numbers.get(column).copied().ok_or_else(|| out_of_range("column", column, numbers.len()))
     })
 }
 
-fn none(what: &str, number: usize, of: usize) -> Failure {
+fn out_of_range(what: &str, number: usize, of: usize) -> Failure {
     Failure::new(ENOENT, format!("there is no {what} {number}: there are {of}, from 0 on"))
 }

@@ -1,7 +1,7 @@
 //! The table of ends, indexed by descriptor number.
 //!
-//! Each entry has a lock, which callers try but never wait for: one thread at a time may use an
-//! end. Finding an end costs one atomic exchange on a word of its own.
+//! Each entry has a lock that callers try but never wait for, so that one thread at a time uses an
+//! end. Locking an entry costs one atomic exchange on a word of its own.
 
 use crate::end::{End, EndKind};
 use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// The number of entries, larger than the default limit of open descriptors.
-const NUMBERS: usize = 1 << 16;
+const ENTRIES: usize = 1 << 16;
 
 type Entry = Mutex<Option<Box<End>>>;
 
-static ENDS: [Entry; NUMBERS] = [const { Mutex::new(None) }; NUMBERS];
+static ENDS: [Entry; ENTRIES] = [const { Mutex::new(None) }; ENTRIES];
 
 /// An entry of the table, locked for one call.
 pub(crate) struct LockedEntry(MutexGuard<'static, Option<Box<End>>>);
@@ -42,9 +42,10 @@ impl LockedEntry {
     }
 }
 
-/// Locks the entry of a descriptor number. Fails with `EBUSY` if another thread holds it.
+/// Locks the entry of a descriptor number. Fails with `EBUSY` if another thread holds it, and with
+/// `EBADF` if the number is out of range.
 #[inline]
-pub(crate) fn place(number: i32) -> Result<LockedEntry, Failure> {
+pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
     let place = usize::try_from(number).ok().and_then(|at| ENDS.get(at));
     match place.map(Mutex::try_lock) {
         Some(Ok(guard)) => Ok(LockedEntry(guard)),
@@ -61,8 +62,8 @@ pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
 }
 
-/// Registers an end under the number of `descriptor`, which must poll ready with it, or of a new
-/// one.
+/// Registers an end under the number of `descriptor`, which must become ready with the end, or of a
+/// new descriptor. Returns the number.
 pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
@@ -80,11 +81,11 @@ pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
 
 /// Stores an end under the number of a descriptor that was just opened.
 fn enter(number: i32, end: End) -> Result<(), Failure> {
-    if usize::try_from(number).map_or(true, |at| at >= NUMBERS) {
-        let text = format!("descriptor {number}: only those below {NUMBERS} can be ends");
+    if usize::try_from(number).map_or(true, |at| at >= ENTRIES) {
+        let text = format!("descriptor {number}: only those below {ENTRIES} can be ends");
         return Err(Failure::new(EMFILE, text));
     }
-    place(number)?.put(end);
+    lock_entry(number)?.put(end);
     Ok(())
 }
 

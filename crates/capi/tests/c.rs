@@ -1,4 +1,4 @@
-//! Tests of the library from C: programs that `cc` compiles, some with several processes, and one
+//! Tests of the library from C: programs that `cc` compiles, some with several processes, and a run
 //! under valgrind if it is installed.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -14,8 +14,8 @@ use testkit::need;
 
 const PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
 
-/// Returns a folder with the library under its installed name. Cargo puts the library beside this
-/// test.
+/// Returns a directory with a link to the library under its installed name. Cargo puts the library
+/// beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().unwrap().join("libstreamline_c.so");
@@ -26,8 +26,8 @@ fn library() -> PathBuf {
     folder
 }
 
-/// Returns true if the program is installed; else counts `tests` tests as skipped.
-fn has(program: &str, tests: usize) -> bool {
+/// Returns true if the program is installed; otherwise records `tests` tests as skipped.
+fn is_installed(program: &str, tests: usize) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
         let left_out: Option<()> = need::skip(&format!("no `{program}`: {tests} tests from C"));
@@ -36,10 +36,10 @@ fn has(program: &str, tests: usize) -> bool {
     found
 }
 
-/// Compiles a program against the header and the library; returns `None` if `cc` is not
-/// installed.
+/// Compiles a C program against the header and the library; returns its path, or `None` if `cc` is
+/// not installed.
 fn compile(source: &str, name: &str) -> Option<PathBuf> {
-    if !has("cc", 1) {
+    if !is_installed("cc", 1) {
         return None;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -62,61 +62,61 @@ fn compile(source: &str, name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-fn exam() -> Option<&'static PathBuf> {
+fn exam_program() -> Option<&'static PathBuf> {
     static EXAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     EXAM.get_or_init(|| compile("tests/c/exam.c", "exam")).as_ref()
 }
 
-fn well(output: &Output) {
+fn assert_success(output: &Output) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?}: {text}", output.status);
 }
 
-fn part(name: &str) {
-    let Some(program) = exam() else { return };
-    well(&Command::new(program).arg(name).output().unwrap());
+fn run_part(name: &str) {
+    let Some(program) = exam_program() else { return };
+    assert_success(&Command::new(program).arg(name).output().unwrap());
 }
 
 #[test]
 fn hostile_arguments_are_errors() {
-    part("arguments");
+    run_part("arguments");
 }
 
 #[test]
-fn a19_the_file_interface_as_local_calls() {
-    part("calls");
+fn a19_file_interface_calls_work_within_one_process() {
+    run_part("calls");
 }
 
 #[test]
-fn d17_regions_from_c() {
-    part("region");
+fn d17_c_program_reads_and_writes_a_region() {
+    run_part("region");
 }
 
 #[test]
-fn inboxes_from_c() {
-    part("inbox");
+fn inbox_accepts_a_writer_in_another_process() {
+    run_part("inbox");
 }
 
 #[test]
-fn d9_multiway_pipes_over_fork() {
-    part("mpipe");
+fn d9_multiway_pipe_ends_are_inherited_over_fork() {
+    run_part("mpipe");
 }
 
 /// A reader with a corrupt cursor is evicted; the writer and the other readers lose nothing (T3).
 #[test]
 fn t3_reader_with_a_corrupt_cursor_is_evicted() {
-    part("evict");
+    run_part("evict");
 }
 
 #[test]
 fn end_is_used_by_one_thread_at_a_time() {
-    part("threads");
+    run_part("threads");
 }
 
 /// Reads published state from C: names, units, values, and the hang-up after the writer has gone.
 #[test]
 fn m3_c_program_reads_published_state() {
-    let Some(program) = exam() else { return };
+    let Some(program) = exam_program() else { return };
     let name = format!("exam-{}", std::process::id());
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
@@ -137,22 +137,21 @@ fn m3_c_program_reads_published_state() {
         let _ = output.next();
     }
     drop(writer);
-    well(&child.wait_with_output().unwrap());
+    assert_success(&child.wait_with_output().unwrap());
 }
 
 #[test]
-fn the_example_of_the_book_runs() {
+fn book_example_compiles_and_runs() {
     let Some(program) = compile("../../examples/c/count.c", "count") else { return };
     let output = Command::new(program).output().unwrap();
-    well(&output);
+    assert_success(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the sum is 5000050000\n");
 }
 
-/// Valgrind reports no uninitialised read, no access out of bounds and no use after free.
 #[test]
-fn valgrind_finds_nothing() {
-    let Some(program) = exam() else { return };
-    if !has("valgrind", PARTS.len()) {
+fn valgrind_reports_no_error() {
+    let Some(program) = exam_program() else { return };
+    if !is_installed("valgrind", PARTS.len()) {
         return;
     }
     for part in PARTS {

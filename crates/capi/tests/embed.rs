@@ -16,8 +16,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns a folder with the library under its installed name.
-fn installed() -> &'static PathBuf {
+/// Returns a directory with a link to the library under its installed name.
+fn installed_library() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("embed");
@@ -30,7 +30,7 @@ fn installed() -> &'static PathBuf {
     })
 }
 
-/// Returns the command of the example in each language whose compiler or interpreter is installed.
+/// Returns the command of the example for each language whose compiler or interpreter is installed.
 fn programs() -> Vec<Vec<String>> {
     let text = |path: PathBuf| path.display().to_string();
     let beside = std::env::current_exe().unwrap();
@@ -38,8 +38,8 @@ fn programs() -> Vec<Vec<String>> {
     let mut all = vec![vec![text(rust)]];
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if has("cc") {
-        let program = installed().join("embed");
-        let library = text(installed().clone());
+        let program = installed_library().join("embed");
+        let library = text(installed_library().clone());
         let built = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
@@ -63,7 +63,8 @@ fn programs() -> Vec<Vec<String>> {
     all
 }
 
-/// Returns a command that runs in a network namespace; without one, in that of this process.
+/// Returns a command that runs in the network namespace `space`, or in that of this process if
+/// `None`.
 fn command(words: &[String], space: Option<&Namespace>) -> Command {
     let mut command = match space {
         Some(space) => space.command(&words[0]),
@@ -71,7 +72,7 @@ fn command(words: &[String], space: Option<&Namespace>) -> Command {
     };
     command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-        .env("STREAMLINE_LIBRARY", installed().join("libstreamline.so"))
+        .env("STREAMLINE_LIBRARY", installed_library().join("libstreamline.so"))
         .env("PYTHONPATH", root().join("crates/capi/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command
@@ -113,8 +114,8 @@ fn serve(listener: &TcpListener, requests: usize) {
     }
 }
 
-/// Requests a page, and waits until the server closes the connection.
-fn ask(page: &str) {
+/// Requests a page, and blocks until the server closes the connection.
+fn request_page(page: &str) {
     let mut stream = TcpStream::connect((SERVER, 80)).unwrap();
     write!(stream, "GET {page} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     BufReader::new(stream).lines().map_while(Result::ok).for_each(drop);
@@ -131,7 +132,7 @@ fn programs_in_three_languages_count_the_urls_of_a_cable() {
         let listener = pair.server.enter(|| TcpListener::bind((SERVER, 80)).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&listener, 3));
-            pair.client.enter(|| ["/one", "/two", "/one"].map(ask));
+            pair.client.enter(|| ["/one", "/two", "/one"].map(request_page));
         });
         let ran = program.wait_with_output().unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);

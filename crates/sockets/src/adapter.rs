@@ -1,16 +1,11 @@
 //! The adapter: a process that drains a ring into a new pipe, for readers that fork, exec or wait
 //! for several descriptors while they have a ring.
-//! The adapter owns the reading end of the old pipe and the ring, and reads both in the order that
-//! every reader keeps (`reading`). It writes into a new pipe, which replaces the old one in every
+//!
+//! The adapter owns the reading end of the old pipe and the ring, and reads both in the same order
+//! as any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
 //! descriptor of the program. No process can wait for the adapter (it has no exit signal, and its
 //! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
-//! the new pipe has no reader; then the writer of the stream finds that its reader is gone.
-//!
-//! The adapter owns the reading end of the old pipe and the ring, reads both in the order of any
-//! reader (`reading`), and writes into a new pipe that replaces the old one in every descriptor of
-//! the program. No process can wait for it (it has no exit signal, and its parent exits
-//! immediately), and it blocks all signals. It exits at the end of the stream, or when the new pipe
-//! has no reader; then the writer of the stream finds that its reader is gone.
+//! the new pipe has no reader; the writer of the stream then finds that its reader is gone.
 
 use buffer::stream::{Input, WaitResult};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -18,12 +13,12 @@ use std::time::Duration;
 use sys::preload;
 
 /// The maximum size of one read, in bytes.
-const CHUNK: usize = 64 << 10;
+const READ_MAX: usize = 64 << 10;
 
 /// Starts an adapter that copies the rest of the stream into a new pipe, and replaces the
 /// descriptors `numbers`, reading ends of the old pipe, by the new pipe. Returns the ring if no
 /// adapter can be started.
-pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>> {
+pub(crate) fn start(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
     match preload::fork_detached() {
@@ -31,7 +26,7 @@ pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>>
         Ok(preload::ForkSide::Child) => {
             let keep = [old, to.as_raw_fd(), input.as_fd().as_raw_fd()];
             preload::close_others(keep);
-            run(input, old, &to);
+            copy_stream(input, old, &to);
             preload::exit(0);
         }
         Err(_) => return Err(input),
@@ -47,11 +42,11 @@ pub(crate) fn pour(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>>
 }
 
 /// Copies the stream to `to` until the stream ends or `to` has no reader.
-fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
-    let mut room = vec![0; CHUNK];
+fn copy_stream(mut input: Box<Input>, old: i32, to: &OwnedFd) {
+    let mut room = vec![0; READ_MAX];
     // Bytes in the pipe from before the ring was made.
     while preload::bytes_waiting(old) > 0 {
-        if !move_some(old, to, &mut room) {
+        if !copy_available(old, to, &mut room) {
             return;
         }
     }
@@ -80,7 +75,7 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
                 // Bytes that arrive in the pipe are newer than all bytes in the ring.
                 match input.wait(Some(Duration::ZERO)) {
                     Ok(WaitResult::Ready) => {}
-                    _ if pipe_events.readable && !move_some(old, to, &mut room) => return,
+                    _ if pipe_events.readable && !copy_available(old, to, &mut room) => return,
                     _ if pipe_events.over && !pipe_events.readable => break,
                     _ => {}
                 }
@@ -92,7 +87,7 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
         match preload::poll_pair([old, to.as_raw_fd()], true) {
             Some([_, reader_events]) if reader_events.over => return,
             Some([pipe_events, _]) if pipe_events.readable || pipe_events.over => {
-                match move_some(old, to, &mut room) {
+                match copy_available(old, to, &mut room) {
                     true => {}
                     false => return,
                 }
@@ -102,8 +97,9 @@ fn run(mut input: Box<Input>, old: i32, to: &OwnedFd) {
     }
 }
 
-/// Copies the available bytes of the pipe; returns false at its end, or if `to` has no reader.
-fn move_some(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
+/// Copies the available bytes of the pipe, at most `room`; returns false at the end of the pipe, or
+/// if `to` has no reader.
+fn copy_available(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_some(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())
 }

@@ -1,7 +1,8 @@
 //! The descriptors of this program that are ends of edges, and the state of each edge.
 //!
 //! The edges are in an environment variable set by the launcher. A descriptor is classified when it
-//! is first used, and again after it was closed. Descriptors from [`NUMBERS`] on are never ends.
+//! is first used, and again after it is closed and reopened. Descriptors from [`NUMBERS`] on are
+//! never ends.
 
 use crate::reading::Reading;
 use crate::writing::Writing;
@@ -14,12 +15,13 @@ use sys::preload;
 const NUMBERS: usize = 1024;
 /// The mark of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// The mark of a descriptor that is no end of an edge.
+/// The mark of a descriptor that is not an end of an edge.
 const OTHER: u8 = 1;
-/// The mark of a descriptor of the first edge; further edges have the next values.
-const FIRST: u8 = 2;
+/// The mark of a descriptor of the first edge; the descriptors of further edges have the next
+/// values.
+const FIRST_EDGE: u8 = 2;
 
-/// The number of yields before a sleep, if only one processor is available.
+/// The number of yields before a sleep if only one processor is available.
 const YIELDS_MAX: usize = 8;
 
 static KNOWN: [AtomicU8; NUMBERS] = [const { AtomicU8::new(UNKNOWN) }; NUMBERS];
@@ -32,7 +34,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 pub(crate) struct SharedEdge {
     pub(crate) edge: Edge,
     state: Mutex<EdgeState>,
-    /// The ID of the thread that holds the lock (`this_thread`); 0 if none.
+    /// The ID of the thread that holds the lock (`this_thread`); 0 if no thread does.
     owner: AtomicUsize,
 }
 
@@ -81,9 +83,9 @@ pub(crate) fn shared_edges() -> &'static [SharedEdge] {
     }
 }
 
-/// Returns the number of yields before a sleep. If all processes share one processor, the peer most
-/// likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup 4 us:
-/// BASELINES).
+/// Returns the number of yields before a sleep: 0 with several processors. On a single processor
+/// the peer most likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup
+/// 4 us: BASELINES).
 pub(crate) fn yields() -> u32 {
     static YIELDS: AtomicUsize = AtomicUsize::new(usize::MAX);
     let mut yields = YIELDS.load(Ordering::Relaxed);
@@ -95,7 +97,7 @@ pub(crate) fn yields() -> u32 {
     u32::try_from(yields).unwrap_or(0)
 }
 
-/// Returns the edge of which this descriptor is an end; `None` if it is none.
+/// Returns the edge of which this descriptor is an end; `None` if it is not an end.
 #[inline]
 pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     if !ACTIVE.load(Ordering::Relaxed) {
@@ -107,14 +109,14 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
         UNKNOWN => {
             let what = classify(number);
             known.store(what, Ordering::Relaxed);
-            at(what)
+            edge_with_mark(what)
         }
-        what => at(what),
+        what => edge_with_mark(what),
     }
 }
 
-fn at(what: u8) -> Option<&'static SharedEdge> {
-    shared_edges().get(usize::from(what.checked_sub(FIRST)?))
+fn edge_with_mark(what: u8) -> Option<&'static SharedEdge> {
+    shared_edges().get(usize::from(what.checked_sub(FIRST_EDGE)?))
 }
 
 fn classify(number: i32) -> u8 {
@@ -124,7 +126,7 @@ fn classify(number: i32) -> u8 {
         shared_edge.edge.pipe == pipe && writes == (shared_edge.edge.end == PipeEnd::Writes)
     };
     let found = shared_edges().iter().take(EDGES_MAX).position(fits);
-    found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST)
+    found.and_then(|at| u8::try_from(at).ok()).map_or(OTHER, |at| at + FIRST_EDGE)
 }
 
 /// Records that `to` is now a duplicate of `from`.
@@ -136,7 +138,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Records that a descriptor is about to be closed; returns its edge if it was the last one.
+/// Records that a descriptor is about to be closed; returns its edge if no other known descriptor
+/// is an end of it.
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| KNOWN.get(at))?;
@@ -174,7 +177,8 @@ impl SharedEdge {
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Returns true if the edge is a pipe and no ring has been offered.
+    /// Returns true if the edge is a pipe without a requested or offered ring, or if a signal
+    /// interrupted a call on it.
     pub(crate) fn is_pipe(&self) -> bool {
         self.enter().is_none_or(|locked| locked.is_unchanged())
     }
@@ -186,8 +190,8 @@ impl SharedEdge {
         }
     }
 
-    /// Locks the state for one call. `None` if this thread holds the lock, which means that a
-    /// signal interrupted a call.
+    /// Locks the state for one call. Blocks while another thread holds the lock; returns `None` if
+    /// this thread holds it, because a signal interrupted a call.
     pub(crate) fn enter(&self) -> Option<LockedEdge<'_>> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
@@ -212,7 +216,7 @@ impl SharedEdge {
 }
 
 impl LockedEdge<'_> {
-    /// Returns true if the edge can be passed to another program image as it is: no ring has been
+    /// Returns true if another program image can inherit the edge unchanged: no ring has been
     /// requested or made.
     pub(crate) fn is_unchanged(&self) -> bool {
         match &*self.state {
@@ -222,7 +226,7 @@ impl LockedEdge<'_> {
     }
 
     /// Returns true if the edge has a ring to read.
-    pub(crate) fn reads_ring(&self) -> bool {
+    pub(crate) fn has_ring_to_read(&self) -> bool {
         matches!(&*self.state, EdgeState::Reading(Reading::Ring(_) | Reading::Offered(_)))
     }
 }

@@ -1,8 +1,8 @@
-//! The exported functions, each with the name and the semantics of a function of the C library, to
+//! The exported functions. Each has the name and the semantics of a function of the C library, to
 //! which it passes all calls that concern no edge.
 //!
 //! Invariants, cited below:
-//! - X1 [`behind`] returns the function of that name in the next library, as found by the loader;
+//! - X1 [`next_function`] returns the function of that name in the next library, as found by the loader;
 //!   each is called with the type of its manual page.
 //! - X2 A program that passes a buffer of `count` bytes to read or write promises that they may be
 //!   written or read during the call, as for the kernel. (A wrong pointer causes a signal and not
@@ -24,14 +24,14 @@ macro_rules! real {
     ($name:literal as $type:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
             std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-        let found = $crate::export::behind(&NEXT, $name);
+        let found = $crate::export::next_function(&NEXT, $name);
         // SAFETY: X1; a function pointer and an optional function have the same size, and null is
         // `None`.
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<$type>>(found) }
     }};
 }
 
-fn behind(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+fn next_function(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = place.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
@@ -50,7 +50,7 @@ fn missing<T: From<i8>>() -> T {
     T::from(-1)
 }
 
-/// Runs `body` without unwinding into C; after a panic returns the result of `otherwise`.
+/// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
 fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
@@ -82,7 +82,7 @@ extern "C" fn before_fork() {
         || (),
         || {
             lazy::stop();
-            retire::all(Occasion::Fork);
+            retire::all_edges(Occasion::Fork);
         },
     );
     preload::set_errno(errno);
@@ -119,12 +119,13 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    if let Some(count) = guarded(|| None, || lazily(|| lazy::read(fd, to.addr(), count))) {
+    if let Some(count) = guarded(|| None, || preserving_errno(|| lazy::read(fd, to.addr(), count)))
+    {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
     let plain = || {
         let count = real_read(fd, to, count);
-        lazy::was_read(fd, count);
+        lazy::advance(fd, count);
         count
     };
     let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
@@ -137,7 +138,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
     // SAFETY: X2: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
-    keeping_errno(|| reading.read(&shared_edge.edge, fd, out, real))
+    errno_kept_on_success(|| reading.read(&shared_edge.edge, fd, out, real))
 }
 
 /// `write(2)`.
@@ -146,7 +147,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = guarded(|| None, || lazily(|| lazy::range(from.addr(), count)));
+    let range = guarded(|| None, || preserving_errno(|| lazy::range(from.addr(), count)));
     let plain = || match &range {
         Some(range) => write_range(range, fd),
         None => {
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
                 Bytes::Memory(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) })
             }
         };
-        keeping_errno(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
+        errno_kept_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
     })
 }
 
@@ -187,21 +188,21 @@ fn write_range(range: &lazy::FileRange, fd: c_int) -> isize {
 }
 
 /// Runs `body` and restores `errno`.
-fn lazily<T>(body: impl FnOnce() -> T) -> T {
+fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
     let errno = preload::errno();
-    let answer = body();
+    let call_result = body();
     preload::set_errno(errno);
-    answer
+    call_result
 }
 
 /// Runs a call and restores `errno` if the call succeeds.
-fn keeping_errno(body: impl FnOnce() -> isize) -> isize {
+fn errno_kept_on_success(body: impl FnOnce() -> isize) -> isize {
     let errno = preload::errno();
-    let answer = body();
-    if answer >= 0 {
+    let call_result = body();
+    if call_result >= 0 {
         preload::set_errno(errno);
     }
-    answer
+    call_result
 }
 
 /// `read(2)` in programs that were built to check buffer sizes.
@@ -232,14 +233,16 @@ pub struct IoVec {
 
 type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 
-/// `readv(2)`: from an edge, fills only the first non-empty piece, which POSIX permits.
+/// `readv(2)`: from an edge, fills only the first non-empty buffer, which POSIX permits.
 ///
 /// # Safety
 /// X2, X3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
-    if let Some(piece) = unsafe { only(fd, pieces, count) }.and_then(|p| p.iter().find(filled)) {
+    if let Some(piece) =
+        unsafe { edge_buffers(fd, pieces, count) }.and_then(|p| p.iter().find(is_filled))
+    {
         // SAFETY: X2.
         return unsafe { read(fd, piece.base, piece.len) };
     }
@@ -250,14 +253,14 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
     }
 }
 
-/// `writev(2)`: to an edge, writes piece by piece.
+/// `writev(2)`: to an edge, writes buffer by buffer.
 ///
 /// # Safety
 /// X2, X3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
-    let Some(list) = (unsafe { only(fd, pieces, count) }) else {
+    let Some(list) = (unsafe { edge_buffers(fd, pieces, count) }) else {
         return match real!(c"writev" as Vector) {
             // SAFETY: X1; the arguments are the program's.
             Some(writev) => unsafe { writev(fd, pieces, count) },
@@ -265,7 +268,7 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
         };
     };
     let mut done = 0;
-    for piece in list.iter().filter(filled) {
+    for piece in list.iter().filter(is_filled) {
         // SAFETY: X2.
         let wrote = unsafe { write(fd, piece.base, piece.len) };
         if wrote < 0 {
@@ -279,7 +282,7 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
     done
 }
 
-fn filled(piece: &&IoVec) -> bool {
+fn is_filled(piece: &&IoVec) -> bool {
     piece.len > 0
 }
 
@@ -287,7 +290,7 @@ fn filled(piece: &&IoVec) -> bool {
 ///
 /// # Safety
 /// X3.
-unsafe fn only<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
+unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;
     // SAFETY: X3; the program does not change the array during the call.

@@ -9,11 +9,11 @@
 //!                      buffer is never used this way again
 //! ```
 //!
-//! Restricted to a table of programs, and to launches with `--lazy`, because it has visible
-//! effects: a write sends the contents of the file at the time of the *write*, and a system call
-//! that bypasses this library gets `EFAULT` for such a buffer. Restricted to files that the program
-//! opened itself, because the kernel's file position lags behind; it is corrected (`settle`) before
-//! a fork and before calls that use it.
+//! Lazy copies are restricted to a table of programs, and to launches with `--lazy`, because they
+//! have visible effects: a write sends the contents of the file at the time of the *write*, and a
+//! system call that bypasses this library fails with `EFAULT` for such a buffer. They are
+//! restricted to files that the program opened itself, because the kernel's file position lags
+//! behind; it is corrected (`settle`) before a fork and before calls that use it.
 //!
 //! The file is mapped once ([`CachedFile`]) and stays mapped. A thread populates the page tables
 //! ahead of the program, because a fault per page costs as much as a copy. This library never reads
@@ -27,18 +27,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use sys::preload::{self, window};
 
-/// The programs, by file name, whose reads may be lazy: they write what they read.
+/// The file names of the programs whose reads may be lazy, since they write the bytes that they
+/// read.
 const PROGRAMS: &[&str] = &["cat", "dd"];
 /// The alignment and the minimum size of a lazy read, in bytes; other reads copy.
 const PAGE: usize = 4096;
-/// The minimum size of a file in bytes; shorter files are read as usual.
-const SHORTEST: u64 = 256 << 10;
+/// The minimum size of a file in bytes; smaller files are read as usual.
+const FILE_SIZE_MIN: u64 = 256 << 10;
 /// The maximum number of bytes per system call.
-const PIECE: usize = 512 << 10;
-/// The distance in bytes by which the page tables are populated ahead of the program.
-const AHEAD: u64 = 32 << 20;
+const PIECE_MAX: usize = 512 << 10;
+/// The number of bytes by which the page tables are populated ahead of the program.
+const AHEAD_BYTES: u64 = 32 << 20;
 
-static ON: AtomicBool = AtomicBool::new(false);
+static ENABLED: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
 /// A file that the program has opened for reading.
@@ -83,12 +84,12 @@ pub(crate) fn start() {
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if asked && PROGRAMS.contains(&name) && window::install_handler() {
-        ON.store(true, Ordering::Release);
+        ENABLED.store(true, Ordering::Release);
     }
 }
 
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
-    if !ON.load(Ordering::Relaxed) {
+    if !ENABLED.load(Ordering::Relaxed) {
         return None;
     }
     SOURCES.try_lock().ok()
@@ -97,7 +98,7 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 /// Records that the program opened a file.
 pub(crate) fn record_open(number: i32) {
     let Some(mut sources) = sources() else { return };
-    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= SHORTEST) else {
+    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= FILE_SIZE_MIN) else {
         return;
     };
     let Some(fd) = preload::borrow(number) else { return };
@@ -143,14 +144,14 @@ pub(crate) fn forget(number: i32) {
 pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     let mut sources = sources()?;
     let found = sources.iter_mut().find(|source| source.numbers.contains(&number));
-    let answer = found.and_then(|source| lend(source, number, to, count));
-    if answer.is_none() {
+    let call_result = found.and_then(|source| lend_range(source, number, to, count));
+    if call_result.is_none() {
         window::restore_range(to, count);
     }
-    answer
+    call_result
 }
 
-fn lend(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
+fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
     if std::mem::take(&mut source.position_stale) {
         source.at.store(preload::position(number)?, Ordering::Release);
     }
@@ -168,8 +169,8 @@ fn lend(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usi
     Some(count)
 }
 
-/// Advances the position by a read of the kernel.
-pub(crate) fn was_read(number: i32, count: isize) {
+/// Advances the position by the `count` bytes that the kernel read.
+pub(crate) fn advance(number: i32, count: isize) {
     let Some(sources) = sources() else { return };
     if let Some(source) = sources.iter().find(|source| source.numbers.contains(&number)) {
         source.at.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
@@ -185,13 +186,14 @@ pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     Some(FileRange { file, at, len: count })
 }
 
-/// Writes the range to a descriptor, with the semantics of write(2). Fails with an error number.
+/// Writes the range to a descriptor with the semantics of write(2); returns the number of bytes.
+/// Fails with an error number.
 pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
     run_ahead(range);
     let mut done = 0;
     while done < range.len {
         let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
-        let piece = (range.len - done).min(PIECE);
+        let piece = (range.len - done).min(PIECE_MAX);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Extent::new(range.at + done as u64, length);
         match range.file.splice_by(SpliceCall::Write, place, fd) {
@@ -223,7 +225,7 @@ pub(crate) fn sync_position(number: i32) {
 /// Copies the bytes of the file into a buffer that represents them, before a call that needs the
 /// contents.
 pub(crate) fn restore(from: usize, count: usize) {
-    if ON.load(Ordering::Relaxed) {
+    if ENABLED.load(Ordering::Relaxed) {
         window::restore_range(from, count);
     }
 }
@@ -237,7 +239,7 @@ pub(crate) fn stop() {
     }
     sources.clear();
     window::restore_all();
-    ON.store(false, Ordering::Release);
+    ENABLED.store(false, Ordering::Release);
 }
 
 fn settle(source: &mut Source) {
@@ -263,15 +265,15 @@ fn run_ahead(range: &FileRange) {
     let mut next = at.load(Ordering::Relaxed);
     let ahead = move || {
         while next < size && !over.load(Ordering::Acquire) {
-            if next > at.load(Ordering::Acquire).saturating_add(AHEAD) {
+            if next > at.load(Ordering::Acquire).saturating_add(AHEAD_BYTES) {
                 std::thread::yield_now();
                 continue;
             }
-            let length = u32::try_from((size - next).min(PIECE as u64)).unwrap_or(0);
+            let length = u32::try_from((size - next).min(PIECE_MAX as u64)).unwrap_or(0);
             if file.populate(Extent::new(next, length)).is_err() {
                 return;
             }
-            next += PIECE as u64;
+            next += PIECE_MAX as u64;
         }
     };
     // Without the thread, the pages fault in one by one.

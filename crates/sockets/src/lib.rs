@@ -1,11 +1,11 @@
 //! `libstreamline_sockets.so`, preloaded into a program (`LD_PRELOAD`): the program uses Streamline
 //! buffers through its ordinary calls. [SL §5.1, §5.3.3, §9.2.4]
 //!
-//! The program observes no difference: an edge of a pipeline is a kernel pipe and stays one. Beside
-//! the pipe there may be a *ring*. Once one program has written and the other has read enough in
-//! large pieces, they exchange a ring over a socket that the launcher gave to both (`abi::edge`)
-//! and continue in shared memory. The pipe still represents the peer: end of file, `SIGPIPE` and
-//! the effects of `fstat`, `lseek` and `kill -9` are those of the kernel.
+//! The program observes no difference: an edge of a pipeline is a kernel pipe and stays a kernel
+//! pipe. Beside the pipe there may be a *ring*. Once one program has written and the other has read
+//! enough in large pieces, they exchange a ring over a socket that the launcher gave to both
+//! (`abi::edge`) and continue in shared memory. The pipe still represents the peer: end of file,
+//! `SIGPIPE` and the effects of `fstat`, `lseek` and `kill -9` are those of the kernel.
 //!
 //! ```text
 //!         write(1) ─┬─► [ pipe: the first bytes ] ─┬─► read(0)
@@ -13,9 +13,10 @@
 //! ```
 //!
 //! Order is preserved. A writer with a ring writes nothing into the pipe. Before each write it
-//! checks whether other code did (its own stdio, which bypasses this library); if so, it closes the
-//! ring permanently and returns to the pipe. A reader that accepted a ring first drains the pipe,
-//! then reads the ring until it is closed, then the pipe again (`reading`, `writing`).
+//! checks for bytes written into the pipe by other code (the program's stdio, which bypasses this
+//! library); if there are any, it closes the ring permanently and returns to the pipe. A reader
+//! that accepted a ring first drains the pipe, then reads the ring until it is closed, then the
+//! pipe again (`reading`, `writing`).
 //!
 //! Before a call that this library does not emulate (fork, exec, waiting for several descriptors,
 //! splice) the edge becomes a plain pipe permanently. The rendezvous socket is shut down, so that
@@ -23,9 +24,9 @@
 //! a new pipe by a separate process (`adapter`).
 //!
 //! Invariants. Calls on other descriptors go to the C library unchanged, and so does every call
-//! after a failure inside this library. `errno` is set by the call that the program made. A signal
-//! handler may call any function here; if it interrupts this library in the same thread, it gets
-//! the kernel pipe.
+//! after a failure inside this library. The program finds `errno` as its own call would set it. A
+//! signal handler may call any function of this library; if it interrupts a call in the same
+//! thread, it uses the kernel pipe.
 #![deny(unsafe_code)]
 
 mod adapter;

@@ -3,19 +3,19 @@
 //! After many bytes in large reads the reader requests a ring at the rendezvous socket, and from
 //! then on waits for both the pipe and the socket. After an offer it drains the pipe (the writer
 //! adds nothing to it), reads the ring until it is closed, and then reads the pipe again. While the
-//! ring is empty it waits for both, so bytes that other code writes into the pipe are not missed;
-//! they are newer than everything in the ring.
+//! ring is empty the reader waits for both, so that it misses no bytes that other code writes into
+//! the pipe; they are newer than all bytes in the ring.
 
 use crate::ends;
-use crate::writing::{BULK, answer};
+use crate::writing::{PIPE_BYTES_MIN, call_result};
 use abi::edge::Edge;
 use buffer::Fault;
 use buffer::stream::{Input, Offer, WaitResult};
 use sys::doorbell::Peer;
 use sys::preload::{self, Handover};
 
-/// The minimum size of a read, in bytes, by a reader that requests a ring.
-const LARGE: usize = 4096;
+/// The minimum size, in bytes, of the read at which a reader requests a ring.
+const READ_MIN: usize = 4096;
 
 /// The state of a reading end.
 #[derive(Debug)]
@@ -64,12 +64,12 @@ impl Reading {
                 Self::Pipe { read } => {
                     let count = real(out);
                     *read += u64::try_from(count).unwrap_or(0);
-                    if *read >= BULK && out.len() >= LARGE {
-                        self.ask(edge);
+                    if *read >= PIPE_BYTES_MIN && out.len() >= READ_MIN {
+                        self.request_ring(edge);
                     }
                     Step::Answer(count)
                 }
-                Self::Requested => self.look(edge, number),
+                Self::Requested => self.check_offer(edge, number),
                 Self::Offered(_) if preload::bytes_waiting(number) > 0 => Step::Pipe,
                 Self::Offered(_) => {
                     if let Self::Offered(input) = std::mem::replace(self, Self::Plain) {
@@ -77,10 +77,10 @@ impl Reading {
                     }
                     Step::Again
                 }
-                Self::Ring(input) => match take(input, number, out) {
+                Self::Ring(input) => match read_ring(input, number, out) {
                     Ok(step) => step,
-                    Err(Fault::Abandoned) => self.leave(),
-                    Err(_) => Step::Answer(answer(0, preload::EIO)),
+                    Err(Fault::Abandoned) => self.return_to_pipe(),
+                    Err(_) => Step::Answer(call_result(0, preload::EIO)),
                 },
             };
             match step {
@@ -91,12 +91,12 @@ impl Reading {
         }
     }
 
-    fn leave(&mut self) -> Step {
+    fn return_to_pipe(&mut self) -> Step {
         *self = Self::Plain;
         Step::Again
     }
 
-    fn ask(&mut self, edge: &Edge) {
+    fn request_ring(&mut self, edge: &Edge) {
         let connected = ends::has_rendezvous(edge);
         *self = match connected.then(|| preload::send_byte(edge.socket)) {
             Some(Peer::Here) => Self::Requested,
@@ -104,8 +104,8 @@ impl Reading {
         };
     }
 
-    /// Becomes a plain pipe permanently; returns the ring, which must be drained before the pipe.
-    /// The rendezvous socket must be shut down already.
+    /// Becomes a plain pipe permanently; returns the ring, if any, which must be drained before the
+    /// pipe. The rendezvous socket must have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<Input>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
@@ -121,16 +121,16 @@ impl Reading {
         }
     }
 
-    /// Checks for an offer of a ring; if the descriptor is blocking, first waits for bytes in the
-    /// pipe or for an offer.
-    fn look(&mut self, edge: &Edge, number: i32) -> Step {
+    /// Checks for an offer of a ring. If the descriptor is blocking, first blocks until there are
+    /// bytes in the pipe or an offer.
+    fn check_offer(&mut self, edge: &Edge, number: i32) -> Step {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
             let errno = preload::EINTR;
             return if preload::is_restarted() {
                 Step::Again
             } else {
-                Step::Answer(answer(0, errno))
+                Step::Answer(call_result(0, errno))
             };
         };
         if !place.readable && !place.over {
@@ -138,7 +138,7 @@ impl Reading {
         }
         match preload::receive(edge.socket) {
             Handover::Nothing => Step::Pipe,
-            Handover::Over => self.leave(),
+            Handover::Over => self.return_to_pipe(),
             Handover::Message(descriptors) => {
                 match Offer::from_descriptors(descriptors).map(Offer::open) {
                     Ok(Ok(input)) => {
@@ -147,7 +147,7 @@ impl Reading {
                     }
                     _ => {
                         *self = Self::Plain;
-                        Step::Answer(answer(0, preload::EIO))
+                        Step::Answer(call_result(0, preload::EIO))
                     }
                 }
             }
@@ -155,14 +155,15 @@ impl Reading {
     }
 }
 
-/// Reads the ring, or waits for it. Fails with `Fault::Abandoned` at its end.
-fn take(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
+/// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
+/// `Fault::Abandoned` at its end.
+fn read_ring(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
     let mut yields = ends::yields();
     loop {
         match input.try_read(out)? {
             // The ring is closed and drained.
             Some(0) => return Err(Fault::Abandoned),
-            Some(count) => return Ok(Step::Answer(answer(count, 0))),
+            Some(count) => return Ok(Step::Answer(call_result(count, 0))),
             None => {}
         }
         if yields > 0 {
@@ -180,16 +181,16 @@ fn take(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
             // The write, or the end of the pipe, came after everything in the ring.
             return match input.try_read(out)? {
                 Some(0) => Err(Fault::Abandoned),
-                Some(count) => Ok(Step::Answer(answer(count, 0))),
+                Some(count) => Ok(Step::Answer(call_result(count, 0))),
                 None if pipe_events.readable => Ok(Step::Pipe),
                 None => Err(Fault::Abandoned),
             };
         }
         if impatient {
-            return Ok(Step::Answer(answer(0, preload::EAGAIN)));
+            return Ok(Step::Answer(call_result(0, preload::EAGAIN)));
         }
         if !preload::is_restarted() {
-            return Ok(Step::Answer(answer(0, preload::EINTR)));
+            return Ok(Step::Answer(call_result(0, preload::EINTR)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Turning edges back into plain pipes, before calls that this library does not emulate and when
+//! The return of edges to plain pipes, before calls that this library does not emulate and when
 //! their descriptors are closed.
 
 use crate::adapter;
@@ -19,38 +19,39 @@ pub(crate) enum Occasion {
 
 /// Turns all edges into pipes permanently. Before an exec, leaves edges that the next program can
 /// inherit unchanged.
-pub(crate) fn all(why: Occasion) {
+pub(crate) fn all_edges(why: Occasion) {
     for shared_edge in ends::shared_edges() {
         if why == Occasion::Exec
             && shared_edge.try_enter().is_some_and(|locked| locked.is_unchanged())
         {
             continue;
         }
-        one(shared_edge, why);
+        edge(shared_edge, why);
     }
 }
 
-/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it.
-pub(crate) fn one(shared_edge: &'static SharedEdge, why: Occasion) {
+/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it. A
+/// reader of a ring in a program with threads keeps the ring over a fork.
+pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
     shared_edge.shut();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
     let Some(mut locked) = shared_edge.try_enter() else { return };
     // Another thread may hold a lock that the adapter would need; and a program that reads in
     // several threads and forks still has a reader.
-    if why == Occasion::Fork && locked.reads_ring() && preload::has_threads() {
+    if why == Occasion::Fork && locked.has_ring_to_read() && preload::has_threads() {
         return;
     }
-    leave(shared_edge, &mut locked);
+    become_pipe(shared_edge, &mut locked);
 }
 
-fn leave(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
+fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
     match &mut *locked.state {
         EdgeState::Writing(writing) => writing.retire(),
         EdgeState::Reading(reading) => {
             let Some(input) = reading.retire(&shared_edge.edge) else { return };
             let numbers: Vec<i32> = ends::numbers(shared_edge).collect();
-            match adapter::pour(input, &numbers) {
+            match adapter::start(input, &numbers) {
                 Ok(()) => numbers.iter().for_each(|number| ends::mark_replaced(*number)),
                 Err(input) => *reading = Reading::Ring(input),
             }
@@ -58,8 +59,8 @@ fn leave(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
     }
 }
 
-/// Handles a descriptor that is about to be closed or replaced. With the last descriptor of an edge
-/// the ring is closed.
+/// Handles a descriptor that is about to be closed or replaced. Closes the ring with the last
+/// descriptor of its edge.
 pub(crate) fn close(number: i32) {
     let Some(shared_edge) = ends::forget(number) else { return };
     if ends::numbers(shared_edge).any(|other| other != number) {

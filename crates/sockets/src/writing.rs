@@ -2,9 +2,9 @@
 //!
 //! After many bytes, and if a reader requested it ([`Reading`]), the writer creates a ring, offers
 //! it at the rendezvous socket and stops using the pipe. It returns to the pipe if other code has
-//! written into it, if the reader is gone (the pipe then decides: `SIGPIPE`, or other readers), and
-//! before a call that this library does not emulate. The return is permanent and closes the ring.
-//! The reader drains the ring before the pipe, so order is preserved.
+//! written into the pipe, if the reader is gone (the pipe then raises `SIGPIPE` or serves other
+//! readers), and before a call that this library does not emulate. The return is permanent and
+//! closes the ring. The reader drains the ring before the pipe, so order is preserved.
 //!
 //! [`Reading`]: crate::reading::Reading
 
@@ -18,11 +18,12 @@ use sys::preload::{self, Handover};
 
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
-pub(crate) const BULK: u64 = 64 << 10;
-/// The capacity of a ring in bytes. On two processors half of it is slower, on one equally fast.
-const RING: usize = 2 << 20;
+pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
+/// The capacity of a ring in bytes. Half the capacity is slower on two processors, and equally fast
+/// on one.
+const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
-const PIECE: usize = 64 << 10;
+const BLOCK_MAX: usize = 64 << 10;
 
 /// The source of a write.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Bytes<'_> {
     }
 
     /// Writes `length` bytes from offset `from` into a ring with room for them; returns the number
-    /// written, which is less at the end of a file.
+    /// of bytes written, which is smaller at the end of a file.
     fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
         let mut got = length;
         match self {
@@ -78,7 +79,7 @@ pub(crate) enum Writing {
 
 impl Default for Writing {
     fn default() -> Self {
-        Self::Pipe { written: 0, look_at: BULK }
+        Self::Pipe { written: 0, look_at: PIPE_BYTES_MIN }
     }
 }
 
@@ -103,7 +104,7 @@ impl Writing {
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
-                    *look_at = *written + BULK / 4;
+                    *look_at = *written + PIPE_BYTES_MIN / 4;
                     self.switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
                         let count = real();
@@ -118,7 +119,7 @@ impl Writing {
                         *self = Self::Plain;
                         continue;
                     }
-                    match put(output, number, bytes) {
+                    match write_ring(output, number, bytes) {
                         Ok(count) => return count,
                         Err(_) => *self = Self::Plain,
                     }
@@ -156,18 +157,19 @@ impl Writing {
 
 fn offer_ring(edge: &Edge) -> Option<Output> {
     let id = DbufId::new(1)?;
-    let (output, offers) = stream(&Config::new(id).capacity(RING)).ok()?;
+    let (output, offers) = stream(&Config::new(id).capacity(RING_BYTES)).ok()?;
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
     Some(output)
 }
 
-/// Writes all bytes into the ring, or as many as flags and signals of the program allow.
-fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
+/// Writes all bytes into the ring. Blocks for room; a nonblocking descriptor or a signal ends the
+/// call early. Returns the result of write(2).
+fn write_ring(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
     let mut done = 0;
     while done < bytes.len() {
-        let length = (bytes.len() - done).min(PIECE);
+        let length = (bytes.len() - done).min(BLOCK_MAX);
         let mut yields = ends::yields();
         while !output.is_ready(length)? {
             if yields > 0 {
@@ -187,22 +189,22 @@ fn put(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fau
             };
             if let Some(errno) = stop {
                 output.flush();
-                return Ok(answer(done, errno));
+                return Ok(call_result(done, errno));
             }
         }
         let wrote = bytes.write(output, done, length)?;
         done += wrote;
         if wrote < length {
             output.flush();
-            return Ok(answer(done, preload::EIO));
+            return Ok(call_result(done, preload::EIO));
         }
     }
     output.flush();
-    Ok(answer(done, 0))
+    Ok(call_result(done, 0))
 }
 
 /// Returns the result of a call: the number of bytes, or -1 with `errno` set.
-pub(crate) fn answer(done: usize, errno: i32) -> isize {
+pub(crate) fn call_result(done: usize, errno: i32) -> isize {
     if done == 0 && errno != 0 {
         preload::set_errno(errno);
         return -1;

@@ -1,6 +1,6 @@
 //! Calls on descriptors: closing, duplicating, polling, splicing.
 //!
-//! Calls that ask the kernel about the pipe (`poll` and its relatives, `FIONREAD`) turn the edge
+//! Calls that query the kernel about the pipe (`poll` and its relatives, `FIONREAD`) turn the edge
 //! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
 //! the manual page allows; programs then use read and write.
 
@@ -13,7 +13,7 @@ use std::ptr;
 use sys::preload;
 
 /// Defines an exported function that runs a hook before the function of the C library. If the hook
-/// returns an error number, the call fails with it; otherwise the arguments are passed on
+/// returns an error number, the call fails with that number; otherwise the arguments are passed on
 /// unchanged.
 macro_rules! passed {
     (
@@ -48,40 +48,40 @@ passed!(
     close(fd: c_int) -> c_int, c"close", |fd| { shut(fd); None }
 );
 passed!(
-    /// `fclose(3)`; the buffered bytes go into the pipe.
-    fclose(file: *mut c_void) -> c_int, c"fclose", |file| { shut(number(file)); None }
+    /// `fclose(3)`; writes the buffered bytes into the pipe.
+    fclose(file: *mut c_void) -> c_int, c"fclose", |file| { shut(stream_descriptor(file)); None }
 );
 passed!(
     /// `close_range(2)`.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
-    |first, last, _| { range(first, last); None }
+    |first, last, _| { shut_range(first, last); None }
 );
 passed!(
     /// `poll(2)`.
     poll(entries: *const PollFd, count: c_ulong, limit: c_int) -> c_int, c"poll",
-    |entries, count, _| { polled(entries, count); None }
+    |entries, count, _| { retire_polled(entries, count); None }
 );
 passed!(
     /// `poll(2)` in programs that were built to check buffer sizes.
     __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
-    c"__poll_chk", |entries, count, _, _| { polled(entries, count); None }
+    c"__poll_chk", |entries, count, _, _| { retire_polled(entries, count); None }
 );
 passed!(
     /// `ppoll(2)`.
     ppoll(entries: *const PollFd, count: c_ulong, limit: *const c_void, mask: *const c_void)
-        -> c_int, c"ppoll", |entries, count, _, _| { polled(entries, count); None }
+        -> c_int, c"ppoll", |entries, count, _, _| { retire_polled(entries, count); None }
 );
 passed!(
     /// `select(2)`.
     select(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *mut c_void) -> c_int, c"select",
-    |count, r, w, _, _| { selected(count, [r, w]); None }
+    |count, r, w, _, _| { retire_selected(count, [r, w]); None }
 );
 passed!(
     /// `pselect(2)`.
     pselect(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *const c_void, mask: *const c_void) -> c_int, c"pselect",
-    |count, r, w, _, _, _| { selected(count, [r, w]); None }
+    |count, r, w, _, _, _| { retire_selected(count, [r, w]); None }
 );
 passed!(
     /// `epoll_ctl(2)`.
@@ -96,27 +96,27 @@ passed!(
 passed!(
     /// `splice(2)`.
     splice(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize, flags: c_uint)
-        -> isize, c"splice", |from, _, to, _, _, _| spliced([from, to])
+        -> isize, c"splice", |from, _, to, _, _, _| splice_error([from, to])
 );
 passed!(
     /// `tee(2)`.
     tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize, c"tee",
-    |from, to, _, _| spliced([from, to])
+    |from, to, _, _| splice_error([from, to])
 );
 passed!(
     /// `vmsplice(2)`.
     vmsplice(fd: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, c"vmsplice",
-    |fd, _, _, _| spliced([fd, -1])
+    |fd, _, _, _| splice_error([fd, -1])
 );
 passed!(
     /// `sendfile(2)`.
     sendfile(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile",
-    |to, from, _, _| spliced([to, from])
+    |to, from, _, _| splice_error([to, from])
 );
 passed!(
     /// `sendfile(2)` with large offsets.
     sendfile64(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile64",
-    |to, from, _, _| spliced([to, from])
+    |to, from, _, _| splice_error([to, from])
 );
 
 passed!(
@@ -153,7 +153,7 @@ macro_rules! opens {
             // SAFETY: X1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                super::guarded(|| (), || super::lazily(|| lazy::record_open(number)));
+                super::guarded(|| (), || super::preserving_errno(|| lazy::record_open(number)));
             }
             number
         }
@@ -173,7 +173,7 @@ opens! {
 /// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    super::guarded(|| (), || range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
+    super::guarded(|| (), || shut_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
     if let Some(next) = real!(c"closefrom" as unsafe extern "C" fn(c_int)) {
         // SAFETY: X1; the argument is the program's.
         unsafe { next(first) }
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn freopen(
     file: *mut c_void,
 ) -> *mut c_void {
     type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
-    super::guarded(|| (), || shut(number(file)));
+    super::guarded(|| (), || shut(stream_descriptor(file)));
     match real!(c"freopen" as Next) {
         // SAFETY: X1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn freopen(
 
 // ---- copies
 
-fn duplicated(from: c_int, to: c_int) -> c_int {
+fn finish_duplicate(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
         let errno = preload::errno();
         ends::record_duplicate(from, to);
@@ -219,7 +219,7 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     match real!(c"dup" as unsafe extern "C" fn(c_int) -> c_int) {
         // SAFETY: X1; dup(2) takes any number.
-        Some(next) => duplicated(from, unsafe { next(from) }),
+        Some(next) => finish_duplicate(from, unsafe { next(from) }),
         None => missing(),
     }
 }
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     }
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
-        Some(next) => duplicated(from, unsafe { next(from, to) }),
+        Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
         None => missing(),
     }
 }
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     }
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.
-        Some(next) => duplicated(from, unsafe { next(from, to, flags) }),
+        Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
         None => missing(),
     }
 }
@@ -281,7 +281,7 @@ fn control(next: Option<Control>, fd: c_int, command: c_int, argument: c_ulong) 
     // SAFETY: X1; the arguments are the program's.
     let answer = unsafe { next(fd, command, argument) };
     if matches!(command, preload::F_DUPFD | preload::F_DUPFD_CLOEXEC) {
-        return duplicated(fd, answer);
+        return finish_duplicate(fd, answer);
     }
     answer
 }
@@ -306,11 +306,11 @@ fn shut(fd: c_int) {
 /// Turns the edge of a descriptor into a pipe.
 fn retire_edge(fd: c_int) {
     if let Some(shared_edge) = ends::find(fd) {
-        retire::one(shared_edge, Occasion::Query);
+        retire::edge(shared_edge, Occasion::Query);
     }
 }
 
-fn polled(entries: *const PollFd, count: c_ulong) {
+fn retire_polled(entries: *const PollFd, count: c_ulong) {
     let count = usize::try_from(count).unwrap_or(0);
     if ends::shared_edges().is_empty() || entries.is_null() {
         return;
@@ -322,7 +322,7 @@ fn polled(entries: *const PollFd, count: c_ulong) {
     }
 }
 
-fn selected(count: c_int, sets: [*const c_ulong; 2]) {
+fn retire_selected(count: c_int, sets: [*const c_ulong; 2]) {
     const BITS: usize = c_ulong::BITS as usize;
     if ends::shared_edges().is_empty() {
         return;
@@ -340,19 +340,19 @@ fn selected(count: c_int, sets: [*const c_ulong; 2]) {
 }
 
 /// Returns `EINVAL` if one of the descriptors is an edge that may have a ring.
-fn spliced(numbers: [c_int; 2]) -> Option<c_int> {
+fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
     numbers.into_iter().for_each(lazy::sync_position);
     let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }
 
-fn range(first: c_uint, last: c_uint) {
+fn shut_range(first: c_uint, last: c_uint) {
     let end = last.min(1023);
     (first..=end).for_each(|number| shut(c_int::try_from(number).unwrap_or(-1)));
 }
 
 /// Returns the descriptor of a stream of the C library; -1 for null.
-fn number(file: *mut c_void) -> c_int {
+fn stream_descriptor(file: *mut c_void) -> c_int {
     match real!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int) {
         // SAFETY: X1; the program passes an open stream.
         Some(next) if !file.is_null() => unsafe { next(file) },

@@ -1,7 +1,6 @@
-//! Trampolines: exported functions that turn all edges into pipes and then jump to the function of
-//! the C library. That function may never return (`execve`), return twice (`vfork`) or be variadic,
-//! so it cannot be called from Rust. A trampoline saves all argument registers, handles the edges,
-//! and jumps.
+//! Trampolines: exported functions that turn all edges into pipes and then jump to a function of
+//! the C library that may never return (`execve`), return twice (`vfork`) or be variadic, so that
+//! Rust cannot call it. A trampoline saves all argument registers, handles the edges, and jumps.
 //!
 //! Invariants, cited below:
 //! - L1 A trampoline restores the stack and every register that may hold an argument or the return
@@ -13,7 +12,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 use sys::preload;
 
-/// The names of the functions, in the order of their trampolines, with the occasion of each.
+/// The names of the functions with their occasions, in the order of their trampolines.
 const NAMES: [(&CStr, Occasion); 14] = [
     (c"vfork", Occasion::Fork),
     (c"clone", Occasion::Fork),
@@ -34,7 +33,7 @@ const NAMES: [(&CStr, Occasion); 14] = [
 static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
 
-/// Turns the edges into pipes and returns the address to jump to.
+/// Turns the edges into pipes and returns the jump target of trampoline number `which`.
 extern "C" fn prepare(which: usize) -> *const c_void {
     let errno = preload::errno();
     let Some(((name, why), next)) = NAMES.get(which).zip(NEXT.get(which)) else {
@@ -44,11 +43,11 @@ extern "C" fn prepare(which: usize) -> *const c_void {
         || (),
         || {
             crate::lazy::stop();
-            retire::all(*why);
+            retire::all_edges(*why);
         },
     );
     preload::set_errno(errno);
-    match super::behind(next, name) {
+    match super::next_function(next, name) {
         found if found.is_null() => missing_function as *const c_void,
         found => found,
     }
