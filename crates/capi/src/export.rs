@@ -443,7 +443,8 @@ unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streaml
     unsafe { config.as_ref() }
 }
 
-/// Converts a pointer and a length to a slice. Fails if the pointer is null or the length too large.
+/// Converts a pointer and a length to a slice. Fails if the pointer is null or the length too
+/// large.
 ///
 /// # Safety
 /// X1: null, or this many bytes.
@@ -457,8 +458,8 @@ unsafe fn slice_from_c<'a>(at: *const c_void, count: usize) -> Result<&'a [u8], 
     Ok(unsafe { slice::from_raw_parts(at.cast(), count) })
 }
 
-/// Converts a pointer and a length to a mutable slice. Fails if the pointer is null or the length too
-/// large.
+/// Converts a pointer and a length to a mutable slice. Fails if the pointer is null or the length
+/// too large.
 ///
 /// # Safety
 /// X1: null, or this many bytes that no other code accesses.

@@ -153,7 +153,7 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
         ("refused", &refused(plan, names)),
         // Filters whose report is output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
-        ("ahead", &early_filters(plan, names)),
+        ("ahead", &pushed_filters(plan, names)),
         // Foreign programs and packet sockets at the interfaces.
         ("others", &neighbors(plan)),
     ])

@@ -2,8 +2,8 @@
 //! which it passes all calls that concern no edge.
 //!
 //! Invariants, cited below:
-//! - X1 [`next_function`] returns the function of that name in the next library, as found by the loader;
-//!   each is called with the type of its manual page.
+//! - X1 [`next_function`] returns the function of that name in the next library, as found by the
+//!   loader; each is called with the type that its manual page gives.
 //! - X2 A program that passes a buffer of `count` bytes to read or write promises that they may be
 //!   written or read during the call, as for the kernel. (A wrong pointer causes a signal and not
 //!   `EFAULT`.)
