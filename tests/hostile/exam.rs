@@ -71,13 +71,13 @@ fn check_outcome(outcome: &Outcome, replays: bool, expected: &Expected) -> Resul
         return Err(format!("the ledger: {imbalance}"));
     }
     let unexpected = |failure: &&PathFailure| match &failure.cause {
-        Cause::Outside(_) if failure.node == "pcap" => !expected.mixed,
-        Cause::Outside(_) => !replays || failure.node != "replay" || expected.fault.is_none(),
+        Cause::Endpoint(_) if failure.node == "pcap" => !expected.mixed,
+        Cause::Endpoint(_) => !replays || failure.node != "replay" || expected.fault.is_none(),
         Cause::Ring(_)
         | Cause::Panic { .. }
         | Cause::Program(_)
-        | Cause::Unseen(_)
-        | Cause::Elsewhere { .. } => true,
+        | Cause::ExitUnknown(_)
+        | Cause::OtherProcess { .. } => true,
     };
     if let Some(failure) = outcome.failures.iter().find(unexpected) {
         return Err(failure.to_string());

@@ -26,7 +26,7 @@ use runtime::control::Control;
 use runtime::space::count_limit::CountLimit;
 use runtime::space::key::NodeKey;
 use runtime::space::node::Operator;
-use runtime::space::{Clock, GENERAL, Input, Parts, Space};
+use runtime::space::{Clock, INTAKE_GENERAL, Input, Space, SpaceParts};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
 use sys::steps::Steps;
@@ -163,7 +163,7 @@ impl Builder<'_> {
             let (nodes, shape) = assembly.done();
             let mut intakes = vec![self.intake(intake_of(&nodes))?];
             intakes.extend(lent);
-            spaces.push(Space::new(Parts {
+            spaces.push(Space::new(SpaceParts {
                 name: self.name(place),
                 nodes,
                 shape,
@@ -258,7 +258,7 @@ impl Builder<'_> {
         for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
             let local = self.half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
-                draft.inputs.push(Input::Source { node: local, intake: GENERAL });
+                draft.inputs.push(Input::Source { node: local, intake: INTAKE_GENERAL });
             }
             locals[id.0] = Some(local);
         }

@@ -145,7 +145,7 @@ impl Live {
     /// Returns the latency of blocks; `None` if the request does not bound it.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
-        self.whole()?.extras.budget.told(sys::clock::monotonic())
+        self.whole()?.extras.budget.measurements(sys::clock::monotonic())
     }
 
     /// Returns the latency breach since the last call, if any.
@@ -251,7 +251,8 @@ impl Live {
         // Ended spaces have counted blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
             let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
-            let last = gone.into_iter().flatten().filter_map(|one| one.last(Duration::ZERO));
+            let last =
+                gone.into_iter().flatten().filter_map(|one| one.wait_for_end(Duration::ZERO));
             counted.extend(last);
         }
         let mut reports = report::merge_reports(&counted);

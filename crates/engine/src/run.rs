@@ -135,7 +135,7 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
         lives.push(path.live);
         if until.watch.is_some() {
             // The first pass reports the existing sources.
-            path.control.ask();
+            path.control.request_positions();
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
             steps.checkpoint(&space.name);
@@ -347,12 +347,12 @@ impl<'f> ProgressReports<'f> {
     fn go_on(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.asked = !self.asked;
         if self.asked {
-            controls.iter().for_each(|control| control.ask());
+            controls.iter().for_each(|control| control.request_positions());
             return;
         }
         let mut progress = Progress { stopped, ..Progress::default() };
         progress.elapsed_ns = now.saturating_sub(self.begin);
-        for answer in controls.iter().flat_map(|control| control.answers()) {
+        for answer in controls.iter().flat_map(|control| control.positions()) {
             if !answer.fresh {
                 progress.held_up.push(answer.name.clone());
             }

@@ -84,7 +84,7 @@ impl Live {
             Some(SpaceTask::Thread(thread)) => {
                 let all = self.all();
                 let those = all.iter().find(|orders| orders.thread() == Some(thread));
-                let kept = those.and_then(|queue| queue.keep(processors));
+                let kept = those.and_then(|queue| queue.pin(processors));
                 kept.ok_or(PinError::Ended)?.map_err(PinError::System)
             }
             None => Err(PinError::Ended),

@@ -11,7 +11,7 @@ use engine::tap::{TapError, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::LossRanges;
-use runtime::space::tap::BEHIND_MAX;
+use runtime::space::tap::BACKLOG_MAX;
 use runtime::space::tap::OverrunPolicy;
 use runtime::space::tap::Tap;
 use runtime::space::tap::TapEnd;
@@ -153,7 +153,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         until("one wanted all", || all.stats().over == Some(TapEnd::Behind));
         until("one is skipped", || skips.stats().skipped > 0);
         until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::Stuck(_))));
-        assert!(all.stats().frames as usize * 1500 <= BEHIND_MAX + (1 << 20), "{:?}", all.stats());
+        assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
         // A late reader gets the retained blocks in order, then the blocks behind the skipped ones.
         let (mut last, mut jumps) = (None, Vec::new());
         for _ in 0..20_000 {

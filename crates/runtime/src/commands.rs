@@ -1,10 +1,10 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! In: a closure over the space. Out: its result, or the reason why it was not executed. The thread
-//! of the space executes it at a block boundary: every block of the space has been read by all
-//! readers, is held by a filter, or lies in a ring. Commands therefore add no lock, shared data or
-//! atomic operation to the data path. Without commands a space pays one load per pass, of a word
-//! that is not written. A sleeping space is woken.
+//! In: a closure over the space. Out: the result of the closure, or the reason why it was not
+//! executed. The thread of the space executes it at a block boundary: every block of the space has
+//! been read by all readers, is held by a filter, or lies in a ring. Commands therefore add no
+//! lock, shared data or atomic operation to the data path. Without commands a space pays one load
+//! per pass, of a word that is not written. A command wakes a sleeping space.
 //!
 //! A space that waits for room in a ring is in the middle of a walk. It executes nothing until the
 //! reader makes room, and [`CommandError::RingFull`] names the ring. A command that is not executed
@@ -53,7 +53,7 @@ type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
 /// Queue of commands to one space. Outlives the space.
 pub struct CommandQueue {
-    /// Name of the space and the ring that blocks it.
+    /// Status of the space: its name, and the ring that blocks it.
     pub status: Arc<SpaceStatus>,
     /// True while a command is queued.
     pending: AtomicBool,
@@ -73,12 +73,12 @@ pub struct Inbox {
     next: u64,
     /// Counters at the last report, or at the end of the space.
     pub last: Option<SpaceCounters>,
-    /// Resources of the space when its thread started.
+    /// Latest known resources of the space: at the start of its thread, or at a later query.
     pub resources: Option<SpaceResources>,
     /// True once the space has ended.
     pub ended: bool,
-    /// True if commands are rejected although the space still runs.
-    refuses: bool,
+    /// True if the space still runs but rejects commands.
+    rejects: bool,
 }
 
 impl fmt::Debug for Inbox {
@@ -114,7 +114,7 @@ impl CommandQueue {
         // The send fails if the caller has stopped waiting.
         let command = Box::new(move |space: &mut Space| drop(to.send(command(space))));
         let mut inbox = self.inbox();
-        if inbox.ended || inbox.refuses {
+        if inbox.ended || inbox.rejects {
             return Err(CommandError::Ended);
         }
         let number = inbox.next;
@@ -128,8 +128,8 @@ impl CommandQueue {
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Executes a command in the space, between two passes, and returns its result. Blocks, but
-    /// gives up if the execution has not begun after `limit`.
+    /// Executes a command in the space, between two passes, and returns its result. Blocks: for at
+    /// most `limit` until the execution begins, then until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -138,21 +138,22 @@ impl CommandQueue {
         self.send(command)?.answer(limit)
     }
 
-    /// Borrows the whole space from its thread, which waits until the space is returned. Blocks at
-    /// most for `limit` until the space accepts.
+    /// Takes exclusive access to the space from its thread, which blocks until the space is
+    /// returned. Blocks for at most `limit` until the space accepts, then until the current pass
+    /// ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
-        self.send(move |space: &mut Space| space.requests_borrow(request))?.answer(limit)?;
+        self.send(move |space: &mut Space| space.request_borrow(request))?.answer(limit)?;
         // The space is sent before its next pass.
         let space = comes.recv().map_err(|_| CommandError::Ended)?;
-        space.is_lent();
+        space.note_lent();
         Ok(ExclusiveBorrow { space, back })
     }
 
-    /// Blocks until the space has ended, at most for `limit`; returns its last counters, or `None`
-    /// if it still runs.
-    pub fn last(&self, limit: Duration) -> Option<SpaceCounters> {
+    /// Blocks for at most `limit` until the space has ended. Returns its final counters; `None` if
+    /// it still runs or ended without counters.
+    pub fn wait_for_end(&self, limit: Duration) -> Option<SpaceCounters> {
         let inbox = self.inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
         let (inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +170,7 @@ impl CommandQueue {
 
     /// Returns the error for a command that was not executed in time: [`CommandError::RingFull`] if
     /// the space waits for room in a ring, else [`CommandError::Late`].
-    fn delay(&self) -> CommandError {
+    fn timeout_error(&self) -> CommandError {
         let space = self.status.name.clone();
         match self.status.full_ring() {
             Some(edge) => CommandError::RingFull { space, edge },
@@ -184,8 +185,8 @@ impl CommandQueue {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the next command off the queue.
-    pub fn next(&self) -> Option<Command> {
+    /// Takes the next command off the queue; `None` if the queue is empty.
+    pub fn next_command(&self) -> Option<Command> {
         let mut inbox = self.inbox();
         let next = inbox.commands.pop_front();
         if next.is_none() {
@@ -196,15 +197,15 @@ impl CommandQueue {
 
     /// Rejects all further commands and drops the queued ones; their senders get
     /// [`CommandError::Ended`].
-    pub fn refuse(&self) {
+    pub fn reject_all(&self) {
         let mut inbox = self.inbox();
-        inbox.refuses = true;
+        inbox.rejects = true;
         inbox.commands.clear();
     }
 
-    /// Records the calling thread as the thread of the space, and the resources that the space has
-    /// at its start.
-    pub fn is_run_here(&self, resources: SpaceResources) {
+    /// Records the calling thread as the thread of the space, and the resources of the space at its
+    /// start.
+    pub fn record_thread(&self, resources: SpaceResources) {
         self.inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);
     }
@@ -221,14 +222,16 @@ impl CommandQueue {
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
-    /// Returns the kernel thread id of the space's thread and its scheduling statistics.
+    /// Returns the kernel thread id of the space's thread and its scheduling statistics; `None` if
+    /// the space has no thread or the kernel does not report them.
     pub fn task(&self) -> Option<(u32, Task)> {
         let thread = self.thread()?;
         Some((thread, Task::of_thread(std::process::id(), thread)?))
     }
 
-    /// Restricts the space's thread to these CPUs; returns `None` if the space has no thread.
-    pub fn keep(&self, processors: &[usize]) -> Option<sys::Result<()>> {
+    /// Restricts the space's thread to these CPUs. Returns `None` if the space has no thread, else
+    /// the result of the system call.
+    pub fn pin(&self, processors: &[usize]) -> Option<sys::Result<()>> {
         // While the lock is held the thread cannot end, so its id is not reused.
         let inbox = self.inbox();
         let thread = Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended);
@@ -245,14 +248,14 @@ pub struct PendingCommand<A> {
 }
 
 impl<A> PendingCommand<A> {
-    /// Blocks until the command has been executed. Withdraws it if its execution has not begun
-    /// after `limit`.
+    /// Blocks until the command has been executed; returns its result. Withdraws the command, and
+    /// fails, if its execution has not begun after `limit`.
     pub fn answer(self, limit: Duration) -> Result<A, CommandError> {
         match self.answer.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => Err(CommandError::Ended),
             Err(RecvTimeoutError::Timeout) if self.queue.withdraw(self.number) => {
-                Err(self.queue.delay())
+                Err(self.queue.timeout_error())
             }
             // The command is being executed, or the space has just ended.
             Err(RecvTimeoutError::Timeout) => self.answer.recv().map_err(|_| CommandError::Ended),
@@ -267,7 +270,7 @@ pub struct BorrowRequest {
     back: mpsc::Receiver<Space>,
 }
 
-/// Exclusive access to a space. Dropping it without [`ExclusiveBorrow::back`] ends the space.
+/// Exclusive access to a space. Dropping it without [`ExclusiveBorrow::give_back`] ends the space.
 #[derive(Debug)]
 pub struct ExclusiveBorrow {
     /// The borrowed space.
@@ -276,8 +279,8 @@ pub struct ExclusiveBorrow {
 }
 
 impl BorrowRequest {
-    /// Hands the space to the borrower and blocks until it is returned. Returns the space at once
-    /// if the borrower is gone; fails with a path failure if the borrower drops the space.
+    /// Hands the space to the borrower and blocks until the borrower returns it. Returns the space
+    /// at once if the borrower is gone; fails with a path failure if the borrower drops the space.
     pub fn lend(self, space: Space) -> Result<Space, Box<Remains>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
@@ -289,9 +292,9 @@ impl BorrowRequest {
 }
 
 impl ExclusiveBorrow {
-    /// Returns the space to its thread.
-    pub fn back(self) {
-        self.space.moves();
+    /// Returns the space to its thread, which resumes.
+    pub fn give_back(self) {
+        self.space.note_progress();
         // The thread is blocked in `lend`.
         let _ = self.back.send(self.space);
     }
@@ -303,7 +306,7 @@ pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 
 impl CommandReceiver {
     /// Stores the final counters of the space.
-    pub fn leave(&self, counted: SpaceCounters) {
+    pub fn store_final_counters(&self, counted: SpaceCounters) {
         self.0.inbox().last = Some(counted);
     }
 }

@@ -2,8 +2,8 @@
 //! doorbells that wake sleeping spaces.
 //!
 //! A position request costs a space one load of a shared word per pass, and the word is written
-//! only by requests. A source answers with its counts so far. A busy space answers on its next
-//! pass, so readers use the last answer and never wait.
+//! only by requests. A space answers with the counts of its sources so far. A busy space answers on
+//! its next pass, so readers use the latest answer and never wait.
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Control {
     stopped: AtomicBool,
     /// Number of position requests so far. Wraps.
-    asked: AtomicU32,
+    requests: AtomicU32,
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
 }
 
-/// Last reported position of a source.
+/// Latest reported position of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceProgress {
     /// Index of the source's node in the plan.
@@ -44,20 +44,20 @@ impl Control {
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
             stopped: AtomicBool::new(false),
-            asked: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
             answers: Mutex::new(Vec::new()),
             doorbells: Mutex::new(Vec::new()),
             wake: sys::eventfd::EventFd::new()?,
         })
     }
 
-    /// Adds a doorbell to those notified on a stop or a position request.
-    pub fn ring_too(&self, doorbell: &Arc<Doorbell>) {
+    /// Adds a doorbell that a stop or a position request notifies.
+    pub fn add_doorbell(&self, doorbell: &Arc<Doorbell>) {
         self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(doorbell));
     }
 
-    /// Replaces the doorbells notified on a stop or a position request.
-    pub fn ring_only(&self, doorbells: impl Iterator<Item = Arc<Doorbell>>) {
+    /// Replaces the doorbells that a stop or a position request notifies.
+    pub fn set_doorbells(&self, doorbells: impl Iterator<Item = Arc<Doorbell>>) {
         *self.doorbells.lock().unwrap_or_else(PoisonError::into_inner) = doorbells.collect();
     }
 
@@ -65,7 +65,7 @@ impl Control {
     pub fn stop(&self) {
         // SYNC POINT: stop; pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
-        self.ring();
+        self.notify_spaces();
         self.wake.notify();
     }
 
@@ -78,43 +78,44 @@ impl Control {
     }
 
     /// Requests the position of every source; returns at once.
-    pub fn ask(&self) {
-        for answer in self.answered().iter_mut() {
+    pub fn request_positions(&self) {
+        for answer in self.lock_positions().iter_mut() {
             answer.fresh = answer.last;
         }
         // Relaxed: the word guards no other memory, and sleepers are woken by their doorbells.
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.ring();
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.notify_spaces();
     }
 
     /// Returns the number of position requests so far. A space answers when the number changes.
     #[inline]
     #[must_use]
-    pub fn asked(&self) -> u32 {
-        self.asked.load(Ordering::Relaxed)
+    pub fn position_requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// Stores the position of a source in place of its previous one; `last`: the source has ended.
-    pub fn answer(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
-        let mut answers = self.answered();
+    pub fn store_position(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
+        let mut answers = self.lock_positions();
         answers.retain(|answer| answer.planned != planned);
         answers.push(SourceProgress { planned, name: name.to_owned(), seen, fresh: true, last });
     }
 
-    /// Returns the last reported position of each source, in plan order. Does not wait for answers.
+    /// Returns the latest reported position of each source, in plan order. Does not wait for
+    /// answers.
     #[must_use]
-    pub fn answers(&self) -> Vec<SourceProgress> {
-        let mut answers = self.answered().clone();
+    pub fn positions(&self) -> Vec<SourceProgress> {
+        let mut answers = self.lock_positions().clone();
         answers.sort_by_key(|answer| answer.planned);
         answers
     }
 
-    fn answered(&self) -> MutexGuard<'_, Vec<SourceProgress>> {
+    fn lock_positions(&self) -> MutexGuard<'_, Vec<SourceProgress>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notifies the doorbells of all spaces of the path.
-    pub fn ring(&self) {
+    pub fn notify_spaces(&self) {
         for doorbell in self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             doorbell.notify();
         }

@@ -1,5 +1,5 @@
-//! Counters of one space, for its nodes, edges and reports: collected while it runs, or from its
-//! remains.
+//! Counters of one space: of its nodes, its edges and its reports, collected while the space runs
+//! or after it has ended.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;
@@ -19,9 +19,9 @@ pub struct NodeReport {
     pub report: Report,
 }
 
-/// Input over one ring, counted by the reader.
+/// Input counters of one ring, counted by the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Imported {
+pub struct ImportCounters {
     /// Index of the edge in the plan.
     pub planned: usize,
     /// Index of the ring's entry node in its space; `usize::MAX` after the node was removed.
@@ -38,19 +38,19 @@ pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
     /// Edges of removed nodes.
     pub(crate) edges: Vec<Edge>,
-    /// Continuations of kernel edges, including removed ones.
-    pub(crate) risen: Vec<Risen>,
-    pub(crate) imported: Vec<Imported>,
-    /// Reports with the index of their node; `usize::MAX` for removed nodes.
+    /// Continuations of kernel edges, including those of removed nodes.
+    pub(crate) continuations: Vec<KernelContinuation>,
+    pub(crate) imported: Vec<ImportCounters>,
+    /// Reports, each with the index of its node; `usize::MAX` for removed nodes.
     pub(crate) reports: Vec<(usize, NodeReport)>,
     pub(crate) failed: bool,
     /// Counts of a space that runs in the kernel.
-    pub(crate) outside: Option<OutsideCounts>,
+    pub(crate) kernel_counts: Option<KernelCounts>,
 }
 
 /// Counts of a space that runs in the kernel, beyond those of its nodes.
 #[derive(Clone, Debug, Default)]
-pub struct OutsideCounts {
+pub struct KernelCounts {
     /// Counts of the sources.
     pub sources: Vec<(String, SourceCounters)>,
     /// Edges within the space.
@@ -62,8 +62,8 @@ pub struct OutsideCounts {
 /// Edge from the kernel into user space, counted by the kernel program.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Planned index of the source, number of kernel programs that ran there before, and exit index
-    /// in the current one.
+    /// Planned index of the source, number of earlier kernel programs at this source, and exit
+    /// index in this program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
@@ -71,22 +71,22 @@ pub struct ExitEdge {
 
 /// Counters of nodes and rings removed from a running space.
 #[derive(Clone, Debug, Default)]
-pub struct Retired {
+pub struct RetiredCounters {
     pub(crate) nodes: Vec<CountedNode>,
     pub(crate) edges: Vec<Edge>,
-    pub(crate) risen: Vec<Risen>,
-    pub(crate) imported: Vec<Imported>,
+    pub(crate) continuations: Vec<KernelContinuation>,
+    pub(crate) imported: Vec<ImportCounters>,
     pub(crate) reports: Vec<NodeReport>,
 }
 
-/// Continuation of a kernel edge in user space: the name of the kernel edge, and the edge that
-/// follows the source.
-pub(crate) type Risen = ((usize, usize, usize), Edge);
+/// Continuation of a kernel edge in user space: the name of the kernel edge ([`ExitEdge::name`]),
+/// and the edge from the source to the next node.
+pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
-impl Retired {
+impl RetiredCounters {
     /// Adds the counters of removed nodes and arcs. `before` has all counters of the space before
-    /// the removal; `gone` selects the removed nodes by index, `gone_arc` the removed arcs by node
-    /// and arc index.
+    /// the removal; `gone` selects the removed nodes by index, and `gone_arc` the removed arcs by
+    /// node index and arc index.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -99,8 +99,9 @@ impl Retired {
         for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
             let calls = std::mem::take(&mut node.calls);
             if node.transport {
-                let risen = risen(&self.nodes, &node, calls);
-                self.risen.extend(risen.filter(|((.., arc), _)| gone_arc(at, *arc)));
+                let continuations = continuations(&self.nodes, &node, calls);
+                self.continuations
+                    .extend(continuations.filter(|((.., arc), _)| gone_arc(at, *arc)));
             } else {
                 let calls = calls.into_iter().enumerate().filter(|(arc, _)| gone_arc(at, *arc));
                 self.edges.extend(calls.map(|(_, edge)| edge));
@@ -113,8 +114,8 @@ impl Retired {
         }
     }
 
-    /// Adds the input received over a removed ring.
-    pub fn over(&mut self, imported: Imported) {
+    /// Adds the input counters of a removed ring.
+    pub fn add_import(&mut self, imported: ImportCounters) {
         self.imported.push(imported);
     }
 }
@@ -125,9 +126,9 @@ pub(crate) struct CountedNode {
     pub(crate) filtered: NodeEntry,
     /// Counts of the source, if the node is one.
     pub(crate) seen: Option<SourceCounters>,
-    /// True if the node only receives kernel output: its edges are accounted to the kernel.
+    /// True for the source that receives kernel output: its edges count as those of the kernel.
     pub(crate) transport: bool,
-    /// True for one of several replicas, which share one ledger entry.
+    /// True for a replica: all replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
     /// Edges to nodes of the same space.
     pub(crate) calls: Vec<Edge>,
@@ -139,8 +140,8 @@ impl SpaceCounters {
     /// Collects the counters of the nodes and rings of a space.
     pub fn new(
         nodes: &[Node],
-        mut imported: Vec<Imported>,
-        retired: &Retired,
+        mut imported: Vec<ImportCounters>,
+        retired: &RetiredCounters,
         failed: bool,
     ) -> Self {
         let counted = nodes.iter().enumerate().map(|(number, node)| {
@@ -156,7 +157,7 @@ impl SpaceCounters {
                 _ => None,
             };
             CountedNode {
-                filtered: filtered(node, number, &imported),
+                filtered: node_entry(node, number, &imported),
                 seen,
                 transport: matches!(
                     &node.operator,
@@ -171,18 +172,26 @@ impl SpaceCounters {
         counted.extend(retired.nodes.iter().cloned());
         imported.extend(retired.imported.iter().cloned());
         let reported_by =
-            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, reported(node)?)));
+            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node_report(node)?)));
         let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
         let (reports, edges) = (reported_by.chain(before).collect(), retired.edges.clone());
-        let mut rises = retired.risen.clone();
+        let mut continued = retired.continuations.clone();
         for node in counted[..nodes.len()].iter().filter(|node| node.transport) {
-            rises.extend(risen(&retired.nodes, node, node.calls.clone()));
+            continued.extend(continuations(&retired.nodes, node, node.calls.clone()));
         }
-        let risen = rises;
-        Self { nodes: counted, edges, risen, imported, reports, failed, outside: None }
+        let continuations = continued;
+        Self {
+            nodes: counted,
+            edges,
+            continuations,
+            imported,
+            reports,
+            failed,
+            kernel_counts: None,
+        }
     }
 
-    /// Returns the number of blocks that entered the space from its sources and rings.
+    /// Returns the number of blocks that have entered the space from its sources and rings.
     pub fn position(&self) -> u64 {
         let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
         let given: u64 = given.map(|seen| seen.given.blocks).sum();
@@ -190,14 +199,14 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges of a node that receives kernel output, each named after the kernel program's
-/// exit that it continues. `before` holds the removed nodes, among them the receivers of earlier
+/// Returns the edges of a node that receives kernel output, each with the name of the kernel edge
+/// that it continues. `before` holds the removed nodes, among them the receivers of earlier
 /// programs.
-fn risen(
+fn continuations(
     before: &[CountedNode],
     node: &CountedNode,
     calls: Vec<Edge>,
-) -> impl Iterator<Item = Risen> + use<> {
+) -> impl Iterator<Item = KernelContinuation> + use<> {
     let source = node.filtered.planned;
     let same = |other: &&CountedNode| other.transport && other.filtered.planned == source;
     let era = before.iter().filter(same).count();
@@ -219,8 +228,8 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     }
 }
 
-/// Makes the ledger edge of a ring from the counters of its writer; those of its reader are added
-/// later.
+/// Makes the ledger edge of a ring from the writer's counters; [`crate::report`] adds the reader's
+/// counters.
 fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
     let put = export.counted();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
@@ -237,7 +246,7 @@ fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
 }
 
 /// Returns the report of the filter or sink in a node; `None` for other nodes.
-pub(crate) fn reported(node: &Node) -> Option<NodeReport> {
+pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     let report = match &node.operator {
         Operator::Filter(filter) => filter.report(),
         Operator::Sink(part) => part.report.clone().unwrap_or_default(),
@@ -246,9 +255,9 @@ pub(crate) fn reported(node: &Node) -> Option<NodeReport> {
     Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
 }
 
-/// Returns the amount that a sink delivered. Until the sink ends, `sunk` includes its drops, which
-/// are subtracted here because they are counted by reason.
-fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
+/// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes the sink's
+/// drops; they are subtracted here because the ledger lists them by reason.
+fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.taken_in_all(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
         let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
@@ -258,7 +267,7 @@ fn without_twice(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
-fn filtered(node: &Node, number: usize, imported: &[Imported]) -> NodeEntry {
+fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEntry {
     let counts = &node.counts;
     let seen = match &node.operator {
         Operator::Source(part) => Some(part.source.counters()),
@@ -290,7 +299,7 @@ fn filtered(node: &Node, number: usize, imported: &[Imported]) -> NodeEntry {
     let mut sunk = node.flow.sunk;
     if let Operator::Sink(part) = &node.operator {
         let by_sink = part.sink.dropped();
-        sunk = without_twice(node, &by_sink);
+        sunk = delivered_amount(node, &by_sink);
         by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
     }
     // Input of a program counts as consumed, and its output as made.

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Edges of a path by planned node index, and the nodes at which the graph begins.
+/// Edges and sources of a path, by planned node index.
 #[derive(Debug, Default)]
 pub struct Links {
     /// Pairs of start node and end node.
@@ -26,51 +26,53 @@ pub struct Demand {
 #[derive(Debug, Default)]
 struct DemandState {
     /// Successors of each node of the plan.
-    behind: Vec<Vec<usize>>,
+    successors: Vec<Vec<usize>>,
     heads: Vec<usize>,
     /// Nodes that accept no more blocks.
     closed: Vec<usize>,
 }
 
 impl Demand {
-    /// Replaces the graph of the path; marks on remaining nodes are kept.
-    pub fn follow(&self, links: Links) {
+    /// Replaces the graph of the path. Closed nodes that remain in the graph stay closed.
+    pub fn set_links(&self, links: Links) {
         let Links { edges, heads } = links;
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
         let numbers: HashSet<usize> = ends.chain(heads.iter().copied()).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.behind = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
+        known.successors = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
         for (from, to) in edges {
-            known.behind[from].push(to);
+            known.successors[from].push(to);
         }
         known.heads = heads;
         known.closed.retain(|node| numbers.contains(node));
     }
 
-    /// Marks a node as closed. Returns true if no source upstream of it can reach a sink any more
-    /// without passing a closed node.
-    pub fn ended(&self, node: usize) -> bool {
+    /// Marks a node as closed. Returns true if every route from the sources upstream of the node to
+    /// a sink now leads through a closed node.
+    pub fn close(&self, node: usize) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.closed.push(node);
-        let DemandState { behind, heads, closed } = &*known;
+        let DemandState { successors, heads, closed } = &*known;
         // Independent parts of the request have their own sources, and end on their own.
-        let mut heads = heads.iter().filter(|head| reachable(behind, **head, &[]).contains(&node));
+        let mut heads =
+            heads.iter().filter(|head| reachable(successors, **head, &[]).contains(&node));
         heads.all(|head| {
-            let reached = reachable(behind, *head, closed);
-            reached.iter().all(|at| !behind[*at].is_empty())
+            let reached = reachable(successors, *head, closed);
+            reached.iter().all(|at| !successors[*at].is_empty())
         })
     }
 }
 
-/// Returns the nodes that are reachable from `head` without entering a node of `around`.
-fn reachable(behind: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
-    let mut seen = vec![false; behind.len()];
+/// Returns the nodes that are reachable from `head` without entering a node of `around`; includes
+/// `head` itself unless it is in `around`.
+fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
+    let mut seen = vec![false; successors.len()];
     let mut open = vec![head];
     let mut reached = Vec::new();
     while let Some(at) = open.pop() {
         if !around.contains(&at) && !std::mem::replace(&mut seen[at], true) {
             reached.push(at);
-            open.extend(&behind[at]);
+            open.extend(&successors[at]);
         }
     }
     reached

@@ -1,7 +1,7 @@
-//! Failures: reasons why a path ends before its sources do.
+//! Failures, which end a path before its sources end.
 //!
-//! A panic inside a filter ends its path, not the process: it is caught by the space, and the block
-//! that the filter was processing is copied into a capture that can be replayed.
+//! A panic inside a filter ends its path, not the process: the space catches the panic and copies
+//! the block that the filter was processing into a capture that can be replayed.
 
 use buffer::Fault;
 use endpoint::Failure;
@@ -30,7 +30,8 @@ impl From<Fault> for RingFailure {
     }
 }
 
-/// Failure that ended a path. In the process that receives it, its cause is [`Cause::Elsewhere`].
+/// Failure that ended a path. After transfer to another process its cause is
+/// [`Cause::OtherProcess`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "RemoteFailure", into = "RemoteFailure")]
 pub struct PathFailure {
@@ -44,32 +45,32 @@ pub struct PathFailure {
 #[derive(Clone, Debug)]
 pub enum Cause {
     /// A source or sink failed.
-    Outside(Failure),
+    Endpoint(Failure),
     /// A ring between two spaces failed.
     Ring(RingFailure),
     /// A program exited with a failure.
     Program(ProcessFailure),
     /// The exit status of a program could not be read.
-    Unseen(sys::Error),
+    ExitUnknown(sys::Error),
     /// The failure happened in another process.
-    Elsewhere {
+    OtherProcess {
         /// Message of that process.
         what: String,
-        /// The `errno` of that process, if a system call failed.
+        /// Error number of the failed system call in that process, if one failed.
         errno: Option<i32>,
-        /// True if the reader of a standard stream has closed it.
+        /// True if the reader of a standard stream has closed the stream.
         quiet: bool,
     },
     /// A filter panicked.
     Panic {
         /// Panic message.
         message: String,
-        /// Block that the filter was processing.
+        /// Block that the filter was processing, if it was called with one.
         block: Option<CrashCapture>,
     },
 }
 
-/// Copy of the block that a filter panicked on.
+/// Copy of the block on which a filter panicked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CrashCapture {
     /// Link type of the frame; `Marks::NO_LINK` if the block is no frame.
@@ -100,15 +101,15 @@ impl From<PathFailure> for RemoteFailure {
 
 impl From<RemoteFailure> for PathFailure {
     fn from(RemoteFailure { node, what, errno, quiet }: RemoteFailure) -> Self {
-        Self { node, cause: Cause::Elsewhere { what, errno, quiet } }
+        Self { node, cause: Cause::OtherProcess { what, errno, quiet } }
     }
 }
 
 impl PathFailure {
-    /// Creates a failure of the given source or sink.
+    /// Makes the failure of a source or sink.
     #[must_use]
     pub fn outside(node: impl Into<String>, failure: Failure) -> Self {
-        Self { node: node.into(), cause: Cause::Outside(failure) }
+        Self { node: node.into(), cause: Cause::Endpoint(failure) }
     }
 
     /// Makes the failure of a ring.
@@ -125,8 +126,8 @@ impl PathFailure {
 
     /// Makes the failure of a program whose exit status could not be read.
     #[must_use]
-    pub fn lost_sight(node: impl Into<String>, error: sys::Error) -> Self {
-        Self { node: node.into(), cause: Cause::Unseen(error) }
+    pub fn exit_unknown(node: impl Into<String>, error: sys::Error) -> Self {
+        Self { node: node.into(), cause: Cause::ExitUnknown(error) }
     }
 
     /// Makes the failure of a filter that panicked on this block.
@@ -158,7 +159,8 @@ impl PathFailure {
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
 
-    /// Returns true if the failure only reports that another space of the path has ended.
+    /// Returns true if the failure is only the consequence of another space's end (an abandoned
+    /// ring).
     #[must_use]
     pub const fn is_echo(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
@@ -172,26 +174,27 @@ impl PathFailure {
         }
     }
 
-    /// Returns the error number of the system call that ended the path, if one did.
+    /// Returns the error number of the system call that ended the path; `None` if no system call
+    /// did.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match &self.cause {
-            Cause::Outside(failure) => failure.errno,
-            Cause::Unseen(error) => Some(error.errno),
-            Cause::Elsewhere { errno, .. } => *errno,
+            Cause::Endpoint(failure) => failure.errno,
+            Cause::ExitUnknown(error) => Some(error.errno),
+            Cause::OtherProcess { errno, .. } => *errno,
             Cause::Ring(_) | Cause::Program(_) | Cause::Panic { .. } => None,
         }
     }
 
-    /// Returns true if the reader of a standard stream has closed it, which is not reported as a
-    /// failure.
+    /// Returns true if the reader of a standard stream has closed the stream, which is not reported
+    /// as a failure.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {
-            Cause::Outside(failure) => failure.quiet,
+            Cause::Endpoint(failure) => failure.quiet,
             Cause::Program(bad) => bad.quiet,
-            Cause::Elsewhere { quiet, .. } => *quiet,
-            Cause::Ring(_) | Cause::Unseen(_) | Cause::Panic { .. } => false,
+            Cause::OtherProcess { quiet, .. } => *quiet,
+            Cause::Ring(_) | Cause::ExitUnknown(_) | Cause::Panic { .. } => false,
         }
     }
 }
@@ -200,10 +203,10 @@ impl fmt::Display for PathFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = &self.node;
         match &self.cause {
-            Cause::Outside(failure) => write!(f, "`{node}`: {failure}"),
+            Cause::Endpoint(failure) => write!(f, "`{node}`: {failure}"),
             Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
-            Cause::Unseen(error) => write!(f, "`{node}`: {error}"),
-            Cause::Elsewhere { what, .. } => f.write_str(what),
+            Cause::ExitUnknown(error) => write!(f, "`{node}`: {error}"),
+            Cause::OtherProcess { what, .. } => f.write_str(what),
             Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
             Cause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")

@@ -3,13 +3,13 @@
 //! A request with `--latency` has a **gauge** at each ring between its spaces, at each source that
 //! reads a kernel ring, and at each sink. A ring gauge watches one block at a time: the writer
 //! stamps the block, the reader measures its age, and a third thread can read the wait of a block
-//! that has not been taken. A source gauge and a sink gauge measure every block: its time against a
-//! clock read once per batch. In a path with block time (a replayed capture) there is no clock to
-//! compare with; only its rings have gauges.
+//! that has not been taken. A source gauge and a sink gauge measure every block: they compare its
+//! time with a clock that is read once per batch. In a path with block time (a replayed capture)
+//! there is no clock to compare with, so only rings have gauges.
 //!
 //! A **breach** is a block that exceeds the bound when a sink has taken it, or that waits at one
-//! place for longer than the whole bound. A block that exceeds only its place's share is counted at
-//! that place; other places may have needed less than theirs.
+//! place for longer than the whole bound. A block that exceeds only the share of its place is
+//! counted at that place; other places may have used less than their shares.
 //!
 //! A request without a bound has no gauges and reads no clock for them.
 
@@ -31,18 +31,18 @@ pub struct Budget {
 #[derive(Debug)]
 pub struct Gauge {
     name: String,
-    /// True if the gauge measures the latency from source to sink rather than the wait at one
-    /// place.
-    whole: bool,
+    /// True if the gauge measures the latency from source to sink, false if it measures the wait at
+    /// one place.
+    end_to_end: bool,
     /// Share of the bound for this place, in nanoseconds.
     share_ns: u64,
-    /// Number of the watched block, counted from 1; 0: none, the writer may choose one; [`CLOSED`]:
-    /// no more blocks are taken.
+    /// Number of the watched block, counted from 1; 0: no block is watched, and the writer may
+    /// choose one; [`CLOSED`]: the reader takes no more blocks.
     watched: AtomicU64,
     /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
-    /// Monotonic time at which the reader took some blocks and left others, in nanoseconds; 0: none
-    /// were left.
+    /// Monotonic time at which the reader took some blocks and left others in the ring, in
+    /// nanoseconds; 0 if it left none.
     left: AtomicU64,
     looked: AtomicU64,
     over: AtomicU64,
@@ -55,7 +55,7 @@ const CLOSED: u64 = u64::MAX;
 
 /// Gauge that compares block times with the clock.
 #[derive(Clone, Debug)]
-pub struct Aging {
+pub struct AgeGauge {
     gauge: Arc<Gauge>,
     /// Offset from the monotonic clock to block time, in nanoseconds.
     epoch: Time,
@@ -93,7 +93,7 @@ pub struct PlaceLatency {
 }
 
 impl Latency {
-    /// Adds the measurements of the same request in another process.
+    /// Adds the latency that another process measured for the same request.
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
@@ -108,8 +108,8 @@ impl Latency {
 pub struct Breach {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Sink, and age of the oldest block on arrival in nanoseconds; `None` if no late block
-    /// arrived.
+    /// Sink with the oldest late block, and the age of that block on arrival in nanoseconds; `None`
+    /// if no late block arrived.
     pub way: Option<(String, u64)>,
     /// Place whose share was exceeded most: its name, the wait and the share, in nanoseconds.
     pub wait: Option<(String, u64, u64)>,
@@ -117,40 +117,41 @@ pub struct Breach {
 
 impl Budget {
     /// Sets the bound of the request, in nanoseconds.
-    pub fn asks(&self, ns: u64) {
+    pub fn set_bound(&self, ns: u64) {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Makes and registers the gauge of one place, with its share of the bound in nanoseconds.
-    pub fn wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
+    /// Makes and registers the gauge of one place; `share_ns` is its share of the bound in
+    /// nanoseconds.
+    pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.gauge(name, false, share_ns)
     }
 
     /// Makes and registers the gauge of the latency from the sources to the sink `name`.
-    pub fn way(&self, name: String) -> Arc<Gauge> {
+    pub fn add_sink(&self, name: String) -> Arc<Gauge> {
         self.gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
 
-    fn gauge(&self, name: String, whole: bool, share_ns: u64) -> Arc<Gauge> {
-        let gauge = Arc::new(Gauge::new(name, whole, share_ns));
-        self.all(|gauges| gauges.push(Arc::clone(&gauge)));
+    fn gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<Gauge> {
+        let gauge = Arc::new(Gauge::new(name, end_to_end, share_ns));
+        self.with_gauges(|gauges| gauges.push(Arc::clone(&gauge)));
         gauge
     }
 
-    fn all<A>(&self, look: impl FnOnce(&mut Vec<Arc<Gauge>>) -> A) -> A {
+    fn with_gauges<A>(&self, look: impl FnOnce(&mut Vec<Arc<Gauge>>) -> A) -> A {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the measurements at monotonic time `now`; `None` if the request has no bound.
-    pub fn told(&self, now: u64) -> Option<Latency> {
+    pub fn measurements(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
         let mut told = Latency { asked_ns, breaches, ..Latency::default() };
-        self.all(|gauges| {
+        self.with_gauges(|gauges| {
             for gauge in gauges {
-                let list = if gauge.whole { &mut told.ways } else { &mut told.waits };
+                let list = if gauge.end_to_end { &mut told.ways } else { &mut told.waits };
                 // Hot swaps may leave several gauges for one place.
-                put(list, gauge.measured(now));
+                put(list, gauge.measurement(now));
             }
         });
         (asked_ns > 0).then_some(told)
@@ -166,11 +167,11 @@ impl Budget {
         let mut breach = Breach { asked_ns, way: None, wait: None };
         let Breach { way, wait, .. } = &mut breach;
         let mut late = false;
-        self.all(|gauges| {
+        self.with_gauges(|gauges| {
             for gauge in gauges {
-                let ns = gauge.recent_ns.swap(0, Ordering::Relaxed).max(gauge.waits(now));
+                let ns = gauge.recent_ns.swap(0, Ordering::Relaxed).max(gauge.waiting_ns(now));
                 late |= ns > asked_ns;
-                if gauge.whole {
+                if gauge.end_to_end {
                     if ns > asked_ns && way.as_ref().is_none_or(|(_, known)| ns > *known) {
                         *way = Some((gauge.name.clone(), ns));
                     }
@@ -192,10 +193,10 @@ impl Budget {
 }
 
 impl Gauge {
-    const fn new(name: String, whole: bool, share_ns: u64) -> Self {
+    const fn new(name: String, end_to_end: bool, share_ns: u64) -> Self {
         Self {
             name,
-            whole,
+            end_to_end,
             share_ns,
             watched: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -207,21 +208,22 @@ impl Gauge {
         }
     }
 
-    /// Stamps the block with this number, from 1, if no block is watched. Called by the writer
+    /// Stamps the block of this number, counted from 1, if no block is watched. The writer calls it
     /// before the put.
-    pub fn puts(&self, number: u64) {
+    pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
-            // SYNC POINT: block watched; pairs with the Acquire in `takes` and in `waits`. The
-            // exchange fails only on a closed gauge.
+            // SYNC POINT: block watched; pairs with the Acquire in `measure_watched` and in
+            // `waiting_ns`. The exchange fails only on a closed gauge.
             let _ = self.watched.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. Called by the reader after it
-    /// took the blocks up to there; `more`: further blocks are queued, which may be unstamped.
-    pub fn takes(&self, number: u64, more: bool) {
-        // SYNC POINT: block watched; pairs with the Release in `puts`.
+    /// Measures the watched block if its number is at most `number`. The reader calls it after it
+    /// has taken the blocks up to `number`; `more`: further blocks are in the ring, perhaps
+    /// unstamped.
+    pub fn measure_watched(&self, number: u64, more: bool) {
+        // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
         let is_watched = watched != 0 && watched <= number;
         let left = self.left.load(Ordering::Relaxed);
@@ -232,26 +234,27 @@ impl Gauge {
         self.left.store(if more { now } else { 0 }, Ordering::Relaxed);
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
-            self.saw(1, u64::from(ns > self.share_ns), ns);
+            self.record(1, u64::from(ns > self.share_ns), ns);
             // Relaxed suffices: the writer tests for 0 only, and writes `since` before its next
             // Release.
             self.watched.store(0, Ordering::Relaxed);
         } else if left > 0 && now.saturating_sub(left) > self.share_ns {
             // A lower bound: the time of the put is unknown.
-            self.saw(1, 1, now - left);
+            self.record(1, 1, now - left);
         }
     }
 
-    /// Closes the gauge when no more blocks are taken; unread blocks no longer count as waiting.
+    /// Closes the gauge when the reader takes no more blocks; unread blocks no longer count as
+    /// waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns how long the watched block, or a block left in the ring, has waited at least, in
-    /// nanoseconds; 0 if no block waits.
-    fn waits(&self, now: u64) -> u64 {
-        // SYNC POINT: block watched; pairs with the Release in `puts`.
+    /// Returns a lower bound of the time that the watched block, or a block left in the ring, has
+    /// waited, in nanoseconds; 0 if no block waits.
+    fn waiting_ns(&self, now: u64) -> u64 {
+        // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
             0 | CLOSED => u64::MAX,
             _ => self.since.load(Ordering::Relaxed),
@@ -260,15 +263,15 @@ impl Gauge {
         now.saturating_sub(since.min(left.unwrap_or(u64::MAX)))
     }
 
-    fn saw(&self, looked: u64, over: u64, worst_ns: u64) {
+    fn record(&self, looked: u64, over: u64, worst_ns: u64) {
         self.looked.fetch_add(looked, Ordering::Relaxed);
         self.over.fetch_add(over, Ordering::Relaxed);
         self.worst_ns.fetch_max(worst_ns, Ordering::Relaxed);
         self.recent_ns.fetch_max(worst_ns, Ordering::Relaxed);
     }
 
-    fn measured(&self, now: u64) -> PlaceLatency {
-        let waits = self.waits(now);
+    fn measurement(&self, now: u64) -> PlaceLatency {
+        let waits = self.waiting_ns(now);
         PlaceLatency {
             name: self.name.clone(),
             share_ns: self.share_ns,
@@ -296,24 +299,24 @@ impl PlaceLatency {
     }
 }
 
-impl Aging {
+impl AgeGauge {
     /// Makes a gauge that compares block times with the monotonic clock plus `epoch`.
     #[must_use]
     pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
         Self { gauge, epoch }
     }
 
-    /// Measures the age of the blocks in the lanes of `mask`, which a sink has taken.
-    pub fn took(&self, batch: &Batch<'_>, mask: LaneMask) {
-        self.look(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
+    /// Measures the age of the blocks that a sink has taken: those in the lanes of `mask`.
+    pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
+        self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
     /// Measures the age at time `now` of all blocks that a source has given.
-    pub fn came(&self, columns: &Columns, now: Time) {
-        self.look(columns, columns.live(), now);
+    pub fn measure_given(&self, columns: &Columns, now: Time) {
+        self.measure(columns, columns.live(), now);
     }
 
-    fn look(&self, columns: &Columns, mask: LaneMask, now: Time) {
+    fn measure(&self, columns: &Columns, mask: LaneMask, now: Time) {
         let (mut looked, mut over, mut worst) = (0, 0, 0);
         for lane in lanes(mask) {
             // Blocks without a time are not measured.
@@ -326,7 +329,7 @@ impl Aging {
             over += u64::from(age > self.gauge.share_ns);
             worst = worst.max(age);
         }
-        self.gauge.saw(looked, over, worst);
+        self.gauge.record(looked, over, worst);
     }
 }
 
@@ -338,24 +341,25 @@ mod tests {
 
     fn budget() -> Budget {
         let budget = Budget::default();
-        budget.asks(10 * MS);
+        budget.set_bound(10 * MS);
         budget
     }
 
     #[test]
     fn v14_wait_beyond_share_is_counted_and_beyond_bound_is_breach() {
         let budget = budget();
-        let (ring, way) = (budget.wait("a → b".to_owned(), 4 * MS), budget.way("b".to_owned()));
-        ring.saw(3, 1, 5 * MS);
-        way.saw(64, 0, 9 * MS);
+        let (ring, way) =
+            (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));
+        ring.record(3, 1, 5 * MS);
+        way.record(64, 0, 9 * MS);
         assert_eq!(budget.breach(0), None, "others needed less than their share");
-        ring.saw(1, 1, 12 * MS);
-        way.saw(64, 7, 14 * MS);
+        ring.record(1, 1, 12 * MS);
+        way.record(64, 7, 14 * MS);
         let breach = budget.breach(0).expect("older than the bound");
         assert_eq!(breach.way, Some(("b".to_owned(), 14 * MS)));
         assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
         assert_eq!(budget.breach(0), None, "it has been told");
-        let told = budget.told(0).expect("there is a bound");
+        let told = budget.measurements(0).expect("there is a bound");
         let line = |name: &str, share_ns, looked, over, worst_ns| PlaceLatency {
             name: name.to_owned(),
             share_ns,
@@ -371,32 +375,32 @@ mod tests {
     #[test]
     fn v14_gauge_watches_one_block_and_reports_a_stuck_one() {
         let budget = budget();
-        let ring = budget.wait("a → b".to_owned(), 4 * MS);
-        ring.puts(1);
+        let ring = budget.add_wait("a → b".to_owned(), 4 * MS);
+        ring.stamp(1);
         let since = ring.since.load(Ordering::Relaxed);
-        ring.puts(65);
+        ring.stamp(65);
         assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
         assert_eq!(budget.breach(since + 10 * MS), None, "not longer than the whole");
         let breach = budget.breach(since + 11 * MS).expect("nobody takes it");
         assert_eq!((breach.way, breach.wait), (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS))));
-        ring.takes(0, false);
+        ring.measure_watched(0, false);
         assert_eq!(ring.looked.load(Ordering::Relaxed), 0, "it is not among these");
-        ring.takes(64, true);
+        ring.measure_watched(64, true);
         assert_eq!(ring.looked.load(Ordering::Relaxed), 1);
         let left = ring.left.load(Ordering::Relaxed);
-        assert_eq!(ring.waits(left + 3), 3, "those that were left wait");
-        ring.takes(128, false);
-        assert_eq!(ring.waits(u64::MAX), 0, "none is left");
-        ring.puts(129);
+        assert_eq!(ring.waiting_ns(left + 3), 3, "those that were left wait");
+        ring.measure_watched(128, false);
+        assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");
+        ring.stamp(129);
         ring.close();
-        assert_eq!(budget.told(u64::MAX).map(|told| told.waits[0].looked), Some(1));
-        ring.puts(130);
-        assert_eq!(ring.waits(u64::MAX), 0, "nobody takes any more");
+        assert_eq!(budget.measurements(u64::MAX).map(|told| told.waits[0].looked), Some(1));
+        ring.stamp(130);
+        assert_eq!(ring.waiting_ns(u64::MAX), 0, "nobody takes any more");
     }
 
     #[test]
     fn v14_request_without_bound_reports_nothing() {
         let budget = Budget::default();
-        assert_eq!((budget.told(0), budget.breach(0)), (None, None));
+        assert_eq!((budget.measurements(0), budget.breach(0)), (None, None));
     }
 }

@@ -1,8 +1,8 @@
 //! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted by both
 //! ends. (CONTRACT 19)
 //!
-//! The ledger holds the counters of nodes and edges and finds imbalances: always in blocks, and in
-//! bytes where views are not trimmed (docs/book/decisions/0004-ledger-bytes.md). It contains no
+//! The ledger holds the counters of nodes and edges, and finds imbalances: always in blocks, and in
+//! bytes where no filter trims views (docs/book/decisions/0004-ledger-bytes.md). It contains no
 //! derived counts.
 
 use buffer::signal::moderate::Events;
@@ -79,7 +79,7 @@ impl RingEnd {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Makes the name of a ring end; `other` is the peer.
+    /// Makes the name of a ring end; `other` is the name of the node at the other end.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
@@ -161,8 +161,8 @@ pub struct Edge {
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Positions of the dropped blocks, by reason, where known: among all blocks put, or, for
-    /// kernel edges, among those put by one CPU.
+    /// Positions of the dropped blocks, by reason, if known. A position counts all blocks put on
+    /// the edge or, for kernel edges, the blocks put by one CPU.
     #[serde(deserialize_with = "endpoint::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
@@ -181,9 +181,9 @@ pub struct NodeEntry {
     pub planned: usize,
     /// Input.
     pub taken: Amount,
-    /// Output that has no input block.
+    /// Blocks that the node created.
     pub made: Amount,
-    /// Blocks that left by at least one arc, or that a sink delivered.
+    /// Blocks that left over at least one arc, or that a sink delivered.
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
@@ -216,7 +216,7 @@ pub struct Edits {
     pub copied: u64,
     /// Edits that replaced the block by a new one.
     pub appended: u64,
-    /// Edits in a copy of the written part.
+    /// Edits in a copy of the written part alone.
     pub fragmented: u64,
 }
 
@@ -269,8 +269,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds the counters of the other half of the same program, or of the same filter in another
-    /// space.
+    /// Adds the counters of the other half of the same program, or those of the same filter in
+    /// another space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -309,17 +309,17 @@ impl NodeEntry {
         counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
-    /// Returns the number of blocks that came in and the number accounted for; equal if the node
-    /// balances.
+    /// Returns the number of blocks that entered the node, and the number of blocks that left it or
+    /// that it holds; the two are equal if the node balances.
     pub fn balance(&self) -> (u64, u64) {
-        (self.came(BLOCKS), self.became(BLOCKS))
+        (self.input(BLOCKS), self.accounted(BLOCKS))
     }
 
-    fn came(&self, of: Of) -> u64 {
+    fn input(&self, of: Projection) -> u64 {
         of(&self.taken) + of(&self.made)
     }
 
-    fn became(&self, of: Of) -> u64 {
+    fn accounted(&self, of: Projection) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
         let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
         dropped + rest.into_iter().map(of).sum::<u64>()
@@ -337,9 +337,9 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
 }
 
 /// Projection of an amount to its blocks or its bytes.
-type Of = fn(&Amount) -> u64;
-const BLOCKS: Of = |amount| amount.blocks;
-const BYTES: Of = |amount| amount.bytes;
+type Projection = fn(&Amount) -> u64;
+const BLOCKS: Projection = |amount| amount.blocks;
+const BYTES: Projection = |amount| amount.bytes;
 
 impl Ledger {
     /// Adds the ledger of another path.
@@ -349,7 +349,7 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge, merged with the edge of the same ends and kind if there is one.
+    /// Adds an edge, or merges it into the edge with the same ends and kind.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -383,12 +383,12 @@ impl Ledger {
             }
         }
         for node in &self.filters {
-            let (left, right) = (node.came(BLOCKS), node.became(BLOCKS));
+            let (left, right) = (node.input(BLOCKS), node.accounted(BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
                 found.push(Imbalance { place: node.name.to_string(), rule, left, right });
             } else if node.program {
-                let (left, right) = (node.came(BYTES), node.became(BYTES));
+                let (left, right) = (node.input(BYTES), node.accounted(BYTES));
                 if left != right {
                     let rule = "bytes taken + made = passed + unselected + consumed + dropped";
                     found.push(Imbalance { place: node.name.to_string(), rule, left, right });
@@ -434,8 +434,8 @@ impl Ledger {
     }
 }
 
-/// Returns true if the put of this amount is to lose a block: in fault-injection builds for the
-/// first put on an edge of the kind named in `STREAMLINE_LOSE`. Always false in other builds.
+/// Returns true if this put must lose a block: in fault-injection builds, for the first nonempty
+/// put on an edge of the kind that `STREAMLINE_LOSE` names. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_here(_: EdgeKind, _: Amount) -> bool {
@@ -451,29 +451,29 @@ pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if output of a kernel program is to take an arc that does not exist: in
+/// Returns true if output of a kernel program must take an arc that does not exist: in
 /// fault-injection builds with `STREAMLINE_LOSE=kernel way`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
-pub const fn loses_way() -> bool {
+pub const fn loses_kernel_arc() -> bool {
     false
 }
 
 /// Fault-injection variant of the function above.
 #[cfg(feature = "lose")]
-pub fn loses_way() -> bool {
+pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if a kernel program is to lose a block at an exit: in fault-injection builds with
+/// Returns true if a kernel program must lose a block at an exit: in fault-injection builds with
 /// `STREAMLINE_LOSE=kernel ring`. Always false in other builds.
 #[cfg(not(feature = "lose"))]
-pub const fn loses_of_kernel() -> bool {
+pub const fn loses_kernel_exit() -> bool {
     false
 }
 
 /// Fault-injection variant of the function above.
 #[cfg(feature = "lose")]
-pub fn loses_of_kernel() -> bool {
+pub fn loses_kernel_exit() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")
 }

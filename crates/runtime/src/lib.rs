@@ -2,8 +2,8 @@
 //! §7]
 //!
 //! In: spaces, each with nodes, arcs, memory and inputs. Out: counters, and the failure that ended
-//! a path early. The crate contains no plan, kernel program, record or daemon; those build the
-//! graph, send commands to its spaces, and connect to its ports.
+//! a path early. The crate contains no planner, kernel program, record or daemon. Other crates
+//! build the graph, send commands to its spaces, and connect to its ports.
 //!
 //! - [`space`]: one thread's part of a graph, with its memory;
 //! - [`ring`]: the two ends of an edge between spaces;
@@ -15,11 +15,11 @@
 //! - [`latency`]: measured delay of blocks;
 //! - [`counters`]: counters of one space; [`ledger`]: counters of a path and their balance;
 //!   [`report`]: the ledger built from counters;
-//! - [`failure`]: reasons for which a path ends early.
+//! - [`failure`]: failures, which end a path early.
 //!
 //! Ports for code that builds a graph: sources and sinks (`endpoint`), [`space::observe::Observer`]
-//! for observers of blocks, [`space::events::Journal`] and [`space::events::Script`] for recording
-//! and replay.
+//! for observers of blocks, [`space::events::Journal`] and [`space::events::EventReader`] for
+//! recording and replay.
 #![forbid(unsafe_code)]
 
 pub mod commands;

@@ -1,7 +1,9 @@
 //! The ledger and the reports of a path, merged from the counters of its spaces.
 
 pub use crate::counters::NodeReport;
-use crate::counters::{CountedNode, ExitEdge, Imported, Risen, SpaceCounters, reported};
+use crate::counters::{
+    CountedNode, ExitEdge, ImportCounters, KernelContinuation, SpaceCounters, node_report,
+};
 use crate::ledger::{Edge, Ledger, LossRanges, NodeEntry, NodeName};
 use crate::space::Remains;
 use filter::{Amount, DeliveredItems, Report};
@@ -10,7 +12,7 @@ use filter::{Amount, DeliveredItems, Report};
 #[must_use]
 pub fn reports_of(remains: &[Remains]) -> Vec<NodeReport> {
     let ended = |space: &Remains| -> Vec<NodeReport> {
-        let last = space.nodes.iter().filter_map(reported);
+        let last = space.nodes.iter().filter_map(node_report);
         last.chain(space.retired.reports.iter().cloned()).collect()
     };
     merge_by_node(remains.iter().flat_map(ended))
@@ -19,18 +21,18 @@ pub fn reports_of(remains: &[Remains]) -> Vec<NodeReport> {
 /// Merges reports of the same node; drops empty ones.
 pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     let mut reports: Vec<NodeReport> = Vec::new();
-    for reported in all {
-        match reports.iter_mut().find(|known| known.planned == reported.planned) {
+    for node_report in all {
+        match reports.iter_mut().find(|known| known.planned == node_report.planned) {
             // One filter that ran in several spaces.
-            Some(known) => add(&mut known.report, reported.report),
-            None => reports.push(reported),
+            Some(known) => add(&mut known.report, node_report.report),
+            None => reports.push(node_report),
         }
     }
-    reports.retain(|reported| !reported.report.is_empty());
+    reports.retain(|node_report| !node_report.report.is_empty());
     reports
 }
 
-/// Adds counts to those of the same name; inserts rows of new names in the order of `more`.
+/// Adds counts to the rows of the same names; inserts rows with new names in the order of `more`.
 fn add(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
@@ -64,9 +66,9 @@ fn add(to: &mut Report, more: Report) {
 /// Collects the counters of a space that has ended.
 fn counters_of(remains: &Remains) -> SpaceCounters {
     let failed = remains.failure.is_some();
-    let outside = remains.outside.clone();
+    let kernel_counts = remains.kernel_counts.clone();
     let (nodes, imported) = (&remains.nodes, remains.imported.clone());
-    SpaceCounters { outside, ..SpaceCounters::new(nodes, imported, &remains.retired, failed) }
+    SpaceCounters { kernel_counts, ..SpaceCounters::new(nodes, imported, &remains.retired, failed) }
 }
 
 /// Returns the ledger of a path that has ended.
@@ -76,29 +78,30 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
 }
 
 /// Returns the ledger of a path from the counters of its spaces. `runs`: the path still runs, so
-/// blocks missing on an edge are in its ring.
+/// blocks that were put but not taken are in the ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program share one entry: its input, and its output.
     let mut programs: Vec<(usize, usize)> = Vec::new();
     let inside: Vec<usize> = spaces
         .iter()
-        .filter(|space| space.outside.is_some())
+        .filter(|space| space.kernel_counts.is_some())
         .flat_map(|space| space.nodes.iter().map(|node| node.filtered.planned))
         .collect();
-    let imported: Vec<Imported> =
+    let imported: Vec<ImportCounters> =
         spaces.iter().flat_map(|space| space.imported.iter().cloned()).collect();
     let failed = spaces.iter().any(|space| space.failed);
-    let risen: Vec<Risen> = spaces.iter().flat_map(|space| space.risen.iter().cloned()).collect();
+    let continuations: Vec<KernelContinuation> =
+        spaces.iter().flat_map(|space| space.continuations.iter().cloned()).collect();
     for space in spaces {
-        if let Some(outside) = space.outside {
-            ledger.sources.extend(outside.sources);
+        if let Some(kernel_counts) = space.kernel_counts {
+            ledger.sources.extend(kernel_counts.sources);
             // Successive programs have the same edges.
-            for edge in outside.edges {
+            for edge in kernel_counts.edges {
                 ledger.add_edge(edge);
             }
-            for exit in outside.exits {
-                ledger.add_edge(complete_kernel_edge(exit, &risen));
+            for exit in kernel_counts.exits {
+                ledger.add_edge(complete_kernel_edge(exit, &continuations));
             }
         }
         ledger.edges.extend(space.edges);
@@ -152,11 +155,11 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
 }
 
 /// Completes an edge from the kernel: the amount put by the program is balanced against the amount
-/// taken by the nodes after the source, not against the source's own counts.
-fn complete_kernel_edge(exit: ExitEdge, risen: &[Risen]) -> Edge {
+/// taken by the nodes that follow the source, not against the source's own counts.
+fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation]) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();
-    for (_, rose) in risen.iter().filter(|(other, _)| *other == name) {
+    for (_, rose) in continuations.iter().filter(|(other, _)| *other == name) {
         edge.taken += rose.taken;
         edge.dropped.extend(rose.dropped.iter().copied());
     }
@@ -169,7 +172,12 @@ pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
 }
 
 /// Completes the edge of a ring with the counters of its reader.
-fn complete_ring_edge(mut edge: Edge, imported: &[Imported], failed: bool, runs: bool) -> Edge {
+fn complete_ring_edge(
+    mut edge: Edge,
+    imported: &[ImportCounters],
+    failed: bool,
+    runs: bool,
+) -> Edge {
     let far = imported.iter().find(|imported| imported.planned == edge.planned);
     (edge.to, edge.taken) = far.map(|far| (far.name.clone(), far.taken)).unwrap_or_default();
     let gone: Amount = edge.dropped.iter().fold(edge.taken, |gone, (_, amount)| Amount {

@@ -2,9 +2,9 @@
 //!
 //! Only rich pointers cross; the bytes stay in their pool until every reader has passed them
 //! (`buffer::crossing`). Within a space there is no ring and no event. Across spaces one event is
-//! sent per batch: after T_b blocks, before the writer sleeps, or by a timer when T_t has passed
-//! and the writer is busy elsewhere (`buffer::signal::moderate`). Each put publishes at once, so
-//! only a sleeping reader needs events. [Th §5.2.2]
+//! sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
+//! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes at once, so only a
+//! sleeping reader needs events. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
@@ -28,20 +28,20 @@ pub struct Export {
     writer: Option<CrossingWriter>,
     doorbell: Arc<Doorbell>,
     /// Doorbell of the reader's space.
-    far: Arc<Doorbell>,
+    reader_doorbell: Arc<Doorbell>,
     spins: u32,
     /// Moderation of the events sent to the reader.
     events: Moderator,
     counted: Put,
     /// Amount that a fault-injection build counts as put without putting it.
     lost: Amount,
-    /// Status of the writer's space, which reports a full ring.
+    /// Status of the writer's space, in which a full ring is reported.
     status: Option<Arc<SpaceStatus>>,
     /// Stall probe of the writer's space during a replay.
     post: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Step of the replica's end that marks the entries put from now on; 0 before the end
+    /// Step of the replica's end, with which entries are marked from now on; 0 before the end
     /// (`crate::space::replica_end`).
     pub step: u32,
     /// Gauge of the time spent in the ring, if measured.
@@ -50,12 +50,12 @@ pub struct Export {
 
 impl Export {
     /// Makes a writing end. The space sleeps on `doorbell` while the ring is full; the reader's
-    /// space sleeps on `far`.
+    /// space sleeps on `reader_doorbell`.
     #[must_use]
     pub fn new(
         planned: usize,
         writer: CrossingWriter,
-        (doorbell, far): (Arc<Doorbell>, Arc<Doorbell>),
+        (doorbell, reader_doorbell): (Arc<Doorbell>, Arc<Doorbell>),
         threshold: Threshold,
     ) -> Self {
         let spins =
@@ -65,8 +65,8 @@ impl Export {
             planned,
             writer: Some(writer),
             doorbell,
-            events: Moderator::new(Timer::of_process(), threshold, far.clone()),
-            far,
+            events: Moderator::new(Timer::of_process(), threshold, reader_doorbell.clone()),
+            reader_doorbell,
             spins,
             counted: Put::default(),
             lost: Amount::default(),
@@ -79,7 +79,7 @@ impl Export {
     }
 
     /// Attaches the gauge of the time spent in the ring.
-    pub fn measured_by(&mut self, gauge: Arc<Gauge>) {
+    pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
@@ -88,9 +88,9 @@ impl Export {
         (self.status, self.post) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks without an event, so that unread blocks never exhaust the
-    /// smallest dbuf that they lie in. [SL §6.2]
-    pub fn bound(&mut self, blocks: u64) {
+    /// Limits the number of blocks put without an event, so that blocks of which the reader does
+    /// not know never exhaust the smallest dbuf that holds them. [SL §6.2]
+    pub fn limit_unnotified(&mut self, blocks: u64) {
         self.events.bound(blocks);
     }
 
@@ -161,7 +161,7 @@ impl Export {
             }
         };
         if let Some(gauge) = self.gauge.as_ref().filter(|_| mask != 0) {
-            gauge.puts(writer.count().blocks + 1);
+            gauge.stamp(writer.count().blocks + 1);
         }
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
@@ -178,7 +178,7 @@ impl Export {
             };
             self.counted = writer.count();
             rest -= pushed.put + pushed.dropped;
-            let (awaited, blocks) = (self.far.is_awaited(), pushed.put as u64);
+            let (awaited, blocks) = (self.reader_doorbell.is_awaited(), pushed.put as u64);
             let due = match last && rest == 0 {
                 true => self.events.published_last(blocks, awaited),
                 false => self.events.published(blocks, awaited, sys::clock::monotonic),
@@ -259,18 +259,18 @@ impl Import {
     }
 
     /// Attaches the gauge of the time spent in the ring.
-    pub fn measured_by(&mut self, gauge: Arc<Gauge>) {
+    pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
     /// Returns up to `max` entries, which stay in the ring until [`Self::release`]; `None` if the
-    /// ring is empty. Updates the gauge.
+    /// ring is empty. Does not block. Updates the gauge.
     pub fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
         let before = self.reader.count().blocks;
         let there = if self.gauge.is_some() { self.reader.waiting()? } else { 0 };
         let taken = self.reader.peek(max)?;
         if let Some(gauge) = self.gauge.as_ref().filter(|_| !taken.is_empty()) {
-            gauge.takes(before + taken.len() as u64, there > taken.len());
+            gauge.measure_watched(before + taken.len() as u64, there > taken.len());
         }
         Ok((!taken.is_empty()).then_some(taken))
     }
@@ -287,13 +287,13 @@ impl Import {
     }
 
     /// Returns all entries, after a fresh read of the writer's position.
-    pub fn look_again(&mut self) -> Result<Taken<'_>, Fault> {
+    pub fn peek_fresh(&mut self) -> Result<Taken<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
     }
 
     /// Returns up to `max` entries, possibly none.
-    pub fn look(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
+    pub fn peek_up_to(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
         self.reader.peek(max)
     }
 
@@ -301,7 +301,7 @@ impl Import {
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)?;
         if let Some(gauge) = &self.gauge {
-            gauge.takes(self.reader.count().blocks, self.reader.waiting()? > 0);
+            gauge.measure_watched(self.reader.count().blocks, self.reader.waiting()? > 0);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ impl SpaceStatus {
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Records the edge in whose ring the space waits for room; `None`: it waits no longer.
+    /// Records the edge in whose ring the space waits for room; `None`: the space no longer waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

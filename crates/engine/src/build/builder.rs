@@ -21,7 +21,7 @@ pub(super) use runtime::space::arc::NodeId as Local;
 use runtime::space::assemble::Assembly;
 use runtime::space::count_limit::CountLimit;
 use runtime::space::key::NodeKey;
-use runtime::space::{GENERAL, Input, SpaceOptions};
+use runtime::space::{INTAKE_GENERAL, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -91,17 +91,17 @@ impl Draft {
         lent: Option<Arc<dyn Lender>>,
         steps: &Steps,
     ) -> Result<usize, BuildError> {
-        let Some(lender) = lent else { return Ok(GENERAL) };
+        let Some(lender) = lent else { return Ok(INTAKE_GENERAL) };
         steps.take(Resource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
-        Ok(GENERAL + self.lent.len())
+        Ok(INTAKE_GENERAL + self.lent.len())
     }
 
     /// Adds an intake of this shape for one source.
     pub(super) fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
         self.lent.push(pool(config, steps)?);
-        Ok(GENERAL + self.lent.len())
+        Ok(INTAKE_GENERAL + self.lent.len())
     }
 }
 
@@ -140,9 +140,9 @@ impl<'p> Builder<'p> {
         let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
         let bells = bells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::<Demand>::default();
-        demand.follow(links(&plan.graph, &ids.nodes));
+        demand.set_links(links(&plan.graph, &ids.nodes));
         for bell in &bells {
-            control.ring_too(bell);
+            control.add_doorbell(bell);
         }
         let (drives_clock, again) = (false, None);
         Ok(Self {

@@ -16,7 +16,7 @@ use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SourceOperator};
 use runtime::space::select::Wanted as Classes;
-use runtime::space::{GENERAL, Input};
+use runtime::space::{INTAKE_GENERAL, Input};
 use std::sync::PoisonError;
 
 /// The name of the thread of a part that runs entirely in the kernel.
@@ -94,7 +94,7 @@ impl Builder<'_> {
             let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
             let (next, source) = self.wanted((first, planned), known.era.origin, follow)?;
             // The existing memory suffices: it was made for the longest frames of this source.
-            let local = self.hands_over(first, (source, GENERAL), locals, draft);
+            let local = self.hands_over(first, (source, INTAKE_GENERAL), locals, draft);
             draft.successors.push((local, Succession { kernel, first: number, next }));
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::builder::{Builder, Draft};
 use pipeline::explain;
-use runtime::latency::{Aging, Gauge};
+use runtime::latency::{AgeGauge, Gauge};
 use runtime::space::Input;
 use runtime::space::node::{Node, Operator};
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ impl Builder<'_> {
     /// Attaches gauges to all new nodes and rings, if the request bounds the latency.
     pub(super) fn measure(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
-        self.extras.budget.asks(latency.bound_ns);
+        self.extras.budget.set_bound(latency.bound_ns);
         let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
             if let Operator::Export(export) = &mut node.operator {
                 let name = self.between(export.planned, &node.name);
-                let gauge = self.extras.budget.wait(name, export.threshold().ns);
-                export.measured_by(Arc::clone(&gauge));
+                let gauge = self.extras.budget.add_wait(name, export.threshold().ns);
+                export.attach_gauge(Arc::clone(&gauge));
                 rings.insert(export.planned, gauge);
             } else if !self.drives_clock {
                 self.age(node);
@@ -27,7 +27,7 @@ impl Builder<'_> {
         let inputs = drafts.iter_mut().flat_map(|draft| &mut draft.inputs);
         for import in inputs.flat_map(Input::imports_mut) {
             if let Some(gauge) = rings.get(&import.planned) {
-                import.measured_by(Arc::clone(gauge));
+                import.attach_gauge(Arc::clone(gauge));
             }
         }
     }
@@ -38,7 +38,8 @@ impl Builder<'_> {
         let budget = &self.extras.budget;
         match &mut node.operator {
             Operator::Sink(part) => {
-                part.age = Some(Aging::new(budget.way(self.name_of(node.planned)), self.epoch));
+                part.age =
+                    Some(AgeGauge::new(budget.add_sink(self.name_of(node.planned)), self.epoch));
             }
             Operator::Source(part) => {
                 let name = self.name_of(node.planned);
@@ -47,8 +48,8 @@ impl Builder<'_> {
                 let ring = || Some(format!("{name}: ring of the kernel"));
                 let share = self.share_of(node.planned, program.is_some());
                 let gauge = share.zip(program.or_else(ring));
-                part.age =
-                    gauge.map(|(share, name)| Aging::new(budget.wait(name, share), self.epoch));
+                part.age = gauge
+                    .map(|(share, name)| AgeGauge::new(budget.add_wait(name, share), self.epoch));
             }
             _ => {}
         }

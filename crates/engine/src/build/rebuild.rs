@@ -18,7 +18,7 @@ use buffer::pool::PoolConfig;
 use pipeline::plan::Plan;
 use runtime::space::assemble::Assembly;
 use runtime::space::swap::HotSwap;
-use runtime::space::{Parts, Space};
+use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
 use sys::memory::Lender;
 
@@ -132,7 +132,7 @@ impl Builder<'_> {
             return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
         };
         let (nodes, shape) = Assembly::default().done();
-        Ok(Space::new(Parts {
+        Ok(Space::new(SpaceParts {
             name: self.name(place),
             nodes,
             shape,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// The connections between the replicas of a chain, until they are placed.
 pub(super) struct ReplicatedChain {
-    board: Arc<ReplicaProgress>,
+    progress: Arc<ReplicaProgress>,
     /// Spaces of the replicas, and of the join, as indices among the spaces of the part.
     places: Vec<usize>,
     join: usize,
@@ -67,7 +67,7 @@ impl Builder<'_> {
         let places = copied.spaces.iter().map(|space| self.space_index(*space));
         let places = places.collect::<Result<Vec<usize>, _>>()?;
         let join = self.space_index(copied.join)?;
-        let board = Arc::new(ReplicaProgress::new(places.len(), Arc::clone(&self.bells[join])));
+        let progress = Arc::new(ReplicaProgress::new(places.len(), Arc::clone(&self.bells[join])));
         let first = places.first().copied().unwrap_or(join);
         let mut ring = |near: usize, far: usize, kind: EdgeKind| {
             if near == far {
@@ -83,7 +83,7 @@ impl Builder<'_> {
             to.push(ring(first, *place, EdgeKind::Dispatch)?);
             from.push(ring(*place, join, EdgeKind::Join)?);
         }
-        Ok(ReplicatedChain { board, places, join, to, from })
+        Ok(ReplicatedChain { progress, places, join, to, from })
     }
 
     /// Returns true if a node has replicas.
@@ -148,7 +148,7 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
-        let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.board), 0);
+        let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.progress), 0);
         let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
         let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
         let deal = draft.assembly.node(deal);
@@ -179,7 +179,8 @@ impl Builder<'_> {
         if let Some(import) = shared.to[copy].import.take() {
             let from = self.name(shared.places[0]);
             let node = self.enter(copied, from, head, import.planned, draft);
-            let own = LocalReplica { board: Arc::clone(&shared.board), number: copy, near: 0 };
+            let own =
+                LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
             draft.inputs.push(Input::Replica { node, import, ended: false, own });
         }
         self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
@@ -201,7 +202,7 @@ impl Builder<'_> {
         let join = draft.assembly.node(join);
         let mixed = copied.sharing.is_some();
         if !mixed {
-            draft.assembly.in_turn(join);
+            draft.assembly.declare_exclusive_inputs(join);
         }
         let (copies, entries) = (shared.places.len(), copied.ring.entries);
         let mut ways = Vec::new();
@@ -215,11 +216,12 @@ impl Builder<'_> {
                 let from = self.name(shared.places[0]);
                 let node = self.enter(copied, from, head, import.planned, draft);
                 draft.assembly.arc(last, join, self.leaves_copies(copied), false, NO_EDGE);
-                let own = LocalReplica { board: Arc::clone(&shared.board), number: copy, near: 0 };
+                let own =
+                    LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
                 ways.push(ReplicaInput { node, import, entries, own: Some(own) });
             }
         }
-        let gather = ReplicaJoin::new(Arc::clone(&shared.board), ways, join, mixed);
+        let gather = ReplicaJoin::new(Arc::clone(&shared.progress), ways, join, mixed);
         draft.inputs.push(Input::Join(Box::new(gather)));
         Ok(join)
     }

@@ -27,7 +27,7 @@ impl Builder<'_> {
         for (draft, bound) in drafts.iter_mut().zip(bounds) {
             for node in draft.assembly.nodes_mut() {
                 if let Operator::Export(export) = &mut node.operator {
-                    export.bound(bound);
+                    export.limit_unnotified(bound);
                 }
             }
         }

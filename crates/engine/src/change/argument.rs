@@ -64,13 +64,13 @@ impl InPlace {
         let mut lent: Vec<ExclusiveBorrow> = Vec::new();
         for queue in self.queues(state) {
             let now = Duration::from_nanos(sys::clock::monotonic());
-            stalls.iter().for_each(|stalls| stalls.takes(&queue.status));
+            stalls.iter().for_each(|stalls| stalls.note_command_for(&queue.status));
             let borrowed = queue.borrow(deadline.saturating_sub(now));
-            stalls.iter().for_each(|stalls| stalls.goes_on());
+            stalls.iter().for_each(|stalls| stalls.note_no_wait());
             match borrowed {
                 Ok(space) => lent.push(space),
                 Err(why) => {
-                    lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+                    lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
                     return Err(why.into());
                 }
             }
@@ -82,7 +82,7 @@ impl InPlace {
         if let Err(mistake) = set(&mut lent, &self.values(&self.plan, state)) {
             // A filter accepts the arguments with which it ran.
             let _ = set(&mut lent, &self.values(&state.plan, state));
-            lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+            lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
             return Err(ChangeError::Refused(mistake.to_string()));
         }
         let first = lent.first().ok_or(CommandError::Ended)?;
@@ -93,7 +93,7 @@ impl InPlace {
             let (edit, text) = (edit.clone(), text.clone());
             recording.change(&record::Change { number, edit, text, layout });
         }
-        lent.into_iter().rev().for_each(ExclusiveBorrow::back);
+        lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
         let paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
         (state.plan, state.text) = (self.plan, Some(text.clone()));
         state.changes += 1;

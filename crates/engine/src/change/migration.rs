@@ -109,7 +109,7 @@ impl FilterMigration {
                 node.planned == self.number && matches!(node.operator, Operator::Filter(_))
             };
             if let Some(node) = target.new_nodes().iter_mut().find(is) {
-                let taught = stopped.space().teach(node, saved);
+                let taught = stopped.space().load_state(node, saved);
                 return taught.map_err(|why| refused(&format!("is not given it: {why}")));
             }
         }
@@ -126,7 +126,7 @@ impl FilterMigration {
             // Held blocks alone lie outside the filter.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
-                stopped.space().empty(node);
+                stopped.space().clear_state(node);
             }
         }
         let FilterOrigin::Apart(entrance, exit) = self.at else { return };
@@ -144,7 +144,7 @@ impl FilterMigration {
         let number = self.number;
         let (entrance, exit) = match self.at {
             FilterOrigin::Unknown => return,
-            FilterOrigin::Here(at) => return taken[at].1.space().forget(number),
+            FilterOrigin::Here(at) => return taken[at].1.space().forget_state(number),
             FilterOrigin::Apart(entrance, exit) => (entrance, exit),
         };
         if let Some(from) = taken[exit].1.space().half(number, exit_of) {

@@ -374,7 +374,7 @@ impl BuiltChange {
     fn keep(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.follow(links(&plan.graph, &ids.nodes));
+            part.demand.set_links(links(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.orders, &old.orders))
             };
@@ -383,7 +383,7 @@ impl BuiltChange {
             part.rings = prepared.rings;
             part.rising = prepared.rising;
             part.lenders = prepared.lenders;
-            part.control.ring_only(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
+            part.control.set_doorbells(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
             part.publish();
         }
         state.changes += 1;

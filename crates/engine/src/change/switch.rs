@@ -66,7 +66,8 @@ impl SpaceSwitch {
     fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
-            let caught_up = move |space: &mut Space| space.has_taken(&|key| !stays.contains(&key));
+            let caught_up =
+                move |space: &mut Space| space.has_drained(&|key| !stays.contains(&key));
             if self.orders.ask(left(), caught_up)? {
                 return Ok(());
             }
@@ -126,7 +127,7 @@ pub(super) fn switch(
 ) -> Result<SwitchReport, ChangeError> {
     let SwitchContext { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
     let still = replay.map(|replay| &*replay.stalls);
-    targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::comes_later);
+    targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
     if !crossings.is_empty() {
         // In the order of the plan: a space behind a process must run to receive the output that
         // precedes the process's saved state.
@@ -147,9 +148,9 @@ pub(super) fn switch(
             if !crossings.is_empty() {
                 target.catch_up(&left)?;
             }
-            still.iter().for_each(|still| still.takes(&target.orders.status));
+            still.iter().for_each(|still| still.note_command_for(&target.orders.status));
             let lent = target.orders.borrow(left());
-            still.iter().for_each(|still| still.goes_on());
+            still.iter().for_each(|still| still.note_no_wait());
             lent
         };
         let stopped = match target.fresh.take() {
@@ -211,18 +212,18 @@ pub(super) fn switch(
     // Sinks first.
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
-            (StoppedSpace::Lent(lent), _) => lent.back(),
+            (StoppedSpace::Lent(lent), _) => lent.give_back(),
             (StoppedSpace::Fresh(space), Some(thread)) => thread.go(space),
             (StoppedSpace::Fresh(_), None) => {}
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
     let last = |one: &LeavingSpace| {
-        still.iter().for_each(|still| still.ends(&one.orders.status));
-        one.orders.last(left())
+        still.iter().for_each(|still| still.note_end_of(&one.orders.status));
+        one.orders.wait_for_end(left())
     };
     let last: Vec<SpaceCounters> = leaving.iter().filter_map(last).collect();
-    still.iter().for_each(|still| still.goes_on());
+    still.iter().for_each(|still| still.note_no_wait());
     let drains = last.len() < leaving.len();
     compute_losses(
         &mut switched,
@@ -242,13 +243,14 @@ fn record_successors(
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kernel) = all.get_mut(kernel) else { continue };
         let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let came = spaces.filter_map(|space| space.taken_of(first)).next().unwrap_or_default();
+        let came =
+            spaces.filter_map(|space| space.kernel_output_counts(first)).next().unwrap_or_default();
         let (lost, duplicated) = kernel.era.missing(&came);
         switched.lost += lost;
         switched.duplicated += duplicated;
         for (node, bytes) in kernel.era.kept() {
             for (_, stopped) in taken.iter_mut() {
-                stopped.space().learn(node, &bytes);
+                stopped.space().load_twin_state(node, &bytes);
             }
         }
         kernel.begin_era(next.era, came);
@@ -273,7 +275,7 @@ fn nanos(limit: Duration) -> u64 {
 fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
     for (_, stopped) in taken.into_iter().rev() {
         if let StoppedSpace::Lent(lent) = stopped {
-            lent.back();
+            lent.give_back();
         }
     }
     why
@@ -312,15 +314,15 @@ fn settle(
     let pours = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     let pours = pours.filter_map(|(_, stopped)| {
         let space = stopped.space();
-        firsts.iter().any(|first| space.taken_of(*first).is_some()).then_some(())
+        firsts.iter().any(|first| space.kernel_output_counts(*first).is_some()).then_some(())
     });
     let pouring = AtomicUsize::new(pours.count());
     let one = |target: &SpaceSwitch, space: &mut Space| {
         let bell = Arc::clone(&target.bell);
         let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
         for first in firsts {
-            if space.taken_of(*first).is_some() {
-                while !space.pour_out(*first) {
+            if space.kernel_output_counts(*first).is_some() {
+                while !space.drain_kernel_output(*first) {
                     wait();
                 }
                 pouring.fetch_sub(1, Ordering::Relaxed);
@@ -332,15 +334,15 @@ fn settle(
             wait();
         }
         space.take_as_recorded();
-        space.empty_all_rings(&|key| goes(target, key), &wait);
+        space.drain_all_rings(&|key| goes(target, key), &wait);
         space.retire(&|key| !goes(target, key));
-        space.has_settled();
+        space.note_drained();
     };
     for (_, stopped) in taken.iter_mut().filter(|(_, stopped)| old(stopped)) {
-        stopped.space().moves();
+        stopped.space().note_progress();
     }
     let many = taken.iter().filter(|(_, stopped)| old(stopped)).count();
-    still.iter().for_each(|still| still.settles(many));
+    still.iter().for_each(|still| still.note_draining(many));
     let stopped = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     if many < 2 {
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));

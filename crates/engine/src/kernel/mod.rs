@@ -45,7 +45,7 @@ use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned};
 use point::{NewRequest, Points};
-use runtime::ledger::loses_of_kernel;
+use runtime::ledger::loses_kernel_exit;
 use std::sync::Arc;
 use sys::bpf::RingsLayout;
 use sys::bpf::ring::region_offset;
@@ -240,7 +240,7 @@ impl<'p> KernelInputs<'p> {
             edges: edges.collect(),
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(WAIT_MAX),
-            loses: loses_of_kernel(),
+            loses: loses_kernel_exit(),
         });
         (held, Box::new(gives))
     }

@@ -16,7 +16,7 @@ use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
 use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE};
 use pipeline::graph::{NodeId, Use};
-use runtime::counters::{ExitEdge, OutsideCounts};
+use runtime::counters::{ExitEdge, KernelCounts};
 use runtime::ledger::{Edge, EdgeKind};
 use runtime::space::Remains;
 use runtime::space::node::{Node, Operator, SinkOperator};
@@ -63,7 +63,7 @@ impl Kernel {
         let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.counters(ran, busy));
         let sources = self.era.sources.iter().map(seen).collect();
         if let Some(told) =
-            all.last_mut().and_then(|remains: &mut Remains| remains.outside.as_mut())
+            all.last_mut().and_then(|remains: &mut Remains| remains.kernel_counts.as_mut())
         {
             told.sources = sources;
         }
@@ -139,13 +139,13 @@ impl Era {
         for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
             nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
         }
-        let mut told = OutsideCounts::default();
+        let mut told = KernelCounts::default();
         self.calls(ended, &mut told);
         let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
         let ways = self.ways_out(ended, taken);
         let named = |(hand, edge)| ExitEdge { name: (self.first(), number, hand), edge };
         told.exits = ways.into_iter().map(named).collect();
-        Remains { nodes, outside: Some(told), ..Remains::default() }
+        Remains { nodes, kernel_counts: Some(told), ..Remains::default() }
     }
 
     /// Returns the numbers of lost and of duplicated blocks on the exits of an ended era. `taken`
@@ -234,7 +234,7 @@ impl Era {
     }
 
     /// Adds the edges inside the program. A block counts as put and as taken at once.
-    fn calls(&self, ended: &FinalCounters, told: &mut OutsideCounts) {
+    fn calls(&self, ended: &FinalCounters, told: &mut KernelCounts) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);

@@ -37,7 +37,7 @@ impl Thread {
         // Incremented before the space can end, so a waiter for all spaces does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
-        space.moves();
+        space.note_progress();
         // The thread waits for this message, so the send succeeds.
         if let Some(give) = self.give.take() {
             let _ = give.send(space);

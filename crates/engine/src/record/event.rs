@@ -29,7 +29,7 @@ pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
             told(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.words(&[10]),
-        SpaceEvent::Seen { planned, seen, dropped } => {
+        SpaceEvent::SourceCounts { planned, seen, dropped } => {
             out.words(&[6, word(*planned)]);
             let (blocks, bytes) = seen.unwrap_or((u64::MAX, u64::MAX));
             out.longs(&[blocks, bytes]);
@@ -39,7 +39,7 @@ pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
                 out.longs(&[count.unwrap_or(u64::MAX)]);
             }
         }
-        SpaceEvent::Heard { planned, written, dropped } => {
+        SpaceEvent::ProgramCounts { planned, written, dropped } => {
             out.words(&[7, word(*planned)]);
             out.longs(&[written.0, written.1]);
             out.words(&[word(dropped.len())]);
@@ -91,7 +91,7 @@ impl FileBlock<'_> {
                     dropped.push((place, (count != u64::MAX).then_some(count)));
                 }
                 let seen = (blocks != u64::MAX).then_some((blocks, bytes));
-                SpaceEvent::Seen { planned, seen, dropped }
+                SpaceEvent::SourceCounts { planned, seen, dropped }
             }
             7 => {
                 let (planned, written) = (take.size()?, (take.long()?, take.long()?));
@@ -99,7 +99,7 @@ impl FileBlock<'_> {
                 for _ in 0..take.word()? {
                     dropped.push((take.text()?.to_owned(), take.long()?, take.long()?));
                 }
-                SpaceEvent::Heard { planned, written, dropped }
+                SpaceEvent::ProgramCounts { planned, written, dropped }
             }
             8 => SpaceEvent::Change { number: take.long()? },
             9 => SpaceEvent::Retire { now: take.long()?, failure: said(&mut take)? },

@@ -63,7 +63,7 @@ impl RecordMode {
                 EventPort::Journal(Box::new(write::Recorder::new(Arc::clone(recording), space)))
             }
             Self::Play(replay) => {
-                EventPort::Script(Some(Box::new(play::Player::new(Arc::clone(replay), space))))
+                EventPort::Replay(Some(Box::new(play::Player::new(Arc::clone(replay), space))))
             }
         }
     }

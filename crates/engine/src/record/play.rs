@@ -11,8 +11,8 @@ use endpoint::{
     DropReason, Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
 };
 use filter::{Amount, Batch, Report, Time};
-use runtime::space::events::{Script, ScriptedChange, SpaceEvent};
-use runtime::space::stall::{SharedScript, StallDetector};
+use runtime::space::events::{EventReader, SpaceEvent, SwapDecision};
+use runtime::space::stall::{ReplayState, StallDetector};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl Replay {
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
         let stalls = Arc::<StallDetector>::default();
         if !record.changes.is_empty() {
-            stalls.changes_come();
+            stalls.add_changer();
         }
         Arc::new(Self { record, seen, inputs, short, changes, stalls })
     }
@@ -77,23 +77,23 @@ impl Replay {
     /// Announces that no more changes follow; `why` is the failure, if that is the reason.
     pub(crate) fn changes_no_more(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
-        self.stalls.changes_are_over();
+        self.stalls.end_changer();
     }
 
     /// Decides how a space proceeds at a recorded change; `wanted` is true if the change in
     /// progress needs this space.
-    fn next(&self, number: u64, wanted: bool) -> ScriptedChange {
+    fn next(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
-            _ if number >= self.record.changes.len() as u64 => ScriptedChange::End,
-            Some(Some(why)) => ScriptedChange::Failed(why.clone()),
-            Some(None) => ScriptedChange::End,
-            None if wanted && changes.number == number => ScriptedChange::Go,
+            _ if number >= self.record.changes.len() as u64 => SwapDecision::End,
+            Some(Some(why)) => SwapDecision::Failed(why.clone()),
+            Some(None) => SwapDecision::End,
+            None if wanted && changes.number == number => SwapDecision::Go,
             // The change was made without this space, or another change needs it.
             None if wanted || changes.number > number => {
-                ScriptedChange::Failed("the record names another change here".to_owned())
+                SwapDecision::Failed("the record names another change here".to_owned())
             }
-            None => ScriptedChange::Wait,
+            None => SwapDecision::Wait,
         }
     }
 
@@ -106,7 +106,7 @@ impl Replay {
     }
 
     /// Adds to the output of a source.
-    fn gave(&self, planned: usize, amount: Amount) {
+    fn add_given(&self, planned: usize, amount: Amount) {
         let mut all = self.seen();
         all.entry(planned).or_default().given += amount;
     }
@@ -150,7 +150,7 @@ impl Replay {
     }
 
     /// Records that a space ran out of events before it finished.
-    fn note_short(&self) {
+    fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 }
@@ -294,8 +294,8 @@ impl Player {
     }
 }
 
-impl Script for Player {
-    fn event(&mut self) -> Option<SpaceEvent> {
+impl EventReader for Player {
+    fn next_event(&mut self) -> Option<SpaceEvent> {
         self.fill()?;
         let block_at = self.block_at()?;
         let (event, length) = (block_at.event(), block_at.length);
@@ -315,7 +315,7 @@ impl Script for Player {
         self.block_at()?.event()
     }
 
-    fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
+    fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])> {
         let Some(length) =
             self.block_at().filter(|block_at| block_at.entry().is_some()).map(|f| f.length)
         else {
@@ -330,7 +330,7 @@ impl Script for Player {
         form::block_at(self.chunk.get(at..)?)?.entry()
     }
 
-    fn claims(&self, blocks: usize) -> u32 {
+    fn grants(&self, blocks: usize) -> u32 {
         let mut rest = self.chunk.get(self.at..).unwrap_or_default();
         let mut next = || {
             let block_at = form::block_at(rest)?;
@@ -353,46 +353,46 @@ impl Script for Player {
         let (mut claimed, mut contradiction) = (0_u32, None);
         loop {
             match self.peek() {
-                Some(SpaceEvent::Seen { planned, seen, dropped }) => {
+                Some(SpaceEvent::SourceCounts { planned, seen, dropped }) => {
                     if !self.replay.set_source_input(planned, seen, &dropped) {
                         contradiction =
                             Some("a source saw another number of blocks than came of it");
                     }
                 }
-                Some(SpaceEvent::Heard { planned, written, dropped }) => {
+                Some(SpaceEvent::ProgramCounts { planned, written, dropped }) => {
                     self.replay.set_program_input(planned, written, &dropped);
                 }
                 Some(SpaceEvent::Claim { count }) => claimed = claimed.saturating_add(count),
                 _ => return (claimed, contradiction),
             }
-            self.event();
+            self.next_event();
         }
     }
 
-    fn gave(&self, planned: usize, amount: Amount) {
-        self.replay.gave(planned, amount);
+    fn add_given(&self, planned: usize, amount: Amount) {
+        self.replay.add_given(planned, amount);
     }
 
-    fn note_short(&self) {
-        self.replay.note_short();
+    fn note_truncated(&self) {
+        self.replay.note_truncated();
     }
 
-    fn change(&self, number: u64, requested: bool) -> ScriptedChange {
+    fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision {
         self.replay.next(number, requested)
     }
 
-    fn shared(&self) -> SharedScript {
+    fn replay_state(&self) -> ReplayState {
         let whole = matches!(self.replay.record.whole, Completeness::Whole { .. });
         let (stalls, byte) = (Arc::clone(&self.replay.stalls), Arc::clone(&self.byte));
-        SharedScript { stalls, byte, whole }
+        ReplayState { stalls, byte, whole }
     }
 
-    fn is_wrong(&mut self, what: &str) {
+    fn report_invalid(&mut self, what: &str) {
         let byte = self.byte.load(Ordering::Relaxed);
         self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
     }
 
-    fn wrong(&self) -> Option<&str> {
+    fn invalid_reason(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 }

@@ -6,7 +6,7 @@ use super::write::MissingInput;
 use super::*;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use pipeline::plan::Machine;
-use runtime::space::events::{Journal as _, Script as _, SpaceEvent};
+use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
 use std::path::PathBuf;
 use sys::steps::UNLOGGED;
 use testkit::Random;
@@ -80,9 +80,10 @@ fn played(path: &std::path::Path, space: usize) -> EventBlocks {
     let replay = Replay::new(Record::open(path).unwrap());
     let mut player = play::Player::new(replay, space);
     let mut all = Vec::new();
-    while let Some(event) = player.event() {
+    while let Some(event) = player.next_event() {
         let count = if let SpaceEvent::Pull { count, .. } = &event { *count } else { 0 };
-        let block = |n| player.block(count - n - 1).map(|(entry, bytes)| (entry, bytes.to_vec()));
+        let block =
+            |n| player.next_block(count - n - 1).map(|(entry, bytes)| (entry, bytes.to_vec()));
         all.push((event, (0..count).filter_map(block).collect()));
     }
     all

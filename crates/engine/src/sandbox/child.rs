@@ -23,7 +23,7 @@ use runtime::failure::{Cause, PathFailure};
 use runtime::space::assemble::Assembly;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 use runtime::space::select::Wanted as Classes;
-use runtime::space::{Clock, GENERAL, Input as SpaceInput, Parts, Space, SpaceOptions};
+use runtime::space::{Clock, INTAKE_GENERAL, Input as SpaceInput, Space, SpaceOptions, SpaceParts};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,13 +186,13 @@ fn space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String>
     let (nodes, shape) = assembled(wanted, description, filter, streams);
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let clock = if wanted.about.drives_clock { Clock::Blocks(0) } else { Clock::Live };
-    let space = Space::new(Parts {
+    let space = Space::new(SpaceParts {
         name: "sandbox".to_owned(),
         nodes,
         shape,
         intakes: vec![pool_unasked(intake_for(LONGEST)).map_err(|error| told(&error))?],
         work: pool_unasked(PoolConfig::default()).map_err(|error| told(&error))?,
-        inputs: vec![SpaceInput::Source { node: 0, intake: GENERAL }],
+        inputs: vec![SpaceInput::Source { node: 0, intake: INTAKE_GENERAL }],
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         bell: Arc::new(Doorbell::new()),
         clock,
@@ -306,7 +306,7 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
         }
     }
     let saved = gathering.done().unwrap_or_default();
-    space.learn_all(FILTER, &saved).map_err(|why| format!("what it is to know: {why}"))?;
+    space.load_state_of(FILTER, &saved).map_err(|why| format!("what it is to know: {why}"))?;
     streams.give(&StateRecord::Restored.written()).ok_or_else(gone)?;
     streams.flush();
     Ok(())

@@ -1,20 +1,19 @@
 //! Dispatch of batches to replicas, by load or by session. [Th §5.4], [Par §IV-A]
 //!
-//! - By **load**: a batch goes as a whole to the least loaded replica. The replica in the
-//!   dispatcher's space gets a batch only if all others are busy for at least as long as the batch
-//!   takes.
+//! - By **load**: the whole batch goes to the least loaded replica. The replica in the dispatcher's
+//!   space gets a batch only if all others are busy for at least as long as the batch takes.
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
-//!   a new class goes to the replica with the fewest blocks so far, so that large sessions spread
-//!   (RSS++ migrates them later; here a session with private state stays).
+//!   a new class goes to the replica that has received the fewest blocks so far, so that large
+//!   sessions spread. (RSS++ migrates sessions later; here a session with private state stays.)
 
-use super::{ReplicaProgress, after};
+use super::{ReplicaProgress, next_batch_id};
 use filter::sharing::Sharing;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
 /// Queue length, in blocks, from which a replica in another space counts as busy: four batches, so
-/// that it does not run dry while the dispatching space processes one itself.
+/// that its queue does not run empty while the dispatching space processes a batch itself.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
 /// Number of session classes.
 const CLASSES: usize = 4096;
@@ -23,7 +22,7 @@ const UNASSIGNED: u8 = u8::MAX;
 
 /// Dispatch policy.
 #[derive(Debug)]
-enum By {
+enum DispatchPolicy {
     Load,
     Session { what: Sharing, table: Box<[u8]>, dispatched: Vec<u64> },
 }
@@ -31,9 +30,9 @@ enum By {
 /// Dispatcher of batches to replicas.
 #[derive(Debug)]
 pub struct Dispatcher {
-    by: By,
+    by: DispatchPolicy,
     /// Progress shared by dispatcher, replicas and join.
-    board: Arc<ReplicaProgress>,
+    progress: Arc<ReplicaProgress>,
     /// Next batch id.
     next: u64,
     /// Index of the replica in this space.
@@ -43,34 +42,39 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Makes a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of the
     /// replica in this space.
-    pub fn new(sharing: Option<Sharing>, board: Arc<ReplicaProgress>, here: usize) -> Self {
-        let copies = board.copies();
+    pub fn new(sharing: Option<Sharing>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
+        let copies = progress.copies();
         let by = match sharing {
-            None => By::Load,
-            Some(what) => By::Session {
+            None => DispatchPolicy::Load,
+            Some(what) => DispatchPolicy::Session {
                 what,
                 table: vec![UNASSIGNED; CLASSES].into(),
                 dispatched: vec![0; copies],
             },
         };
-        Self { by, board, next: 0, here }
+        Self { by, progress, next: 0, here }
     }
 
-    /// Numbers the blocks of a batch and assigns its lanes to replicas. Returns the batch id, and
-    /// the lanes of each replica. `load` returns the queue length of a replica in blocks.
+    /// Numbers the blocks of a batch, assigns its lanes to replicas, and announces the batch to the
+    /// join. Returns the batch id, and the lanes of each replica that gets some. `load` returns the
+    /// queue length of a replica in blocks.
     pub fn dispatch(
         &mut self,
         batch: &mut Batch<'_>,
         load: impl FnMut(usize) -> usize,
     ) -> (u64, Vec<(usize, LaneMask)>) {
         let batch_id = self.next;
-        self.next = after(batch_id);
+        self.next = next_batch_id(batch_id);
         batch.number_lanes(super::first_seq(batch_id));
         let hands = match &mut self.by {
-            By::Load => vec![(least_loaded(self.board.copies(), self.here, load), batch.live())],
-            By::Session { what, table, dispatched } => by_session(*what, table, dispatched, batch),
+            DispatchPolicy::Load => {
+                vec![(least_loaded(self.progress.copies(), self.here, load), batch.live())]
+            }
+            DispatchPolicy::Session { what, table, dispatched } => {
+                dispatch_by_session(*what, table, dispatched, batch)
+            }
         };
-        self.board.share(batch_id, hands.iter().map(|(copy, _)| *copy));
+        self.progress.announce(batch_id, hands.iter().map(|(copy, _)| *copy));
         (batch_id, hands)
     }
 
@@ -80,36 +84,36 @@ impl Dispatcher {
     }
 
     /// Returns the progress shared by dispatcher, replicas and join.
-    pub fn board(&self) -> &ReplicaProgress {
-        &self.board
+    pub fn progress(&self) -> &ReplicaProgress {
+        &self.progress
     }
 
     /// Ends the dispatch; `clock` is the newest block time, in nanoseconds.
     pub fn close(&self, clock: u64) {
-        self.board.close(clock);
+        self.progress.close(clock);
     }
 
     /// Marks the replica in this space as ended.
     pub fn end(&self) {
-        self.board.finish(self.here, u64::MAX);
+        self.progress.finish(self.here, u64::MAX);
     }
 
-    /// Marks all batches of the replica in this space as finished.
+    /// Marks all batches dispatched to the replica in this space as finished.
     pub fn finish(&self) {
-        self.board.finish(self.here, self.board.given(self.here));
+        self.progress.finish(self.here, self.progress.given(self.here));
     }
 }
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        if !self.board.is_closed() {
-            self.board.close(0);
+        if !self.progress.is_closed() {
+            self.progress.close(0);
         }
         self.end();
     }
 }
 
-/// Returns the least loaded replica in another space, or `here` if all of them are busy.
+/// Returns the least loaded replica in another space, or `here` if all other replicas are busy.
 fn least_loaded(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize) -> usize {
     let others = (0..copies).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
     match others.min() {
@@ -118,7 +122,7 @@ fn least_loaded(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize
     }
 }
 
-fn by_session(
+fn dispatch_by_session(
     what: Sharing,
     table: &mut [u8],
     dispatched: &mut [u64],
@@ -164,7 +168,7 @@ mod tests {
             let arena = Arena::new(frames.len());
             let space = Space::new(&arena);
             let batch = space.batch(&frames);
-            let hands = by_session(Sharing::Flow, &mut table, &mut dispatched, &batch);
+            let hands = dispatch_by_session(Sharing::Flow, &mut table, &mut dispatched, &batch);
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
             (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
         };

@@ -5,19 +5,19 @@
 //! combines the batch id and the block's position in the batch in one word. It travels in the
 //! block's marks between spaces and as the block's order within a space; a filter's output inherits
 //! the sequence number of the block that caused it. [`dispatch`] assigns a batch to one replica, or
-//! to each replica the sessions that it owns. The join ([`crate::space::join_state`]) takes batch
-//! after batch from the replicas that have a part in it, and sorts by sequence number: the output
-//! order equals the input order, whatever the number and speed of the replicas.
+//! to each replica the sessions that it owns. The join ([`crate::space::join_state`]) takes one
+//! batch after the other from the replicas that have a part in it, and sorts by sequence number:
+//! the output order equals the input order, whatever the number and speed of the replicas.
 //!
-//! Deviation: the sources' joins give up the order ("implied by Fig 5.3"); CONTRACT 16 demands it
-//! within T_t between sessions. The join waits without timeouts: rings are bounded, so a slow
-//! replica blocks the others before they are far ahead.
+//! Deviation: the joins of the sources give up the order ("implied by Fig 5.3"); CONTRACT 16
+//! demands order within T_t between sessions. The join waits without timeouts: rings are bounded,
+//! so a slow replica blocks the others before they are far ahead.
 //!
 //! After the last batch each replica ends its filters one session at a time, and the join merges
 //! the sessions in the order in which they began (`crate::space::replica_end`).
 //!
-//! [`ReplicaProgress`] records the replicas of each batch and how far each replica is. Lock-free:
-//! each word has one writer.
+//! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica.
+//! Lock-free: each word has one writer.
 
 pub mod dispatch;
 
@@ -30,7 +30,7 @@ const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Bits of a batch id that a sequence number contains.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
 /// Rank of final output that belongs to no session, higher than that of any session.
-pub const BEHIND: u32 = u32::MAX;
+pub const RANK_LAST: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
 pub const fn first_seq(batch_id: u64) -> u32 {
@@ -42,9 +42,9 @@ pub const fn last_seq(batch_id: u64) -> u32 {
     first_seq(batch_id) | (filter::LANES as u32 - 1)
 }
 
-/// Returns the batch id after this one. Skips the id whose last sequence number would equal
-/// [`BEHIND`].
-pub const fn after(batch_id: u64) -> u64 {
+/// Returns the batch id that follows `batch_id`. Skips the id whose last sequence number would
+/// equal [`RANK_LAST`].
+pub const fn next_batch_id(batch_id: u64) -> u64 {
     let next = batch_id + 1;
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
@@ -98,7 +98,8 @@ impl Word {
 }
 
 impl ReplicaProgress {
-    /// Makes the progress of a chain of `copies` replicas; the join sleeps on this doorbell.
+    /// Makes the progress of a chain of `copies` replicas; the chain's join sleeps on the doorbell
+    /// `join`.
     pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
         let copies = (0..copies).map(|_| ReplicaState::default()).collect();
         let [shared, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
@@ -109,7 +110,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `shared` for the last
     /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
-    /// reader that sees it sees the final values of both.
+    /// reader that sees `closed` set sees the final values of both.
     pub fn close(&self, clock: u64) {
         self.clock.store(clock);
         self.closed.store(1);
@@ -138,12 +139,13 @@ impl ReplicaProgress {
         self.copies.len()
     }
 
-    /// Announces that a batch goes to these replicas. Must precede the put of any of its blocks.
+    /// Announces that a batch goes to these replicas. Must precede the put of any block of the
+    /// batch.
     ///
     /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
     /// with the Acquire in [`ReplicaProgress::shared`] and [`ReplicaProgress::has_part`]: a reader
     /// that sees the batch id, or a block of the batch, sees which replicas have a part in it.
-    pub fn share(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
+    pub fn announce(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
             self.copies[copy].given.store(batch_id + 1);
         }
@@ -155,8 +157,8 @@ impl ReplicaProgress {
         self.shared.load()
     }
 
-    /// Returns true if a replica may have unfinished work in a batch: it got that batch or a later
-    /// one, and has not reported it finished.
+    /// Returns true if a replica may have unfinished work in a batch: the replica got that batch or
+    /// a later one, and has not reported that batch finished.
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.
@@ -170,8 +172,8 @@ impl ReplicaProgress {
         self.copies[copy].given.load()
     }
 
-    /// Reports that a replica has finished its parts of all batches below this id, and that their
-    /// output is in its ring. Wakes the join if it waits for one of them.
+    /// Reports that a replica has finished its parts of all batches with ids less than `below`, and
+    /// that their output is in its ring. Wakes the join if it waits for such a batch.
     ///
     /// SYNC POINT *batch finished*: the Release of `done` follows the Release that published the
     /// ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].
@@ -210,24 +212,24 @@ mod tests {
         }
         let mut batch_id = mask - 3;
         for _ in 0..8 {
-            batch_id = after(batch_id);
-            assert_ne!(last_seq(batch_id), BEHIND);
+            batch_id = next_batch_id(batch_id);
+            assert_ne!(last_seq(batch_id), RANK_LAST);
         }
     }
 
     #[test]
-    fn board_knows_parts_before_and_after_they_are_finished() {
-        let board = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
-        assert_eq!(board.shared(), 0);
-        board.share(0, [1].into_iter());
-        board.share(1, [0, 2].into_iter());
-        assert_eq!(board.shared(), 2);
-        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 0)), [true, true, true]);
-        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 1)), [true, false, true]);
-        board.finish(0, 1);
-        board.finish(1, 1);
-        board.finish(2, 2);
-        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 0)), [false; 3]);
-        assert_eq!([0, 1, 2].map(|copy| board.has_part(copy, 1)), [true, false, false]);
+    fn progress_knows_parts_before_and_after_they_are_finished() {
+        let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
+        assert_eq!(progress.shared(), 0);
+        progress.announce(0, [1].into_iter());
+        progress.announce(1, [0, 2].into_iter());
+        assert_eq!(progress.shared(), 2);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 0)), [true, true, true]);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 1)), [true, false, true]);
+        progress.finish(0, 1);
+        progress.finish(1, 1);
+        progress.finish(2, 2);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 0)), [false; 3]);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 1)), [true, false, false]);
     }
 }

@@ -7,7 +7,7 @@ use filter::Amount;
 /// Index of a node in its space.
 pub type NodeId = usize;
 
-/// Arc from one node to another. The fields that every batch touches come first.
+/// Arc from one node to another. Fields used for every batch come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphArc {
@@ -15,7 +15,7 @@ pub struct GraphArc {
     pub to: NodeId,
     /// Index of the arc among the target's incoming arcs; at a join, the order of branches.
     pub branch: usize,
-    /// True for a forward arc to a node that is no join: the walk continues there at once.
+    /// True for a forward arc to a node that is no join: the walk continues at the target at once.
     pub direct: bool,
     /// Amount put on the arc.
     pub put: Amount,

@@ -11,8 +11,8 @@ use filter::{Amount, Filter};
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
-    /// Nodes with several incoming arcs of which only one has blocks at a time.
-    in_turn: Vec<NodeId>,
+    /// Nodes with several incoming arcs, only one of which has blocks at a time.
+    exclusive_inputs: Vec<NodeId>,
 }
 
 impl Assembly {
@@ -28,10 +28,10 @@ impl Assembly {
         self.node(node)
     }
 
-    /// Declares that only one of a node's incoming arcs has blocks at a time, so that the node
-    /// needs no join.
-    pub fn in_turn(&mut self, node: NodeId) {
-        self.in_turn.push(node);
+    /// Declares that only one of a node's incoming arcs has blocks at a time, so the node needs no
+    /// join.
+    pub fn declare_exclusive_inputs(&mut self, node: NodeId) {
+        self.exclusive_inputs.push(node);
     }
 
     /// Returns the nodes added so far.
@@ -70,13 +70,13 @@ impl Assembly {
 
     /// Returns the nodes and their shape: joins, forks, and a topological order.
     pub fn done(mut self) -> (Vec<Node>, Shape) {
-        let asked_by = self.asked_by();
+        let section_of = self.section_of();
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
         }
         let mut joins: Vec<bool> = inputs.iter().map(|n| *n > 1).collect();
-        self.in_turn.iter().for_each(|at| joins[*at] = false);
+        self.exclusive_inputs.iter().for_each(|at| joins[*at] = false);
         for arc in self.nodes.iter_mut().flat_map(|node| &mut node.arcs) {
             arc.direct = !arc.back && !joins[arc.to];
         }
@@ -98,42 +98,42 @@ impl Assembly {
             }
         }
         debug_assert_eq!(order.len(), self.nodes.len(), "back edges are marked");
-        let order = self.with_operands(order, &asked_by);
+        let order = self.with_operands(order, &section_of);
         let mut rank = vec![0; self.nodes.len()];
         for (i, at) in order.iter().enumerate() {
             rank[*at] = i;
         }
-        let parts = self.parts(&joins);
-        let looks = self.nodes.iter().any(|node| node.operator.looks());
+        let parts = self.numbering_forks(&joins);
+        let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
         let edits = (0..self.nodes.len()).any(edits);
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
-        (self.nodes, Shape { rank, order, parts, looks, edits, dispatchers, asked_by })
+        (self.nodes, Shape { rank, order, parts, reads_bytes, edits, dispatchers, section_of })
     }
 
     /// Returns the section of each operand that may hold blocks, and enables the tracking of held
     /// blocks in these operands.
-    fn asked_by(&mut self) -> Vec<Option<NodeId>> {
-        let mut asked_by = vec![None; self.nodes.len()];
+    fn section_of(&mut self) -> Vec<Option<NodeId>> {
+        let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {
             let Operator::OperandSection(section) = &node.operator else { continue };
             asked[at] = true;
             for operand in section.operands() {
-                (asked_by[operand], asked[operand]) = (Some(at), true);
+                (section_of[operand], asked[operand]) = (Some(at), true);
             }
         }
         for (node, asked) in self.nodes.iter_mut().zip(asked) {
             node.holds.track_fates(asked);
         }
-        asked_by
+        section_of
     }
 
-    /// Inserts operands into the order directly before their section, so that at the end all nodes
-    /// upstream of the section release their blocks first.
-    fn with_operands(&self, order: Vec<NodeId>, asked_by: &[Option<NodeId>]) -> Vec<NodeId> {
+    /// Inserts operands into the order directly before their section, so that at shutdown all nodes
+    /// upstream of the section release their blocks before the operands do.
+    fn with_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
-        for at in order.into_iter().filter(|at| asked_by[*at].is_none()) {
+        for at in order.into_iter().filter(|at| section_of[*at].is_none()) {
             if let Operator::OperandSection(section) = &self.nodes[at].operator {
                 with.extend(section.operands());
             }
@@ -142,9 +142,9 @@ impl Assembly {
         with
     }
 
-    /// Returns, by node, true for forks outside of every branch that is joined again; blocks are
-    /// numbered there.
-    fn parts(&self, joins: &[bool]) -> Vec<bool> {
+    /// Returns, by node, true for a fork that lies in no branch that is joined again; such forks
+    /// number blocks.
+    fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =
             (0..self.nodes.len()).filter(|n| forward(*n).count() > 1).collect();
@@ -161,7 +161,8 @@ impl Assembly {
         parts
     }
 
-    /// Returns, by node, true if forward arcs lead there from `from` without passing `without`.
+    /// Returns, by node, true if forward arcs lead from `from` to the node without passing
+    /// `without`.
     fn reachable(&self, from: NodeId, without: Option<NodeId>) -> Vec<bool> {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = vec![from];

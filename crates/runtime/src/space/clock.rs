@@ -5,16 +5,16 @@ use filter::{Columns, Time};
 /// Time base of a path (CONTRACT 11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
-    /// Block time: time of the newest block, in nanoseconds.
+    /// Block time: the time of the newest block, in nanoseconds.
     Blocks(Time),
-    /// Monotonic time with the offset of the time of day at which the path was built: never jumps,
-    /// and comparable with block times.
+    /// Monotonic time plus the offset to the time of day, taken when the path was built: never
+    /// jumps, and is comparable with block times.
     Live,
 }
 
 impl Clock {
-    /// Advances block time to the newest of these blocks; returns the path's time. `now` is the
-    /// live time.
+    /// Advances block time to the newest of these blocks. Returns the path's time: block time, or
+    /// `now`, the live time, if the clock is live.
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
             Self::Live => now,
@@ -25,8 +25,8 @@ impl Clock {
         }
     }
 
-    /// Advances block time to at least `other`, the block time of another space; returns the path's
-    /// time. `now` is the live time.
+    /// Advances block time to at least `other`, the block time of another space. Returns the path's
+    /// time: block time, or `now`, the live time, if the clock is live.
     pub(super) fn not_before(&mut self, other: Time, now: Time) -> Time {
         match self {
             Self::Live => now,

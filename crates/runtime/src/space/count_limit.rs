@@ -1,4 +1,4 @@
-//! Limit on the number of blocks that a path delivers (`-c`), and the claims of its spaces.
+//! Limit on the number of blocks that a path delivers (`-c`), and the claims of spaces on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ impl CountLimit {
 }
 
 /// Policy by which a space claims blocks from the limit. With several spaces the grants depend on
-/// their timing, so a recorded run notes them.
+/// the timing of the spaces, so a recorded run notes the grants.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
     /// Grants in order of arrival.
@@ -38,5 +38,5 @@ pub(crate) enum ClaimPolicy {
     /// Grants in order of arrival, each noted for the record.
     Noted(Vec<u32>),
     /// Grants of a recorded run: number of blocks that may still be claimed in this pass.
-    Scripted(u32),
+    Replayed(u32),
 }

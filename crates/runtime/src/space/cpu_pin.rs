@@ -12,7 +12,7 @@ pub(super) struct CpuPin {
 impl CpuPin {
     /// Pins the thread to a CPU; `None` restores the affinity from before the first pinning.
     /// Failures leave the affinity unchanged.
-    pub(super) fn keep_to(&mut self, processor: Option<usize>) {
+    pub(super) fn pin_to(&mut self, processor: Option<usize>) {
         if processor == self.kept {
             return;
         }

@@ -3,8 +3,8 @@
 //!
 //! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
 //! all other work. Parallel readers have therefore read the block before the change [Th §5.3.1,
-//! rule 2], whatever their position in the request. Then the walk ends, and with it every view of
-//! the pass (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
+//! rule 2], whatever their position in the request. Then the walk ends, and every view of the pass
+//! ends with it (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
 //! exclusive access to its pools (`&mut`), the filter edits block by block, and a new walk resumes
 //! where the old one stopped. The compiler proves that no slice is alive; `Pool::edit` argues why
 //! the bytes may be written (M9).
@@ -14,19 +14,19 @@
 //!   pool (`work`), which is always writable.
 //! - E2 No other holder exists in any space: its segment has no lease (rings) and no pin (holds).
 //!   `Pool::edit` checks this.
-//! - E3 No block in flight in this space shares a byte of the frame. All of these are in
-//!   [`PausedWalk`], because the walk is at rest, and the frames of all are compared, including
-//!   those of the same batch (a filter may make several blocks of one).
+//! - E3 No block in flight in this space shares a byte of the frame. The walk is paused, so
+//!   [`PausedWalk`] holds all blocks in flight. Their frames are compared, including frames of the
+//!   same batch (a filter may make several blocks from one).
 //! - E4 The settings do not demand copies (`Settings::copies`).
 //!
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
-//! Frames are compared whole, since `pcap` writes the whole frame whatever the view. In all other
-//! cases the edit is made in a copy: of the whole frame, or, if the frame is long and the nodes
-//! downstream accept fragments, of the written part ([`FRAGMENT_MIN`]).
+//! Whole frames are compared, not views, because `pcap` writes the whole frame whatever the view.
+//! In all other cases the edit is made in a copy: of the whole frame, or, if the frame is long and
+//! the nodes downstream accept fragments, of the written part ([`FRAGMENT_MIN`]).
 
 mod bench;
 
-use self::bench::Bench;
+use self::bench::BlockEditor;
 use super::arc::NodeId;
 use super::graph::LocalGraph;
 use super::node::Operator;
@@ -38,29 +38,30 @@ use buffer::crossing::Batch as Taken;
 use filter::{Amount, BatchMemory, Block, ClassifyContext, Columns, Filter, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Minimum length of a frame that is split into fragments, in bytes. Copying a shorter frame is
-/// cheaper than three blocks (about 60 ns for 4 KB).
+/// Minimum length of a frame that is split into fragments, in bytes. Copying a shorter frame (about
+/// 60 ns for 4 KB) costs less than processing three blocks.
 pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
 
 impl LocalGraph {
     /// Runs the first editing filter in graph order on all of its deferred batches.
     pub(super) fn edit(&mut self, paused: &mut PausedWalk, imported: &[Taken<'_>], now: Time) {
-        let first = paused.cuts.iter().map(|cut| cut.at).min_by_key(|at| self.shape.rank[*at]);
+        let first =
+            paused.deferred.iter().map(|edit| edit.at).min_by_key(|at| self.shape.rank[*at]);
         let Some(at) = first else { return };
-        while let Some(next) = paused.cuts.iter().position(|cut| cut.at == at) {
-            let cut = paused.cuts.remove(next);
-            let shared = shared(&cut.room.columns, paused);
+        while let Some(next) = paused.deferred.iter().position(|edit| edit.at == at) {
+            let edit = paused.deferred.remove(next);
+            let shared = overlapping_lanes(&edit.room.columns, paused);
             let mut out =
                 EditOutput { spare: std::mem::take(&mut self.pass.rooms), ..EditOutput::default() };
-            self.batch((at, now), &cut.room.columns, (shared, imported), &mut out);
+            self.edit_batch((at, now), &edit.room.columns, (shared, imported), &mut out);
             self.pass.rooms = out.spare;
-            paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, cut.hops)));
-            self.pass.keep(cut.room);
+            paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, edit.hops)));
+            self.pass.keep(edit.room);
         }
     }
 
     /// Runs an editing filter on one batch; a panic of the filter fails the path.
-    fn batch(
+    fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),
         columns: &Columns,
@@ -76,7 +77,7 @@ impl LocalGraph {
         let Operator::Filter(Filter::Edit(filter)) = &mut node.operator else { return };
         node.flow.calls += 1;
         let begin = if self.pass.observers.measure_time() { sys::clock::monotonic() } else { 0 };
-        let mut bench = Bench {
+        let mut editor = BlockEditor {
             intakes: &mut self.intakes,
             work: &mut self.work,
             imported,
@@ -88,7 +89,7 @@ impl LocalGraph {
             for l in 0..columns.len() {
                 last = l;
                 let copies = self.pass.copies || shared & (1 << l) != 0;
-                bench.block(
+                editor.edit_block(
                     (columns.entry(l), columns.order(l)),
                     copies,
                     (&mut **filter, &mut context),
@@ -113,7 +114,7 @@ impl LocalGraph {
             node.counts.made.blocks -= out.made;
             out.rooms.clear();
             let entry = columns.entry(last);
-            let frame = bench.find(entry.frame());
+            let frame = editor.bytes(entry.frame());
             let Entry { pointer, marks, context } = entry;
             let block = Block { pointer, frame, marks, context };
             let name = node.name.clone();
@@ -128,9 +129,9 @@ struct EditOutput {
     rooms: Vec<BatchMemory>,
     /// Memory for further output batches.
     spare: Vec<BatchMemory>,
-    /// Number of output blocks minus number of input blocks.
+    /// Number of additional blocks made by splitting blocks into fragments.
     made: u64,
-    /// Lengths in bytes of the blocks for which there was no memory.
+    /// Lengths in bytes of the blocks that were lost for lack of memory.
     lost: Vec<u32>,
     edits: Edits,
 }
@@ -149,7 +150,7 @@ impl EditOutput {
 }
 
 /// Returns the lanes whose frames share a byte with another block in flight (E3).
-fn shared(columns: &Columns, paused: &PausedWalk) -> u64 {
+fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     let frame = |columns: &Columns, l: usize| {
         let frame = columns.frame(l);
         let from = frame.place.position();

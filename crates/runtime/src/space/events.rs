@@ -2,12 +2,12 @@
 //!
 //! A filter's behaviour depends only on its blocks, their order, and the time passed to it, and a
 //! space is one thread. The sequence of its events therefore determines its run. A [`Journal`]
-//! records the events. A space with a [`Script`] reads neither sources nor clocks but repeats the
-//! events of the script. Storage is up to the implementor.
+//! records the events. A space with an [`EventReader`] reads neither sources nor clocks but repeats
+//! recorded events. The implementor of a port decides how events are stored.
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
-use super::stall::SharedScript;
+use super::stall::ReplayState;
 use crate::failure::PathFailure;
 use abi::Entry;
 use endpoint::{Sink, Source};
@@ -65,13 +65,13 @@ pub enum SpaceEvent {
     Retire {
         /// Current time on the path's clock, in ns.
         now: Time,
-        /// Failure that is about to end the space instead.
+        /// Failure of the space, if it has failed and ends instead of taking part in the swap.
         failure: Option<String>,
     },
     /// The new graph is in place; later node indices refer to it.
     Changed,
     /// Final counts of a source.
-    Seen {
+    SourceCounts {
         /// Index of the source in the plan.
         planned: usize,
         /// Blocks and bytes observed before any loss, if known.
@@ -80,7 +80,7 @@ pub enum SpaceEvent {
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
-    Heard {
+    ProgramCounts {
         /// Index of the program in the plan.
         planned: usize,
         /// Blocks and bytes that the program accepted.
@@ -103,53 +103,53 @@ pub trait Journal: fmt::Debug + Send {
 }
 
 /// Reader of the recorded events of one space.
-pub trait Script: fmt::Debug + Send {
-    /// Consumes the next event; `None` at the end of the script or if the event is damaged.
-    fn event(&mut self) -> Option<SpaceEvent>;
+pub trait EventReader: fmt::Debug + Send {
+    /// Consumes the next event; `None` at the end of the record or if the event is damaged.
+    fn next_event(&mut self) -> Option<SpaceEvent>;
 
-    /// Returns the next event without consuming it.
+    /// Returns the next event without consuming it; `None` as for [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
     /// Consumes the next block of the last event; `follow` blocks come after it. `None` if the
-    /// script is truncated or damaged.
-    fn block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
+    /// record is truncated or damaged.
+    fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks granted for `-c` in the current pass, of which `blocks` blocks
-    /// are not consumed yet.
-    fn claims(&self, blocks: usize) -> u32;
+    /// Returns the number of blocks granted for `-c` in the current pass. `blocks`: number of
+    /// blocks of the pass that are not consumed yet.
+    fn grants(&self, blocks: usize) -> u32;
 
-    /// Consumes the closing entries of a run: final counts and claims. Returns the number of blocks
-    /// granted for `-c`, and the contradiction found, if any.
+    /// Consumes the closing entries of a run or swap: final counts and claims. Returns the number
+    /// of blocks granted for `-c`, and a contradiction in the counts, if there is one.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds to the amount given by the source of this node.
-    fn gave(&self, planned: usize, amount: Amount);
+    /// Adds to the amount that the source of this planned node has given.
+    fn add_given(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.
-    fn is_wrong(&mut self, what: &str);
+    fn report_invalid(&mut self, what: &str);
 
-    /// Returns the reason for which the script is invalid, if one is known.
-    fn wrong(&self) -> Option<&str>;
+    /// Returns the first defect found in the record, if any.
+    fn invalid_reason(&self) -> Option<&str>;
 
-    /// Reports that the script ended before the recorded run did.
-    fn note_short(&self);
+    /// Reports that the record ended before the recorded run did.
+    fn note_truncated(&self);
 
-    /// Decides what a space does at a recorded hot swap. `requested`: the thread of the swap has
-    /// asked for the space.
-    fn change(&self, number: u64, requested: bool) -> ScriptedChange;
+    /// Returns the action of a space at a recorded hot swap. `requested`: the thread of the swap
+    /// has asked for the space.
+    fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
     /// Returns the state shared by the spaces of this replay.
-    fn shared(&self) -> SharedScript;
+    fn replay_state(&self) -> ReplayState;
 }
 
-/// Decision for a space that has reached a recorded hot swap.
+/// Action of a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ScriptedChange {
+pub enum SwapDecision {
     /// Wait until the thread of the swap asks for the space.
     Wait,
     /// Take part in the swap.
     Go,
-    /// End: the script has no such swap.
+    /// End: the record has no such swap.
     End,
     /// Fail: the swap could not be made.
     Failed(String),
@@ -162,32 +162,32 @@ pub enum EventPort {
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events come from a script; `None` while the replay has taken it out.
-    Script(Option<Box<dyn Script>>),
+    /// Events are replayed; `None` while the replay has taken the reader out of the port.
+    Replay(Option<Box<dyn EventReader>>),
 }
 
 impl EventPort {
-    /// Returns the claim policy for `-c`; `counted`: the path has such a limit.
+    /// Returns the claim policy for `-c`; `counted`: the path has a limit.
     pub(super) fn claims(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
-            Self::Script(_) if counted => ClaimPolicy::Scripted(0),
+            Self::Replay(_) if counted => ClaimPolicy::Replayed(0),
             _ => ClaimPolicy::Free,
         }
     }
 
-    /// Takes the script out of the port, if there is one.
-    pub(super) fn script(&mut self) -> Option<Box<dyn Script>> {
+    /// Takes the reader of recorded events out of the port; `None` outside of a replay.
+    pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {
-            Self::Script(script) => script.take(),
+            Self::Replay(reader) => reader.take(),
             _ => None,
         }
     }
 
-    /// Returns the state shared by the spaces of the replay, if this is one.
-    pub(super) fn shared(&self) -> Option<SharedScript> {
+    /// Returns the state shared by the spaces of the replay; `None` outside of a replay.
+    pub(super) fn replay_state(&self) -> Option<ReplayState> {
         match self {
-            Self::Script(script) => script.as_ref().map(|script| script.shared()),
+            Self::Replay(reader) => reader.as_ref().map(|reader| reader.replay_state()),
             _ => None,
         }
     }
@@ -210,13 +210,13 @@ impl EventPort {
     }
 
     /// Records the final counts of a source.
-    pub(super) fn seen(&mut self, planned: usize, source: &dyn Source) {
+    pub(super) fn source_counts(&mut self, planned: usize, source: &dyn Source) {
         self.event(|| {
             let seen = source.counters();
             let dropped = seen.dropped.iter().map(|(place, count)| (place.to_string(), *count));
             let (dropped, seen) =
                 (dropped.collect(), seen.observed.map(|all| (all.blocks, all.bytes)));
-            SpaceEvent::Seen { planned, seen, dropped }
+            SpaceEvent::SourceCounts { planned, seen, dropped }
         });
     }
 
@@ -230,7 +230,7 @@ impl EventPort {
             let dropped = sink.dropped().into_iter();
             let dropped = dropped.map(|(why, all)| (why.to_string(), all.blocks, all.bytes));
             let (written, dropped) = ((written.blocks, written.bytes), dropped.collect());
-            SpaceEvent::Heard { planned, written, dropped }
+            SpaceEvent::ProgramCounts { planned, written, dropped }
         });
     }
 

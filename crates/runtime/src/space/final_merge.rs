@@ -4,9 +4,9 @@
 //! In: from each replica in another space, blocks marked with step and rank in ascending order;
 //! from the replica in this space, its sessions, which are ended on demand
 //! ([`super::replica_end`]). Out: all blocks in ascending order. The merge waits for a replica that
-//! has neither ended nor delivered a block, since its next block may come first.
+//! has neither ended nor delivered a block, because that replica's next block may be the first one.
 
-use super::final_sessions::{END, EndPosition, FinalSessions};
+use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
 use super::join_state::ReplicaJoin;
 use super::sessions::SessionEnds;
@@ -14,82 +14,83 @@ use buffer::Fault;
 use filter::LANES;
 
 impl LocalGraph {
-    /// Emits the next part of the final output. Returns false if it must wait for a replica, or if
-    /// nothing is left.
+    /// Emits the next part of the final output. Returns false if it emitted nothing: it must wait
+    /// for a replica, or no output is left.
     pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
-        let Some((way, place, end)) = first_elsewhere(gather)? else { return Ok(false) };
-        let mut behind = match gather.behind.take() {
-            Some(behind) => behind,
+        let Some((way, place, end)) = first_remote(gather)? else { return Ok(false) };
+        let mut final_sessions = match gather.final_sessions.take() {
+            Some(final_sessions) => final_sessions,
             None => self.begin_end(gather),
         };
         let mut moved = false;
-        while self.pass.failure.is_none() && self.next_here(&mut behind).is_some_and(|p| p < place)
+        while self.pass.failure.is_none()
+            && self.next_local(&mut final_sessions).is_some_and(|p| p < place)
         {
-            self.end_next_session(&mut behind);
+            self.end_next_session(&mut final_sessions);
             moved = true;
         }
-        let end = self.next_here(&mut behind).map_or(end, |here| here.min(end));
-        gather.behind = Some(behind);
-        if place == END || moved {
+        let end = self.next_local(&mut final_sessions).map_or(end, |here| here.min(end));
+        gather.final_sessions = Some(final_sessions);
+        if place == END_POSITION_MAX || moved {
             return Ok(moved);
         }
-        let node = gather.ways[way].node;
-        let taken = gather.ways[way].import.look(LANES)?;
+        let node = gather.inputs[way].node;
+        let taken = gather.inputs[way].import.peek_up_to(LANES)?;
         let ours =
             (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.end_step() < end);
         let count = ours.count();
-        let taken = gather.ways[way].import.look(count)?;
+        let taken = gather.inputs[way].import.peek_up_to(count)?;
         self.walk_taken(&[taken], &[node]);
-        gather.ways[way].import.release(count)?;
+        gather.inputs[way].import.release(count)?;
         Ok(true)
     }
 
     /// Begins the end of the replica in this space.
     fn begin_end(&mut self, gather: &ReplicaJoin) -> FinalSessions {
-        self.pass.end = gather.board.end();
+        self.pass.end = gather.progress.end();
         let live = self.live();
-        let now = self.clock.not_before(gather.board.clock(), live);
+        let now = self.clock.not_before(gather.progress.clock(), live);
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space, beginning the end of
-    /// the next filter if need be; `None` if no session is left.
-    fn next_here(&mut self, behind: &mut FinalSessions) -> Option<EndPosition> {
+    /// Returns the position of the next session of the replica in this space; `None` if no session
+    /// is left. Begins to end the next filter if the current one has no session left.
+    fn next_local(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
-            if let Some((_, leaving)) = &behind.ends
+            if let Some((_, leaving)) = &final_sessions.ends
                 && let Some(rank) = leaving.next()
             {
-                return Some((behind.step, rank));
+                return Some((final_sessions.step, rank));
             }
-            behind.ends = None;
-            let at = behind.filters.pop()?;
-            behind.step += 1;
+            final_sessions.ends = None;
+            let at = final_sessions.filters.pop()?;
+            final_sessions.step += 1;
             let leaving = SessionEnds::of(&mut self.nodes[at], &self.pass.births, self.pass.end);
-            behind.ends = Some((at, leaving));
+            final_sessions.ends = Some((at, leaving));
         }
     }
 
     /// Ends the next session of the replica in this space and walks its output.
-    fn end_next_session(&mut self, behind: &mut FinalSessions) {
-        let Some((at, leaving)) = &mut behind.ends else { return };
+    fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
+        let Some((at, leaving)) = &mut final_sessions.ends else { return };
         let at = *at;
-        self.walk(behind.now, &[], |walk| walk.finish_session(at, leaving));
+        self.walk(final_sessions.now, &[], |walk| walk.finish_session(at, leaving));
         self.end_pass();
     }
 }
 
-/// Returns the replica in another space whose next block comes first, the position of that block,
+/// Returns the index of the replica in another space with the lowest next position, that position,
 /// and the second lowest position. `None` if a replica that has not ended has delivered nothing
 /// yet.
-fn first_elsewhere(
+fn first_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {
-    let (mut first, mut second) = ((0, END), END);
-    for (number, way) in gather.ways.iter_mut().enumerate() {
+    let (mut first, mut second) = ((0, END_POSITION_MAX), END_POSITION_MAX);
+    for (number, way) in gather.inputs.iter_mut().enumerate() {
         if way.own.is_some() || way.import.is_finished()? {
             continue;
         }
-        let taken = way.import.look(1)?;
+        let taken = way.import.peek_up_to(1)?;
         if taken.is_empty() {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use filter::{Filter, Time};
 /// Position in the final output: step of the replica's end, then rank of the session.
 pub(super) type EndPosition = (u32, u32);
 /// Position after all others.
-pub(super) const END: EndPosition = (u32::MAX, u32::MAX);
+pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
 
 /// Sessions that the replica in the join's space has yet to end.
 #[derive(Debug)]

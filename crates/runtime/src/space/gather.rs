@@ -16,25 +16,25 @@ use filter::{BatchMemory, LANES};
 
 impl Space {
     /// Walks blocks dispatched to the replica in this space, of at most one batch.
-    pub(super) fn take_part(&mut self, i: usize, pass: &mut PassResult) {
+    pub(super) fn walk_dispatched(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
             return;
         }
         let at = *node;
-        let taken = match import.look(LANES) {
+        let taken = match import.peek_up_to(LANES) {
             Ok(taken) if taken.is_empty() => {
                 match import.is_finished() {
                     Ok(finished) => {
                         *ended = finished;
                         pass.open |= !finished;
                     }
-                    Err(fault) => self.fails(at, fault),
+                    Err(fault) => self.fail_ring(at, fault),
                 }
                 return;
             }
             Ok(taken) => taken,
-            Err(fault) => return self.fails(at, fault),
+            Err(fault) => return self.fail_ring(at, fault),
         };
         let seqs = (0..taken.len()).map(|at| taken.entry(at).marks.seq());
         let (count, last) = seqs
@@ -43,10 +43,10 @@ impl Space {
             .map_or((taken.len(), false), |at| (at + 1, true));
         let first = seqs.clone().next().map_or(0, |(seq, _)| seq);
         own.near = batch_id_of(first, own.near);
-        own.board.finish(own.number, own.near);
+        own.progress.finish(own.number, own.near);
         let graph = &mut self.graph;
         graph.pass.order = last_seq(own.near);
-        let walked = match import.look(count) {
+        let walked = match import.peek_up_to(count) {
             Ok(taken) => {
                 graph.walk_taken(&[taken], &[at]);
                 import.release(count)
@@ -60,13 +60,13 @@ impl Space {
             Ok(()) => {
                 let Input::Replica { own, .. } = &self.inputs.list[i] else { return };
                 let done = if last { own.near + 1 } else { own.near };
-                own.board.finish(own.number, done);
+                own.progress.finish(own.number, done);
             }
-            Err(fault) => self.fails(at, fault),
+            Err(fault) => self.fail_ring(at, fault),
         }
     }
 
-    /// Joins the next batch and walks it.
+    /// Joins the next batch, or the next part of the final output, and walks it.
     pub(super) fn gather(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
@@ -82,23 +82,23 @@ impl Space {
                     gather.ended = finished;
                     pass.open |= !finished;
                 }
-                Err(fault) => self.fails(at, fault),
+                Err(fault) => self.fail_ring(at, fault),
             },
-            Err(fault) => self.fails(at, fault),
+            Err(fault) => self.fail_ring(at, fault),
         }
         if pass.moved {
             self.end_pass();
         }
     }
 
-    fn fails(&mut self, at: NodeId, fault: Fault) {
+    fn fail_ring(&mut self, at: NodeId, fault: Fault) {
         let name = self.graph.nodes[at].name.clone();
         self.graph.pass.failure = Some(PathFailure::ring(name, fault));
     }
 
-    /// Reports the batches of the dispatcher's own replica as finished; `ends`: the replica has
-    /// ended.
-    pub(super) fn finish_part(&mut self, ends: bool) {
+    /// Reports the batches of the replica in the dispatcher's space as finished; `ends`: the
+    /// replica has ended.
+    pub(super) fn finish_local_replica(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
                 match ends {
@@ -111,19 +111,19 @@ impl Space {
 }
 
 impl LocalGraph {
-    /// Joins a batch, or final output after the last one. Returns true if anything moved.
+    /// Joins a batch or, after the last batch, final output. Returns true if it made progress.
     fn join(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before `shared`: once closed, no further batch follows.
-        let closed = gather.board.is_closed();
-        if gather.board.shared() <= gather.batch_id {
+        let closed = gather.progress.is_closed();
+        if gather.progress.shared() <= gather.batch_id {
             return if closed { self.join_final(gather) } else { Ok(false) };
         }
-        let shares = gather.look()?;
+        let shares = gather.shares()?;
         let whole = !shares.is_empty() && shares.iter().all(|share| share.whole);
         let count: usize = shares.iter().map(|share| share.count).sum();
         if count == 0 {
             if whole {
-                gather.joined();
+                gather.advance();
             }
             return Ok(whole);
         }
@@ -132,33 +132,33 @@ impl LocalGraph {
         if gather.broken {
             late = count as u64;
         }
-        for (way, share) in gather.ways.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
-            all.push(way.import.look(share.count)?);
+        for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
+            all.push(way.import.peek_up_to(share.count)?);
             nodes.push(way.node);
         }
         self.pass.order = last_seq(gather.batch_id);
         self.walk_taken(&all, &nodes);
         drop(all);
-        for (way, share) in gather.ways.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
+        for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
             // Remembered even if the batch is incomplete because of other replicas.
             if let Some(own) = way.own.as_ref().filter(|_| share.whole) {
-                own.board.finish(own.number, gather.batch_id + 1);
+                own.progress.finish(own.number, gather.batch_id + 1);
             }
         }
         if let Some(counted) = self.nodes[gather.node].counts.counters.first_mut() {
             *counted += late;
         }
         if whole {
-            gather.joined();
+            gather.advance();
         } else {
             gather.broken = gather.mixed;
         }
         Ok(true)
     }
 
-    /// Walks the blocks taken off several rings in one walk; each ring's blocks start at the entry
-    /// node of that ring.
+    /// Walks the blocks of several rings in one walk; the blocks of each ring enter at that ring's
+    /// node, and then due timers are called.
     pub(super) fn walk_taken(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
         let mut now = self.live();

@@ -2,7 +2,7 @@
 
 use super::arc::NodeId;
 use super::final_sessions::FinalSessions;
-use crate::replicas::{ReplicaProgress, after, batch_id_of};
+use crate::replicas::{ReplicaProgress, batch_id_of, next_batch_id};
 use crate::ring::Import;
 use buffer::Fault;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub const JOIN_COUNTERS: &[&str] = &["late"];
 #[derive(Debug)]
 pub struct LocalReplica {
     /// Progress shared by dispatcher, replicas and join.
-    pub board: Arc<ReplicaProgress>,
+    pub progress: Arc<ReplicaProgress>,
     /// Index of the replica.
     pub number: usize,
     /// Batch id of the last batch received.
@@ -24,31 +24,32 @@ pub struct LocalReplica {
 impl Drop for LocalReplica {
     /// Marks the replica as ended on every exit path, so that the join never waits for it.
     fn drop(&mut self) {
-        self.board.finish(self.number, u64::MAX);
+        self.progress.finish(self.number, u64::MAX);
     }
 }
 
 /// State of the join of a replica chain.
 #[derive(Debug)]
 pub struct ReplicaJoin {
-    pub(super) board: Arc<ReplicaProgress>,
+    pub(super) progress: Arc<ReplicaProgress>,
     /// One input per replica, by index.
-    pub(super) ways: Vec<ReplicaInput>,
+    pub(super) inputs: Vec<ReplicaInput>,
     /// Node at which the inputs join.
     pub(super) node: NodeId,
     /// True if a batch may be split over several replicas.
     pub(super) mixed: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
-    /// True if a part of the current batch was forwarded before the rest.
+    /// True if a part of the current batch was forwarded before the rest, so that the rest counts
+    /// as late.
     pub(super) broken: bool,
     /// Remaining sessions of the replica in this space, once the input has ended.
-    pub(super) behind: Option<FinalSessions>,
+    pub(super) final_sessions: Option<FinalSessions>,
     pub(super) ended: bool,
 }
 
-/// Ring over which the join receives the blocks of one replica. For the replica in this space it is
-/// the ring of that replica's input.
+/// Ring over which the join receives the blocks of one replica. For a replica in the join's space
+/// this is the ring of the replica's input.
 #[derive(Debug)]
 pub struct ReplicaInput {
     /// Entry node of the ring.
@@ -61,7 +62,7 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// Part of a batch that lies in one ring.
+/// Part of a batch in one ring, including entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
@@ -77,36 +78,45 @@ impl ReplicaJoin {
     /// Makes a join at `node`; `mixed`: batches are split over replicas.
     #[must_use]
     pub const fn new(
-        board: Arc<ReplicaProgress>,
-        ways: Vec<ReplicaInput>,
+        progress: Arc<ReplicaProgress>,
+        inputs: Vec<ReplicaInput>,
         node: NodeId,
         mixed: bool,
     ) -> Self {
-        Self { board, ways, node, mixed, batch_id: 0, broken: false, behind: None, ended: false }
+        Self {
+            progress,
+            inputs,
+            node,
+            mixed,
+            batch_id: 0,
+            broken: false,
+            final_sessions: None,
+            ended: false,
+        }
     }
 
     /// Returns the progress shared by dispatcher, replicas and join.
-    pub(super) fn board(&self) -> &ReplicaProgress {
-        &self.board
+    pub(super) fn progress(&self) -> &ReplicaProgress {
+        &self.progress
     }
 
     /// Returns the rings of the join with their entry nodes.
     pub(super) fn imports(&self) -> impl Iterator<Item = (NodeId, &Import)> {
-        self.ways.iter().map(|way| (way.node, &way.import))
+        self.inputs.iter().map(|way| (way.node, &way.import))
     }
 
     /// Returns the rings of the join, for attaching gauges.
     pub(super) fn imports_mut(&mut self) -> impl Iterator<Item = &mut Import> {
-        self.ways.iter_mut().map(|way| &mut way.import)
+        self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns the share of each input in the current batch, to be taken now; empty if a part of
-    /// the batch is missing.
-    pub(super) fn look(&mut self) -> Result<Vec<BatchShare>, Fault> {
-        let (batch_id, board) = (self.batch_id, &self.board);
-        let shares = self.ways.iter_mut().enumerate().map(|(copy, way)| {
+    /// Returns the share of each input in the current batch, to be taken now; empty if the join
+    /// must wait for the rest of the batch.
+    pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
+        let (batch_id, progress) = (self.batch_id, &self.progress);
+        let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
             // Read before the ring: entries of a finished batch are then visible.
-            let may = board.has_part(copy, batch_id);
+            let may = progress.has_part(copy, batch_id);
             way.share(batch_id, may)
         });
         let shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
@@ -114,20 +124,20 @@ impl ReplicaJoin {
         // A ring that is full of one batch must be drained, or its replica never finishes.
         let full = shares.iter().any(|share| share.full);
         if !whole {
-            board.wait_for(batch_id);
+            progress.wait_for(batch_id);
         }
         if whole || !self.mixed || full { Ok(shares) } else { Ok(Vec::new()) }
     }
 
     /// Advances to the next batch.
-    pub(super) fn joined(&mut self) {
-        self.batch_id = after(self.batch_id);
+    pub(super) fn advance(&mut self) {
+        self.batch_id = next_batch_id(self.batch_id);
         self.broken = false;
     }
 
     pub(super) fn is_finished(&mut self) -> Result<bool, Fault> {
-        let mut finished = self.behind.as_ref().is_none_or(FinalSessions::has_ended);
-        for way in &mut self.ways {
+        let mut finished = self.final_sessions.as_ref().is_none_or(FinalSessions::has_ended);
+        for way in &mut self.inputs {
             finished &= way.import.is_finished()?;
         }
         Ok(finished)
@@ -135,17 +145,18 @@ impl ReplicaJoin {
 }
 
 impl ReplicaInput {
-    /// Returns the part of a batch in this ring. `may`: the replica may still add to it.
+    /// Returns the part of a batch in this ring. `may`: the replica may still add entries of the
+    /// batch.
     fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
-        let waits = self.import.look_again()?;
+        let waits = self.import.peek_fresh()?;
         let mut share = BatchShare { whole: closed || !may, ..BatchShare::default() };
         for at in 0..waits.len() {
             let (seq, last) = waits.entry(at).marks.seq();
             let of = batch_id_of(seq, batch_id);
             // Final output of a replica comes after all batches.
-            let behind = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
-            if behind || of > batch_id {
+            let is_final = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
+            if is_final || of > batch_id {
                 share.whole = true;
                 break;
             }

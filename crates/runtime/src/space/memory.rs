@@ -25,7 +25,7 @@ pub(crate) struct Memory<'a> {
 const WORK: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// Pin of a hole, which holds no memory.
-const NOTHING: PinId = PinId(u64::MAX);
+const PIN_NONE: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
     fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
@@ -60,7 +60,7 @@ impl<'a> Memory<'a> {
     pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
-            return Some((*entry, NOTHING));
+            return Some((*entry, PIN_NONE));
         }
         let (copy, _) = self.copy(frame)?;
         let pin = self.work.pin(copy.place)?;
@@ -71,7 +71,7 @@ impl<'a> Memory<'a> {
 
     /// Returns the intake in which a held block may remain, with its index; `None` if the block
     /// must be copied.
-    fn stays(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
+    fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
         (0..WORK)
             .zip(self.intakes)
@@ -114,12 +114,12 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let entry = block.entry();
         let frame = entry.frame();
         if frame.is_hole() {
-            return Some((entry, NOTHING));
+            return Some((entry, PIN_NONE));
         }
         if frame.dbuf() == self.work.id() {
             return Some((entry, pin_of(WORK, self.work.pin(frame.place)?)));
         }
-        if let Some((number, pool)) = self.stays(frame) {
+        if let Some((number, pool)) = self.pinnable_intake(frame) {
             return Some((entry, pin_of(number, pool.pin(frame.place)?)));
         }
         let (copy, _) = self.copy(block.frame)?;
@@ -129,7 +129,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 
     fn unpin(&mut self, pin: PinId) {
-        if pin == NOTHING {
+        if pin == PIN_NONE {
             return;
         }
         let number = pin.0 >> POOL_SHIFT;
@@ -153,7 +153,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let (place, bytes) = self.work.append(old.len(), |room| {
             match keep {
                 Keep::Contents => room.copy_from_slice(old),
-                Keep::Nothing => around(block, room, old),
+                Keep::Nothing => copy_around_view(block, room, old),
             }
             write(room);
             old.len()
@@ -162,10 +162,10 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Resolver of frames; remembers the segment of the last one.
+/// Resolver of frames; remembers the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
-    /// Returns the segment of a frame, given the block's index and the frame.
+    /// Function that returns the segment of a frame, given the index of the block and the frame.
     segment: F,
 }
 
@@ -185,17 +185,17 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         }
     }
 
-    /// Returns the bytes of a frame; empty if they are not accessible here.
+    /// Returns the bytes of a frame; empty if the space cannot access them.
     #[inline(always)]
     fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.near.bytes(frame) {
             Some(bytes) => bytes,
-            None => self.elsewhere(number, frame),
+            None => self.find_segment(number, frame),
         }
     }
 
     #[cold]
-    fn elsewhere(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
+    fn find_segment(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         self.near = (self.segment)(number, frame).unwrap_or_default();
         self.near.bytes(frame).unwrap_or_default()
     }
@@ -203,7 +203,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
 
 /// Copies the bytes of the old frame before and after the view, so that offsets in the marks stay
 /// valid.
-fn around(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
+fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());
     let to = from.saturating_add(block.length() as usize).min(old.len());
     for part in [0..from, to..old.len()] {

@@ -57,7 +57,7 @@ pub mod walk;
 
 use crate::commands::{BorrowRequest, CommandQueue, CommandReceiver};
 use crate::control::Control;
-use crate::counters::{Retired, SpaceCounters};
+use crate::counters::{RetiredCounters, SpaceCounters};
 use crate::demand::Demand;
 use buffer::pool::Pool;
 use buffer::signal::Doorbell;
@@ -73,14 +73,14 @@ use shape::Shape;
 use stall::{StallProbe, StallRegistration};
 use std::sync::Arc;
 
-pub use crate::counters::Imported;
+pub use crate::counters::ImportCounters;
 pub use clock::Clock;
 pub use input::Input;
 pub use remains::{Remains, SpaceResources};
 pub use sleep::TimeSpent;
 
 /// Index of the intake for sources that provide no memory of their own.
-pub const GENERAL: usize = 0;
+pub const INTAKE_GENERAL: usize = 0;
 
 /// One thread's part of a path: graph, memory, inputs and ports.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ pub struct Space {
     /// True if a filter publishes its state.
     publishes: bool,
     /// Connections to other threads. Last field: dropping it reports the end of the space, after
-    /// everything else is released.
+    /// everything else has been released.
     ports: Ports,
 }
 
@@ -104,7 +104,7 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::asked`] at the last answer.
+    /// Value of [`Control::position_requests`] at the space's last answer.
     answered: u32,
     commands: CommandReceiver,
     /// Request to lend the space before its next pass.
@@ -122,7 +122,8 @@ impl Ports {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the exports among these nodes, so that a full ring is reported by the space.
+    /// Connects the exports among these nodes to the status of the space, which reports a full
+    /// ring.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -132,11 +133,11 @@ impl Ports {
     }
 }
 
-/// Counters of a space beyond those of its present nodes.
+/// Counters of a space other than those of its present nodes.
 #[derive(Debug, Default)]
 struct Accounts {
     /// Counters of removed nodes and rings.
-    retired: Retired,
+    retired: RetiredCounters,
     /// Number of hot swaps.
     swaps: u64,
     /// Total time asleep, in nanoseconds.
@@ -148,8 +149,8 @@ struct Accounts {
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs whose exit status is unknown; true once their closed input has been
-    /// reported to [`Demand`].
+    /// Input halves of programs that have not exited; true once the closed input of a program has
+    /// been reported to [`Demand`].
     inputs: Vec<(arc::NodeId, bool)>,
     /// Halves removed by hot swaps.
     gone: Vec<Node>,
@@ -157,7 +158,7 @@ struct Programs {
 
 /// Components of a new space.
 #[derive(Debug)]
-pub struct Parts {
+pub struct SpaceParts {
     /// Name in `explain` and in pins.
     pub name: String,
     /// Nodes of the graph.
@@ -211,16 +212,16 @@ impl Default for SpaceOptions {
 impl Space {
     /// Makes a space that does not run yet.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        let Parts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
-        let Parts { control, bell: doorbell, clock, epoch, options, .. } = parts;
+    pub fn new(parts: SpaceParts) -> Self {
+        let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
+        let SpaceParts { control, bell: doorbell, clock, epoch, options, .. } = parts;
         let SpaceOptions { left, timed, copies, batch_max, demand, events, tracer } = options;
         let claims = events.claims(left.is_some());
         let commands =
             CommandReceiver(Arc::new(CommandQueue::new(name.clone(), Arc::clone(&doorbell))));
-        let stall = events.shared().map(|script| {
-            StallRegistration(StallProbe::new(script, Arc::clone(&commands.0.status)))
-        });
+        let stall = events
+            .replay_state()
+            .map(|state| StallRegistration(StallProbe::new(state, Arc::clone(&commands.0.status))));
         let ports = Ports { control, answered: 0, commands, borrow: None, doorbell, events, stall };
         ports.connect_exports(&mut nodes);
         let halves = (0..nodes.len()).filter(|at| nodes[*at].is_process_input());

@@ -2,7 +2,7 @@
 
 use super::arc::GraphArc;
 use super::published::PublishedState;
-use crate::latency::Aging;
+use crate::latency::AgeGauge;
 use crate::ledger::{DropReason, Edits, NodeName};
 use crate::replicas::dispatch::Dispatcher;
 use crate::ring::Export;
@@ -10,8 +10,8 @@ use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
-/// Node of a space's graph. The fields that every batch touches come first: between two batches the
-/// blocks evict all nodes from the first-level cache.
+/// Node of a space's graph. Fields used for every batch come first: between two batches the blocks
+/// evict all nodes from the first-level cache.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
@@ -23,8 +23,9 @@ pub struct Node {
     pub taken: Vec<Amount>,
     /// True if blocks count towards the limit of `-c` here.
     pub counted: bool,
-    /// True if the operator has moved to another space.
-    pub away: bool,
+    /// True if the operator has moved to another space; the node then only keeps counters until the
+    /// swap.
+    pub has_moved: bool,
     /// True for one of several replicas of a filter.
     pub copied: bool,
     /// True if all filters downstream accept fragments of the output.
@@ -43,7 +44,7 @@ pub struct Node {
     pub taken_before: Amount,
     /// Index of the node in the plan.
     pub planned: usize,
-    /// Name of the filter, as printed; or the ring end that the node is.
+    /// Printed name of the filter, or the ring end that the node represents.
     pub name: NodeName,
     /// Names of the filter's drop reasons, by index.
     pub reasons: &'static [&'static str],
@@ -74,7 +75,7 @@ pub enum Operator {
 
 impl Operator {
     /// Returns true if the operator reads the bytes of its input.
-    pub(super) const fn looks(&self) -> bool {
+    pub(super) const fn reads_bytes(&self) -> bool {
         match self {
             Self::Filter(Filter::Statistics(_)) => false,
             Self::Pass | Self::Source(_) | Self::Export(_) => false,
@@ -96,7 +97,7 @@ pub struct SourceOperator {
     /// True if the source has ended.
     pub ended: bool,
     /// Gauge of the age of its blocks, if measured.
-    pub age: Option<Aging>,
+    pub age: Option<AgeGauge>,
 }
 
 /// Sink and its state.
@@ -106,7 +107,7 @@ pub struct SinkOperator {
     /// Report of the sink, after its end.
     pub report: Option<filter::Report>,
     /// Gauge of the age of its blocks, if measured.
-    pub age: Option<Aging>,
+    pub age: Option<AgeGauge>,
 }
 
 impl SourceOperator {
@@ -177,7 +178,7 @@ impl Flow {
 }
 
 impl Node {
-    /// Returns the program of which the node is one half; `None` for any other node.
+    /// Returns the program of which the node is one half; `None` for other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
@@ -193,10 +194,10 @@ impl Node {
 
     /// Returns true if the output of the node can be tapped: false for ring ends, dispatchers and
     /// replicas.
-    pub const fn gives(&self) -> bool {
+    pub const fn can_be_tapped(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
-        part && !self.copied && !self.away
+        part && !self.copied && !self.has_moved
     }
 
     /// Makes a node without arcs.
@@ -215,7 +216,7 @@ impl Node {
             counted: false,
             taken: Vec::new(),
             taken_before: Amount::default(),
-            away: false,
+            has_moved: false,
             flow: Flow::default(),
             counts,
             holds: Holds::new(0, 0),
@@ -228,7 +229,7 @@ impl Node {
         }
     }
 
-    /// Returns the total input, including that over removed arcs.
+    /// Returns the total input, including the input over removed arcs.
     #[must_use]
     pub fn taken_in_all(&self) -> Amount {
         self.taken.iter().fold(self.taken_before, |a, b| Amount {

@@ -1,7 +1,7 @@
 //! Observers of the walk: one interface for tracing, taps and timing.
 //!
 //! An observer is called when a batch enters a node, when the node has run, and when its output is
-//! routed. Without observers a walk pays one load and one branch per node.
+//! routed. Without observers a walk pays a load and a branch at up to three sites per node.
 
 use super::node::Node;
 use super::taps::Taps;
@@ -63,7 +63,7 @@ impl Observers {
     }
 
     /// Returns true if an observer reads the bytes of blocks.
-    pub(super) const fn look(&self) -> bool {
+    pub(super) const fn reads_bytes(&self) -> bool {
         self.taps.is_some() || self.tracer.is_some()
     }
 
@@ -73,10 +73,11 @@ impl Observers {
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps of nodes for which `is_here` is false, and removes the taps if none remain.
+    /// Ends the taps of nodes for which `is_here` is false, and removes the set of taps if it is
+    /// then empty.
     pub(super) fn keep_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
-            taps.stay(is_here);
+            taps.retain(is_here);
         }
         self.taps = self.taps.take().filter(|taps| !taps.is_empty());
         self.update();
@@ -86,7 +87,8 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// Returns the active observers. Timing comes last, so that it excludes the time of the others.
+    /// Returns the active observers. Timing begins last, so that it excludes the time of the other
+    /// observers.
     fn each(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);

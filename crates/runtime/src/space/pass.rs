@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) struct PassState {
     /// Limit of delivered blocks (`-c`).
     pub(crate) left: Option<Arc<CountLimit>>,
-    /// Policy by which this space claims from the limit.
+    /// Policy by which this space claims blocks from the limit.
     pub(crate) claims: ClaimPolicy,
     /// Observers of the walk.
     pub(crate) observers: Observers,
@@ -34,7 +34,7 @@ pub(crate) struct PassState {
     pub(crate) end: u32,
 }
 
-/// Maximum number of idle batch memories: the need of one editing filter.
+/// Maximum number of idle batch memories; one editing filter needs this many.
 const ROOMS: usize = 4;
 
 impl PassState {

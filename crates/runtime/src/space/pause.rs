@@ -1,5 +1,5 @@
-//! Paused walks: a walk ends before a deferred edit, and with it all views; a new walk resumes
-//! after the edit (`space::edit`).
+//! Paused walks: before a deferred edit a walk ends with all of its views; after the edit a new
+//! walk resumes (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
@@ -13,11 +13,11 @@ pub(crate) struct DeferredEdit {
     pub(crate) hops: u8,
 }
 
-/// All blocks in flight of a walk at rest, without views of their bytes.
+/// All blocks in flight of a paused walk, without views of their bytes.
 pub(crate) struct PausedWalk {
-    /// Batches before an editing filter.
-    pub(crate) cuts: Vec<DeferredEdit>,
-    /// Batches after an editing filter.
+    /// Batches deferred at editing filters.
+    pub(crate) deferred: Vec<DeferredEdit>,
+    /// Output batches of editing filters: node, blocks, hops.
     pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
     /// Batches waiting at joins: start node, arc, blocks.
     waiting: Vec<(NodeId, usize, BatchMemory)>,
@@ -34,11 +34,11 @@ impl PausedWalk {
 
     /// Returns all batches in flight.
     pub(crate) fn rooms(&self) -> impl Iterator<Item = &BatchMemory> {
-        let cuts = self.cuts.iter().map(|cut| &cut.room);
+        let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
         let waiting = self.waiting.iter().map(|(_, _, room)| room);
         let around = self.around.iter().map(|(_, _, room, _)| room);
-        cuts.chain(edited).chain(waiting).chain(around)
+        deferred.chain(edited).chain(waiting).chain(around)
     }
 }
 
@@ -46,14 +46,14 @@ impl<'a> Walk<'_, 'a> {
     /// Ends the walk and all of its views. Returns the deferred work; `None` if the walk is
     /// complete.
     pub(crate) fn pause(self) -> Option<PausedWalk> {
-        if self.cuts.is_empty() {
+        if self.deferred.is_empty() {
             return None;
         }
         let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.at_rest()));
         let around =
             self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.at_rest(), hops));
         Some(PausedWalk {
-            cuts: self.cuts,
+            deferred: self.deferred,
             edited: Vec::new(),
             waiting: waiting.collect(),
             around: around.collect(),
@@ -67,7 +67,7 @@ impl<'a> Walk<'_, 'a> {
         let memory = Memory { intakes, work, imported };
         let batch = |room| Frames::new(|_, frame| memory.segment(frame)).batch(room);
         self.next = paused.next;
-        self.cuts = paused.cuts;
+        self.deferred = paused.deferred;
         let waiting = paused.waiting.into_iter();
         self.waiting = waiting
             .map(|(from, arc, room)| WaitingBatch { from, arc, batch: batch(room) })
@@ -84,11 +84,11 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Defers a batch at an editing filter.
-    pub(super) fn put_aside(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+    pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
         let mut room = self.pass.rooms.pop().unwrap_or_default();
         room.columns.clear();
         let taken = std::mem::replace(batch, Batch::unseen(room));
-        self.cuts.push(DeferredEdit { at, room: taken.at_rest(), hops });
+        self.deferred.push(DeferredEdit { at, room: taken.at_rest(), hops });
         Ran::Ended
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The state itself stays plain data owned by one thread. Changes are copied into a table that
 //! other processes read ([`buffer::state`]), between two passes and never during a walk: at most
-//! every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A reader sees a value
-//! of at most that age, exact while the path is idle. Readers cost the filter nothing.
-//! docs/book/decisions/0035-seen-state.md
+//! every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A value is at most
+//! that interval and one pass old, and exact while the path is idle. Readers cost the filter
+//! nothing. docs/book/decisions/0035-seen-state.md
 
 use abi::access::AccessList;
 use buffer::name;
@@ -12,8 +12,7 @@ use buffer::state::{Column, Shape, TableWriter};
 use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE};
 use sys::process::identity;
 
-/// Minimum time between two updates under load, in nanoseconds: the maximum age of a published
-/// value.
+/// Minimum time between two updates under load, in nanoseconds.
 const UPDATE_INTERVAL: u64 = 10_000_000;
 /// Maximum number of sessions with a row; further sessions are only counted.
 const ROWS: usize = 1 << 14;
@@ -26,11 +25,12 @@ pub struct PublishedState {
     /// Monotonic time of the next update, in nanoseconds.
     pub(super) due: u64,
     /// True if the next update must write all rows.
-    again: bool,
+    all_rows: bool,
 }
 
 impl PublishedState {
-    /// Creates the table that the arguments request; `None` if they request none.
+    /// Creates the table that the arguments request; `None` if they request no table or the filter
+    /// publishes no state.
     ///
     /// # Errors
     ///
@@ -55,22 +55,22 @@ impl PublishedState {
         let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
         let shape = Shape { filter: title.to_owned(), columns, rows };
         let table = TableWriter::create(name, access, shape)?;
-        Ok(Some(Self { table, whose, due: 0, again: true }))
+        Ok(Some(Self { table, whose, due: 0, all_rows: true }))
     }
 
-    /// Marks all rows for rewriting after the filter was replaced.
-    pub fn is_renewed(&mut self) {
-        self.again = true;
+    /// Marks all rows for rewriting, after the filter was replaced.
+    pub fn mark_all_rows(&mut self) {
+        self.all_rows = true;
     }
 
-    /// Writes changed rows; `now` is monotonic time in nanoseconds.
+    /// Writes the changed rows, or all marked rows; `now` is monotonic time in nanoseconds.
     pub(super) fn write(&mut self, filter: &mut Filter, now: u64) {
         let Some(state) = filter.state() else { return };
-        let again = std::mem::take(&mut self.again);
-        if again {
+        let all_rows = std::mem::take(&mut self.all_rows);
+        if all_rows {
             self.table.clear();
         }
-        state.publish(self.whose, again, &mut |at, row| self.table.put(at, row));
+        state.publish(self.whose, all_rows, &mut |at, row| self.table.put(at, row));
         self.table.end(now);
         self.due = now.saturating_add(UPDATE_INTERVAL);
     }

@@ -5,7 +5,7 @@ use super::memory::Frames;
 use super::node::Operator;
 use super::pass::PassResult;
 use super::pass::earlier;
-use super::{GENERAL, Input, Space};
+use super::{INTAKE_GENERAL, Input, Space};
 use crate::failure::PathFailure;
 use endpoint::{Intake, SourceStatus};
 use filter::{Batch, BatchMemory, Time};
@@ -26,7 +26,7 @@ impl Space {
     pub(super) fn pull(&mut self, (at, from): (NodeId, usize), pass: &mut PassResult) {
         let stopped = self.ports.control.is_stopped();
         // Once the limit of `-c` is reached, blocks in flight are not drained.
-        let drains = !self.has_enough();
+        let drains = !self.is_limit_reached();
         let now = self.graph.live();
         let Operator::Source(part) = &mut self.graph.nodes[at].operator else { return };
         if part.ended {
@@ -39,12 +39,12 @@ impl Space {
         let mut room = self.inputs.spare.take().unwrap_or_default();
         let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
-        let mut intake = intake.beside(&self.graph.intakes[GENERAL]);
+        let mut intake = intake.beside(&self.graph.intakes[INTAKE_GENERAL]);
         let given = part.source.give(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0) {
-            age.came(&room.columns, now);
+            age.measure_given(&room.columns, now);
         }
         match given {
             Ok(SourceStatus::Blocks) => pass.open = true,
@@ -92,12 +92,12 @@ impl Space {
         now: Time,
         last: bool,
     ) -> BatchMemory {
-        let look = self.graph.shape.looks || self.graph.pass.observers.look();
+        let look = self.graph.shape.reads_bytes || self.graph.pass.observers.reads_bytes();
         let mut spare = None;
         // Deferred edits run before timers.
         self.graph.walk(now, &[], |walk| {
             let intakes = walk.memory.intakes;
-            let (general, pool) = (&intakes[GENERAL], &intakes[from]);
+            let (general, pool) = (&intakes[INTAKE_GENERAL], &intakes[from]);
             let segment = |_, frame| pool.segment(frame).or_else(|| general.segment(frame));
             let mut batch =
                 if look { Frames::new(segment).batch(room) } else { Batch::unseen(room) };

@@ -1,7 +1,7 @@
 //! Results and counters that a space leaves at its end, and the exit of its programs.
 
 use super::node::Node;
-use crate::counters::{Imported, OutsideCounts, Retired};
+use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
 use crate::failure::PathFailure;
 use endpoint::process::Process;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ pub struct Remains {
     /// Nodes with their counters.
     pub nodes: Vec<Node>,
     /// Amounts taken from rings.
-    pub imported: Vec<Imported>,
+    pub imported: Vec<ImportCounters>,
     /// Failure that ended the space.
     pub failure: Option<PathFailure>,
     /// Counts of a space that ran in the kernel.
-    pub outside: Option<OutsideCounts>,
+    pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
-    pub retired: Retired,
+    pub retired: RetiredCounters,
     /// Halves of programs removed by hot swaps.
     pub programs: Vec<Node>,
 }
@@ -26,7 +26,7 @@ pub struct Remains {
 /// Memory and processes of a space.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
-    /// Memory of its own pools that is backed by pages, in bytes.
+    /// Memory of the space's own pools that is backed by pages, in bytes.
     pub memory: u64,
     /// Programs as pairs of planned node index and process id.
     pub processes: Vec<(usize, u32)>,
@@ -46,7 +46,7 @@ pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
         match process.finish() {
             Ok(Ok(())) => {}
             Ok(Err(bad)) => failures.push(PathFailure::program(node.name.clone(), bad)),
-            Err(error) => failures.push(PathFailure::lost_sight(node.name.clone(), error)),
+            Err(error) => failures.push(PathFailure::exit_unknown(node.name.clone(), error)),
         }
     }
     failures

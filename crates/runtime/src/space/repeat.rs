@@ -9,11 +9,11 @@ mod change;
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
-use super::events::{EventPort, Script, SpaceEvent};
+use super::events::{EventPort, EventReader, SpaceEvent};
 use super::pass::PassResult;
 use super::pull::TakeLimits;
 use super::stall::{StallProbe, StallWait, WAIT};
-use super::{GENERAL, Input, Space};
+use super::{INTAKE_GENERAL, Input, Space};
 use crate::failure::PathFailure;
 use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::Failure;
@@ -47,7 +47,7 @@ impl Space {
         if columns.is_empty() && failure.is_none() && !due {
             return;
         }
-        let (own, general) = (&self.graph.intakes[from], &self.graph.intakes[GENERAL]);
+        let (own, general) = (&self.graph.intakes[from], &self.graph.intakes[INTAKE_GENERAL]);
         let blocks = (0..columns.len()).map(|l| {
             let entry = columns.entry(l);
             let frame = entry.frame();
@@ -69,12 +69,12 @@ impl Space {
     }
 
     /// Replays the events of a record.
-    pub(super) fn repeat(mut self, mut player: Box<dyn Script>) -> super::Remains {
+    pub(super) fn replay(mut self, mut player: Box<dyn EventReader>) -> super::Remains {
         let mut last = 0;
         let mut whole = false;
         while self.graph.pass.failure.is_none() && !self.ports.control.is_stopped() {
             self.serve_requests();
-            match player.event() {
+            match player.next_event() {
                 Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
                     last = now;
                     self.play_pull(&mut *player, &Pulled { node, now, count, edge, failure });
@@ -93,12 +93,12 @@ impl Space {
                 Some(SpaceEvent::Change { number }) => {
                     let Some(request) = self.borrow_for(&*player, number) else { break };
                     let before = self.accounts.swaps;
-                    self.ports.events = EventPort::Script(Some(player));
+                    self.ports.events = EventPort::Replay(Some(player));
                     match request.lend(self) {
                         Ok(back) => self = back,
                         Err(remains) => return *remains,
                     }
-                    let Some(back) = self.ports.events.script() else { return self.remains() };
+                    let Some(back) = self.ports.events.take_reader() else { return self.remains() };
                     player = back;
                     if self.accounts.swaps == before {
                         // The borrower returned the space unchanged: later events do not apply.
@@ -111,10 +111,12 @@ impl Space {
                     break;
                 }
                 Some(
-                    SpaceEvent::Claim { .. } | SpaceEvent::Seen { .. } | SpaceEvent::Heard { .. },
+                    SpaceEvent::Claim { .. }
+                    | SpaceEvent::SourceCounts { .. }
+                    | SpaceEvent::ProgramCounts { .. },
                 ) => {}
                 Some(SpaceEvent::Retire { .. } | SpaceEvent::Changed) => {
-                    player.is_wrong("the path was not changed here");
+                    player.report_invalid("the path was not changed here");
                     break;
                 }
                 None => break,
@@ -122,27 +124,27 @@ impl Space {
         }
         if whole {
             if self.drain(last) {
-                self.is_wrong("the run ends here, and has not taken all blocks");
+                self.fail_invalid("the run ends here, and has not taken all blocks");
             }
-            self.take_last(&mut *player);
+            self.take_closing_notes(&mut *player);
         } else {
-            player.note_short();
-            self.fail_as_recorded(player.wrong());
+            player.note_truncated();
+            self.fail_as_recorded(player.invalid_reason());
             // A pending hot swap fails because this space has ended; other spaces may still put
             // blocks into its rings.
-            self.ports.stall_probe().iter().for_each(StallProbe::refuses);
+            self.ports.stall_probe().iter().for_each(StallProbe::note_rejecting);
             self.ports.borrow = None;
-            self.ports.commands.0.refuse();
+            self.ports.commands.0.reject_all();
             self.drain(last);
         }
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
         }
-        if self.ports.control.asked() > 0 {
-            self.answer(true);
+        if self.ports.control.position_requests() > 0 {
+            self.report_positions(true);
         }
         self.finish(last);
-        self.ports.commands.leave(self.counted());
+        self.ports.commands.store_final_counters(self.counted());
         self.remains()
     }
 
@@ -151,36 +153,36 @@ impl Space {
         if self.ports.commands.0.has_pending() {
             self.execute_commands();
         }
-        if self.ports.control.asked() != self.ports.answered {
-            self.answer(false);
+        if self.ports.control.position_requests() != self.ports.answered {
+            self.report_positions(false);
         }
     }
 
-    /// Consumes the closing entries of a run or swap, which follow the closing event in the record
-    /// but take effect in it.
-    fn take_last(&mut self, player: &mut dyn Script) {
+    /// Consumes the closing entries of a run or swap. They follow the closing event in the record,
+    /// but their grants apply to that event.
+    fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
-            self.is_wrong(what);
+            self.fail_invalid(what);
         }
-        if let ClaimPolicy::Scripted(left) = &mut self.graph.pass.claims {
+        if let ClaimPolicy::Replayed(left) = &mut self.graph.pass.claims {
             *left = claimed;
         }
     }
 
     /// Registers a fruitless poll. Fails the path and returns true if no space of the replay can
     /// make further progress.
-    pub(super) fn waits_in_vain(
+    pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
         what: impl FnOnce() -> String,
         change: bool,
     ) -> bool {
         let why = match (&wait, &self.ports.stall) {
-            (Some(wait), _) => wait.in_vain(),
+            (Some(wait), _) => wait.note_fruitless(),
             (None, Some(here)) => {
                 let name = &self.name;
-                *wait = Some(here.0.waits(|| format!("{name} waits for {}", what()), change));
+                *wait = Some(here.0.begin_wait(|| format!("{name} waits for {}", what()), change));
                 None
             }
             (None, None) => None,
@@ -190,7 +192,7 @@ impl Space {
     }
 
     /// Fails the path because the record is invalid at its last event.
-    fn is_wrong(&mut self, what: &str) {
+    fn fail_invalid(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
     }
@@ -199,16 +201,16 @@ impl Space {
     /// is truncated or the path was stopped.
     fn fail_if_short(&mut self, count: usize, left: usize) {
         let Some(post) = self.ports.stall_probe() else { return };
-        if post.is_of_whole()
+        if post.is_complete()
             && !self.ports.control.is_stopped()
             && self.graph.pass.failure.is_none()
         {
             let came = count - left;
-            self.is_wrong(&format!("{count} blocks were taken off a ring, and {came} come"));
+            self.fail_invalid(&format!("{count} blocks were taken off a ring, and {came} come"));
         }
     }
 
-    /// Fails the path with a recorded failure, unless it has failed before.
+    /// Fails the path with this failure, if there is one and the path has not failed before.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {
@@ -219,16 +221,16 @@ impl Space {
     }
 
     /// Puts recorded blocks into the intake of their source and walks them.
-    fn play_pull(&mut self, player: &mut dyn Script, pulled: &Pulled) {
+    fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
         if !self.inputs.list.iter().any(is_source) {
             // The record belongs to another path.
-            return self.is_wrong("it names a source that is not there");
+            return self.fail_invalid("it names a source that is not there");
         }
         if pulled.edge.is_some_and(|arc| arc >= self.graph.nodes[node].arcs.len()) {
-            return self.is_wrong("it names a way out of its source that is not there");
+            return self.fail_invalid("it names a way out of its source that is not there");
         }
         let planned = self.graph.nodes[node].planned;
         let mut left = pulled.count;
@@ -240,22 +242,22 @@ impl Space {
             let mut pins = Vec::new();
             while left > 0 && room.columns.len() < self.inputs.batch_max {
                 left -= 1;
-                let Some((entry, bytes)) = player.block(left) else {
+                let Some((entry, bytes)) = player.next_block(left) else {
                     left = 0;
                     break;
                 };
                 if bytes.len() > BLOCK_MAX {
-                    return self.is_wrong("a block of it is longer than blocks are");
+                    return self.fail_invalid("a block of it is longer than blocks are");
                 }
                 let Some(entry) = self.place_block(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
                 room.columns.push(entry);
             }
             for pin in pins {
-                self.graph.intakes[GENERAL].unpin(pin);
+                self.graph.intakes[INTAKE_GENERAL].unpin(pin);
             }
-            player.gave(planned, amount);
-            let place = (node, GENERAL, pulled.edge);
+            player.add_given(planned, amount);
+            let place = (node, INTAKE_GENERAL, pulled.edge);
             self.inputs.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
             if left == 0 || self.graph.pass.failure.is_some() {
                 break;
@@ -283,8 +285,8 @@ impl Space {
         }
         let mut wait: Option<StallWait> = None;
         loop {
-            wait.iter_mut().for_each(StallWait::looks);
-            let pool = &self.graph.intakes[GENERAL];
+            wait.iter_mut().for_each(StallWait::begin_poll);
+            let pool = &self.graph.intakes[INTAKE_GENERAL];
             let put = pool.append(bytes.len(), |room| {
                 room.copy_from_slice(bytes);
                 bytes.len()
@@ -300,7 +302,7 @@ impl Space {
             self.settle();
             if self.ports.control.is_stopped()
                 || self.graph.pass.failure.is_some()
-                || self.waits_in_vain(&mut wait, || "memory".to_owned(), false)
+                || self.is_stalled(&mut wait, || "memory".to_owned(), false)
             {
                 return None;
             }
@@ -312,7 +314,7 @@ impl Space {
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
-            return self.is_wrong("it names a ring that is not there");
+            return self.fail_invalid("it names a ring that is not there");
         };
         let mut left = count;
         while left > 0 && self.graph.pass.failure.is_none() {
@@ -326,13 +328,14 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries or its writer has closed it. Returns true if the
-    /// ring has any entries. After a stop of the path it waits only if `ends`.
+    /// Blocks until a ring has `count` entries or its writer has closed it. After a stop of the
+    /// path it waits only if `ends`. Returns true if the ring has entries; false if it has none or
+    /// if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
             let ticket = self.ports.doorbell.listen();
-            wait.iter_mut().for_each(StallWait::looks);
+            wait.iter_mut().for_each(StallWait::begin_poll);
             let Input::Ring { import, .. } = &mut self.inputs.list[i] else { return false };
             let over = import.is_closed() || (self.ports.control.is_stopped() && !ends);
             match import.waiting() {
@@ -348,20 +351,21 @@ impl Space {
             self.settle();
             // Writers wake when half of a ring is free; this space may need another ring to be
             // filled before it can free that much.
-            self.ports.control.ring();
+            self.ports.control.notify_spaces();
             let Input::Ring { node, .. } = &self.inputs.list[i] else { return false };
             let name = self.graph.nodes[*node].name.clone();
-            if self.waits_in_vain(&mut wait, || format!("{count} blocks to `{name}`"), false) {
+            if self.is_stalled(&mut wait, || format!("{count} blocks to `{name}`"), false) {
                 return false;
             }
             self.ports.doorbell.sleep_for(ticket, WAIT);
         }
     }
 
-    /// Sets the grants of `-c` for the current pass, of which `blocks` blocks are not consumed yet.
-    fn set_claims(&mut self, player: &dyn Script, blocks: usize) {
-        if let ClaimPolicy::Scripted(told) = &mut self.graph.pass.claims {
-            *told = player.claims(blocks);
+    /// Sets the grants of `-c` for the current pass. `blocks`: number of blocks of the pass that
+    /// are not consumed yet.
+    fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
+        if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
+            *told = player.grants(blocks);
         }
     }
 

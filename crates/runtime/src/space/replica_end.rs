@@ -2,12 +2,12 @@
 //! instance. [Th §5.4; CONTRACT 16]
 //!
 //! A single instance ends filter after filter, and each filter emits its sessions in the order in
-//! which they began. Session numbers of replicas are independent, so they do not give that order;
-//! the sequence number of the block that began a session does, since it is common to all replicas
-//! ([`crate::replicas`]). It is recorded when a session begins, and at the end every filter is
-//! ended one session at a time. Its output is marked with the **step** (index of the ending filter
-//! in the chain) and the **rank** of the session (sequence number of its first block, relative to
-//! the end). The join merges replicas by both (`super::final_merge`).
+//! which they began. Session numbers of replicas are independent, so they do not determine that
+//! order. The sequence number of the block that began a session does, since sequence numbers are
+//! common to all replicas ([`crate::replicas`]). It is recorded when a session begins, and at the
+//! end every filter is ended one session at a time. Its output is marked with the **step** (index
+//! of the ending filter in the chain) and the **rank** of the session (sequence number of its first
+//! block, relative to the end). The join merges replicas by both (`super::final_merge`).
 //!
 //! Ranks are exact for sessions that began within the last 2²⁶ batches.
 
@@ -16,7 +16,7 @@ use super::node::Operator;
 use super::sessions::SessionEnds;
 use super::walk::Walk;
 use super::{Clock, Input, Space};
-use crate::replicas::{BEHIND, ReplicaProgress};
+use crate::replicas::{RANK_LAST, ReplicaProgress};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
@@ -27,7 +27,7 @@ impl Walk<'_, '_> {
         while leaving.next().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
-        self.call_unprompted(at, true, BEHIND);
+        self.call_unprompted(at, true, RANK_LAST);
     }
 
     /// Restores the next session to its filter and ends the filter with this session alone.
@@ -49,7 +49,7 @@ impl Space {
     /// Sets the first sequence number after the last batch; returns the time at which all replicas
     /// end.
     pub(super) fn ends_replica(&mut self, now: Time) -> Time {
-        let known = self.board().map(|board| (board.end(), board.clock()));
+        let known = self.progress().map(|progress| (progress.end(), progress.clock()));
         let Some((end, clock)) = known else { return now };
         self.graph.pass.end = end;
         self.graph.clock.not_before(clock, now)
@@ -72,16 +72,16 @@ impl Space {
     }
 
     /// Returns the progress of the replica chain; `None` if the space has no part in one.
-    fn board(&self) -> Option<&ReplicaProgress> {
+    fn progress(&self) -> Option<&ReplicaProgress> {
         let deal = self.graph.shape.dispatchers.first().and_then(|at| {
             match &self.graph.nodes[*at].operator {
-                Operator::Dispatch(deal) => Some(deal.board()),
+                Operator::Dispatch(deal) => Some(deal.progress()),
                 _ => None,
             }
         });
         let input = self.inputs.list.iter().find_map(|input| match input {
-            Input::Replica { own, .. } => Some(&*own.board),
-            Input::Join(gather) => Some(gather.board()),
+            Input::Replica { own, .. } => Some(&*own.progress),
+            Input::Join(gather) => Some(gather.progress()),
             _ => None,
         });
         deal.or(input)
@@ -89,7 +89,7 @@ impl Space {
 
     /// Removes the birth entries of ended sessions once there are more than the limit.
     pub(super) fn forget_births(&mut self) {
-        if !self.graph.pass.births.are_many() {
+        if !self.graph.pass.births.is_over_limit() {
             return;
         }
         let mut live = Vec::new();

@@ -10,11 +10,11 @@ use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
 
 impl Space {
-    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Their held blocks
-    /// leave along the old arcs.
+    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Blocks that they
+    /// hold leave along the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.keys();
-        let now = self.retires_at();
+        let now = self.retire_time();
         for i in 0..self.graph.shape.order.len() {
             let at = self.graph.shape.order[i];
             if stays(keys[at]) {
@@ -24,18 +24,18 @@ impl Space {
             self.finish_node(at, now, failed);
         }
         // Replicas are removed by every swap, so nothing waits for them.
-        self.finish_part(true);
+        self.finish_local_replica(true);
         (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
         self.note_retired();
     }
 
-    /// Drains rings that are removed. Returns true if no more blocks can come over them, or if the
-    /// path has failed.
-    pub fn empty_rings(&mut self, goes: &dyn Fn(NodeKey) -> bool) -> bool {
+    /// Drains the rings that are removed. Returns true if no more blocks can come over these rings,
+    /// or if the path has failed. Does not block.
+    pub fn drain_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         let mut emptied = true;
         for i in 0..self.inputs.list.len() {
             while let Input::Ring { import, ended: false, .. } = &self.inputs.list[i]
-                && goes(NodeKey::Import(import.planned))
+                && is_removed(NodeKey::Import(import.planned))
                 && self.graph.pass.failure.is_none()
             {
                 let mut pass = PassResult::default();
@@ -43,14 +43,14 @@ impl Space {
                 if !pass.moved {
                     break;
                 }
-                self.moves();
+                self.note_progress();
             }
             match &self.inputs.list[i] {
                 Input::Ring { import, ended, .. } => {
-                    emptied &= *ended || !goes(NodeKey::Import(import.planned));
+                    emptied &= *ended || !is_removed(NodeKey::Import(import.planned));
                 }
                 // Replicas are removed by every swap.
-                Input::Replica { .. } | Input::Join(_) => emptied &= self.empty_copies(i),
+                Input::Replica { .. } | Input::Join(_) => emptied &= self.drain_replica_ring(i),
                 Input::Source { .. } => {}
             }
         }
@@ -58,11 +58,11 @@ impl Space {
     }
 
     /// Drains the ring of a replica or of a join. Returns true if no more blocks can come over it.
-    fn empty_copies(&mut self, i: usize) -> bool {
+    fn drain_replica_ring(&mut self, i: usize) -> bool {
         while self.graph.pass.failure.is_none() {
             let mut pass = PassResult::default();
             match &self.inputs.list[i] {
-                Input::Replica { ended: false, .. } => self.take_part(i, &mut pass),
+                Input::Replica { ended: false, .. } => self.walk_dispatched(i, &mut pass),
                 Input::Join(gather) if !gather.ended => self.gather(i, &mut pass),
                 _ => return true,
             }
@@ -78,9 +78,11 @@ impl Space {
     }
 
     /// Returns true if the rings to be removed have been drained. Their writers must be paused.
-    pub fn has_taken(&mut self, goes: &dyn Fn(NodeKey) -> bool) -> bool {
+    pub fn has_drained(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         self.inputs.list.iter_mut().all(|input| match input {
-            Input::Ring { import, ended: false, .. } if goes(NodeKey::Import(import.planned)) => {
+            Input::Ring { import, ended: false, .. }
+                if is_removed(NodeKey::Import(import.planned)) =>
+            {
                 // A faulty ring is reported by its next read.
                 import.waiting().is_ok_and(|waiting| waiting == 0)
             }
@@ -124,7 +126,7 @@ impl Space {
 
     /// Returns the counts of the kernel program that replaces the source with this planned index;
     /// `None` if its output enters the path in another space.
-    pub fn taken_of(&mut self, first: usize) -> Option<SourceCounters> {
+    pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
                 Some(part.source.counters())
@@ -133,9 +135,9 @@ impl Space {
         })
     }
 
-    /// Takes the remaining output of an ended kernel program. Returns true once all of it has been
-    /// taken.
-    pub fn pour_out(&mut self, first: usize) -> bool {
+    /// Takes the remaining output of an ended kernel program. Returns true once nothing remains, if
+    /// this space does not receive the output, or if the path has failed.
+    pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.input_of(first) else { return true };
         loop {
             match &mut self.graph.nodes[at].operator {
@@ -155,7 +157,7 @@ impl Space {
         }
     }
 
-    /// Takes the entries that are in the rings now.
+    /// Walks the entries that are in the rings now, and flushes sinks and rings.
     pub fn take_rings(&mut self) {
         for i in 0..self.inputs.list.len() {
             while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })

@@ -15,11 +15,11 @@ impl Space {
     /// Runs until all sources have ended or the path is stopped, then releases held blocks and ends
     /// the sinks and rings. Blocks.
     pub fn run(mut self) -> Remains {
-        self.ports.commands.0.is_run_here(self.resources());
-        let mut stand = CpuPin::default();
-        stand.keep_to(self.processor);
-        if let Some(script) = self.ports.events.script() {
-            return self.repeat(script);
+        self.ports.commands.0.record_thread(self.resources());
+        let mut cpu_pin = CpuPin::default();
+        cpu_pin.pin_to(self.processor);
+        if let Some(reader) = self.ports.events.take_reader() {
+            return self.replay(reader);
         }
         loop {
             let mut pass = self.pass();
@@ -29,7 +29,7 @@ impl Space {
                     Err(remains) => return *remains,
                 }
                 // The swap may have changed the CPU of the space.
-                stand.keep_to(self.processor);
+                cpu_pin.pin_to(self.processor);
                 continue;
             }
             if pass.open && !pass.moved && self.graph.pass.failure.is_none() {
@@ -42,20 +42,20 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if !self.goes_on(pass) {
+            if !self.continues(pass) {
                 return self.end();
             }
         }
     }
 
-    /// Returns true if a borrower waits for the space. Test this before [`Space::lend`]: moving a
-    /// space in and out costs as much as a walk.
+    /// Returns true if a borrower waits for the space. A caller tests this before [`Space::lend`],
+    /// because moving a space in and out costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
 
-    /// Lends the space to a waiting borrower, if there is one, and blocks until it is returned.
-    /// Fails with the remains if the borrower drops it.
+    /// Lends the space to a waiting borrower, if there is one, and blocks until the borrower
+    /// returns it. Fails with the remains if the borrower drops the space.
     pub fn lend(mut self) -> Result<Self, Box<Remains>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),
@@ -64,38 +64,38 @@ impl Space {
     }
 
     /// Sets the request to lend the space before its next pass.
-    pub fn requests_borrow(&mut self, request: BorrowRequest) {
+    pub fn request_borrow(&mut self, request: BorrowRequest) {
         self.ports.borrow = Some(request);
     }
 
-    /// Runs one pass without sleeping. Returns true if more input may come. For callers that run
-    /// several spaces in one thread.
+    /// Runs one pass without sleeping. Returns true if more input may come. Intended for callers
+    /// that run several spaces in one thread.
     pub fn step(&mut self) -> bool {
         let pass = self.pass();
         if !pass.moved {
             self.settle();
         }
-        self.goes_on(pass)
+        self.continues(pass)
     }
 
-    fn goes_on(&mut self, pass: PassResult) -> bool {
-        if self.has_enough() {
+    fn continues(&mut self, pass: PassResult) -> bool {
+        if self.is_limit_reached() {
             self.ports.control.stop();
         }
         if !self.programs.inputs.is_empty() {
-            self.look_at_programs();
+            self.poll_programs();
         }
         self.graph.pass.failure.is_none() && pass.open
     }
 
     /// Returns true if the limit of `-c` is reached.
-    pub(super) fn has_enough(&self) -> bool {
+    pub(super) fn is_limit_reached(&self) -> bool {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
     /// Reports programs that have closed their input: stops the path if none of its sinks reads any
     /// more, and fails it if a program has failed.
-    fn look_at_programs(&mut self) {
+    fn poll_programs(&mut self) {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
         let mut failure = None;
@@ -104,7 +104,7 @@ impl Space {
             let Some(process) = node.process().filter(|process| process.has_closed_input()) else {
                 return true;
             };
-            if !std::mem::replace(told, true) && demand.ended(node.planned) {
+            if !std::mem::replace(told, true) && demand.close(node.planned) {
                 control.stop();
             }
             let ended = process.ended();
@@ -123,23 +123,23 @@ impl Space {
             self.ports.control.stop();
         }
         // Other spaces may continue; position requests then use these final counts.
-        if self.ports.control.asked() > 0 {
-            self.answer(true);
+        if self.ports.control.position_requests() > 0 {
+            self.report_positions(true);
         }
         let now = self.now();
         self.finish(now);
-        self.finish_part(true);
+        self.finish_local_replica(true);
         if self.publishes {
-            self.show(false);
+            self.publish_state(false);
         }
-        self.ports.commands.leave(self.counted());
+        self.ports.commands.store_final_counters(self.counted());
         self.remains()
     }
 
     /// Executes the queued commands; a panic fails the path.
     #[cold]
     pub(super) fn execute_commands(&mut self) {
-        while let Some(command) = self.ports.commands.0.next() {
+        while let Some(command) = self.ports.commands.0.next_command() {
             let done = catch_unwind(AssertUnwindSafe(|| command(self)));
             if let Err(panic) = done {
                 // The state of the space is unknown after a panic.
@@ -149,7 +149,8 @@ impl Space {
         }
     }
 
-    /// Executes queued commands and takes one batch from each input.
+    /// Executes queued commands and takes one batch from each input; calls due timers if no input
+    /// had blocks.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_pending() {
@@ -158,8 +159,8 @@ impl Space {
                 return PassResult { moved: true, open: true, ..pass };
             }
         }
-        if self.ports.control.asked() != self.ports.answered {
-            self.answer(false);
+        if self.ports.control.position_requests() != self.ports.answered {
+            self.report_positions(false);
         }
         for i in 0..self.inputs.list.len() {
             if self.graph.pass.failure.is_some() {
@@ -168,7 +169,7 @@ impl Space {
             match &self.inputs.list[i] {
                 Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
                 Input::Ring { .. } => self.import(i, &mut pass),
-                Input::Replica { .. } => self.take_part(i, &mut pass),
+                Input::Replica { .. } => self.walk_dispatched(i, &mut pass),
                 Input::Join(_) => self.gather(i, &mut pass),
             }
         }
@@ -176,20 +177,25 @@ impl Space {
             self.tick(&mut pass);
         }
         if self.publishes {
-            self.show(pass.moved);
+            self.publish_state(pass.moved);
         }
         pass
     }
 
     /// Reports the positions of the sources; `last`: they are final.
-    pub(super) fn answer(&mut self, last: bool) {
-        self.ports.answered = self.ports.control.asked();
+    pub(super) fn report_positions(&mut self, last: bool) {
+        self.ports.answered = self.ports.control.position_requests();
         for input in &self.inputs.list {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];
             let inner = node.process().is_some_and(|program| !program.is_head());
             if let (Operator::Source(part), false) = (&node.operator, inner) {
-                self.ports.control.answer(node.planned, &node.name, part.source.counters(), last);
+                self.ports.control.store_position(
+                    node.planned,
+                    &node.name,
+                    part.source.counters(),
+                    last,
+                );
             }
         }
     }
@@ -242,15 +248,16 @@ impl Space {
         self.graph.end_pass();
         self.forget_births();
         if !self.graph.shape.dispatchers.is_empty() {
-            self.finish_part(false);
+            self.finish_local_replica(false);
         }
     }
 }
 
 impl Space {
-    /// Publishes changed filter state: all of it if the space is idle, otherwise state that is due.
+    /// Publishes changed filter state: the state of all filters if the space is idle (`moved` is
+    /// false), else of filters whose next update is due.
     #[cold]
-    pub(super) fn show(&mut self, moved: bool) {
+    pub(super) fn publish_state(&mut self, moved: bool) {
         let now = sys::clock::monotonic();
         for node in &mut self.graph.nodes {
             if let (Some(shown), Operator::Filter(filter)) = (&mut node.shown, &mut node.operator)

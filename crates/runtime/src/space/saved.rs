@@ -1,9 +1,9 @@
 //! Serializable state of a filter: sessions as plain data, and held blocks with their frames.
 //! (CONTRACT 15)
 //!
-//! Saving does not change the filter: it continues until the holder of the saved state has started
-//! it elsewhere ([`Space::forget`]). State received from another process may come from an untrusted
-//! peer; it has been validated on receipt (`sandbox::state`).
+//! Saving does not change the filter, which continues until its successor has been started in
+//! another place ([`Space::forget_state`]). State received from another process may come from an
+//! untrusted peer; it has been validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;
@@ -63,8 +63,8 @@ impl Space {
         Some(SavedState { sessions, wake })
     }
 
-    /// Copies the state session by session into `put`; stops with `None` if `put` returns `None`.
-    /// Returns the due time of the filter's next timer.
+    /// Copies the state session by session into `put`. Returns the due time of the filter's next
+    /// timer; `None` if the filter does not run here or `put` returns `None`.
     pub fn save_each(
         &mut self,
         number: usize,
@@ -93,8 +93,8 @@ impl Space {
     }
 
     /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far;
-    /// remove them with [`Space::empty`].
-    pub fn teach(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
+    /// [`Space::clear_state`] removes them.
+    pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
             return Err("it is no filter".to_owned());
@@ -124,21 +124,21 @@ impl Space {
     }
 
     /// Loads saved state into a filter that already runs here.
-    pub fn learn_all(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
+    pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_at(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
-        let learned = self.teach(&mut node, saved);
+        let learned = self.load_state(&mut node, saved);
         self.graph.nodes[at] = node;
         learned
     }
 
-    /// Removes the state of a filter that has been started elsewhere.
-    pub fn forget(&mut self, number: usize) {
+    /// Removes the state of a filter whose successor has been started in another place.
+    pub fn forget_state(&mut self, number: usize) {
         let Some(at) = self.filter_at(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
-        self.empty(&mut node);
+        self.clear_state(&mut node);
         // Held blocks count as consumed here, and as made at the new place.
         let held = std::mem::take(&mut node.counts.held);
         node.counts.consumed = sum(node.counts.consumed, held);
@@ -146,7 +146,7 @@ impl Space {
     }
 
     /// Removes all sessions from a filter and releases its held blocks.
-    pub fn empty(&self, node: &mut Node) {
+    pub fn clear_state(&self, node: &mut Node) {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         node.wake = None;
@@ -167,7 +167,9 @@ impl Space {
     /// Returns the index of the node of the filter with this planned index.
     fn filter_at(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
-            node.planned == number && !node.away && matches!(node.operator, Operator::Filter(_))
+            node.planned == number
+                && !node.has_moved
+                && matches!(node.operator, Operator::Filter(_))
         };
         self.graph.nodes.iter().position(is)
     }

@@ -10,7 +10,7 @@ pub(crate) struct SessionBirths {
     /// Sequence number of the first block of each session, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
     /// Maximum number of entries before ended sessions are removed.
-    pub(super) most: usize,
+    pub(super) entries_max: usize,
 }
 
 /// Minimum number of entries before ended sessions are removed.
@@ -23,15 +23,15 @@ impl SessionBirths {
     }
 
     /// Returns true if ended sessions should be removed.
-    pub(super) fn are_many(&self) -> bool {
-        self.first_seqs.len() > self.most.max(BIRTHS_MIN)
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }
 
-    /// Keeps only these sessions, and doubles the limit to twice their number.
+    /// Keeps only these sessions, and sets the limit to twice their number.
     pub(super) fn keep(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();
-        self.most = 2 * self.first_seqs.len();
+        self.entries_max = 2 * self.first_seqs.len();
     }
 
     /// Returns the rank of a session; `end` is the first sequence number after the last batch.

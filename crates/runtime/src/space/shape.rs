@@ -9,15 +9,15 @@ pub struct Shape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// True, by node, for forks outside of every branch that is joined again; blocks are numbered
-    /// there.
+    /// True, by node, for a fork that lies in no branch that is joined again; such forks number
+    /// blocks.
     pub(crate) parts: Vec<bool>,
     /// True if any operator reads bytes.
-    pub(crate) looks: bool,
+    pub(crate) reads_bytes: bool,
     /// True if any filter edits block by block.
     pub(crate) edits: bool,
     /// Dispatchers to replicas.
     pub(crate) dispatchers: Vec<NodeId>,
     /// Section of each operand that may hold blocks; `None` for other nodes.
-    pub(crate) asked_by: Vec<Option<NodeId>>,
+    pub(crate) section_of: Vec<Option<NodeId>>,
 }

@@ -2,7 +2,7 @@
 
 use super::arc::NodeId;
 use super::node::Operator;
-use super::{Imported, Input, Remains, Space};
+use super::{ImportCounters, Input, Remains, Space};
 use crate::failure::PathFailure;
 use crate::ring::Import;
 use filter::Time;
@@ -19,7 +19,7 @@ impl Space {
         self.note_claims();
     }
 
-    /// Releases the held blocks of a node, unless the path has `failed`, and ends the node.
+    /// Ends a node; releases its held blocks first, unless the path has `failed`.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
@@ -52,7 +52,7 @@ impl Space {
             }
             Operator::Source(part) => {
                 part.source.close();
-                self.ports.events.seen(node.planned, &*part.source);
+                self.ports.events.source_counts(node.planned, &*part.source);
             }
             Operator::Export(export) => export.close(),
             _ => {}
@@ -63,12 +63,19 @@ impl Space {
         let imported = self.imported();
         let (retired, programs) = (self.accounts.retired, self.programs.gone);
         let failure = self.graph.pass.failure;
-        Remains { nodes: self.graph.nodes, imported, failure, outside: None, retired, programs }
+        Remains {
+            nodes: self.graph.nodes,
+            imported,
+            failure,
+            kernel_counts: None,
+            retired,
+            programs,
+        }
     }
 
     /// Returns the amounts received over rings.
-    pub(super) fn imported(&self) -> Vec<Imported> {
-        let imported = |node: NodeId, import: &Import| Imported {
+    pub(super) fn imported(&self) -> Vec<ImportCounters> {
+        let imported = |node: NodeId, import: &Import| ImportCounters {
             planned: import.planned,
             node,
             name: self.graph.nodes[node].name.clone(),

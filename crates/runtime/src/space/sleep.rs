@@ -71,7 +71,7 @@ impl Space {
         self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
     }
 
-    /// Returns true if the space can get new work from memory that readers release while all of its
+    /// Returns true if memory that readers release can give the space new work while all of its
     /// inputs are empty. If every space woke on releases, each would admit one block, which wakes
     /// the other space: two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
@@ -84,8 +84,8 @@ impl Space {
         })
     }
 
-    /// Returns the time until the next timer; `None` without a timer, and in block time, which
-    /// stands still without blocks.
+    /// Returns the time until the next timer; `None` without a timer, and in block time, which does
+    /// not advance without blocks.
     pub fn wakes_in(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {

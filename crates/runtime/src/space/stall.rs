@@ -2,14 +2,13 @@
 //!
 //! A replaying space waits for what its record demands: blocks of another space, room in a ring, a
 //! hot swap. An invalid record may make all spaces wait for one another. Each space therefore
-//! registers its wait after a fruitless poll. When all have done so since the last progress of any
-//! of them, no further progress is possible: every waiting space is notified, with the positions of
-//! all.
+//! registers its wait after a fruitless poll. When all spaces have done so since the last progress
+//! of any space, no further progress is possible: every waiting space receives, at its next poll,
+//! the verdict with the positions of all spaces.
 //!
 //! The detector reads no clock. A space inside a filter or sink counts as active, however long that
-//! takes. A space that makes progress for which another one waits reports it before it waits
-//! itself, so no thread schedule ends a valid replay.
-//! docs/book/decisions/0042-changes-in-a-record.md
+//! takes. A space reports progress that another space may wait for before it waits itself, so no
+//! thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 /// State shared by the spaces of one replay.
 #[derive(Clone, Debug)]
-pub struct SharedScript {
+pub struct ReplayState {
     /// Detector of spaces that wait for one another.
     pub stalls: Arc<StallDetector>,
     /// Byte offset of this space's last event in the record.
@@ -29,7 +28,7 @@ pub struct SharedScript {
 }
 
 /// Number of fruitless polls since the last progress before a space counts as waiting. One would
-/// suffice; between two polls the space has published its output and reclaimed memory.
+/// suffice; after a second poll the space has also published its output and reclaimed memory.
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
@@ -53,7 +52,7 @@ struct SpaceActivity {
     space: Arc<SpaceStatus>,
     doing: Activity,
     /// True if the space rejects commands.
-    refuses: bool,
+    rejects: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +62,7 @@ enum Activity {
         /// Value of [`StallState::moves`] at the last poll, and the number of polls since it
         /// changed.
         seen: u64,
-        looks: u32,
+        polls: u32,
         /// True if the space waits for a hot swap.
         change: bool,
         what: String,
@@ -93,64 +92,65 @@ impl StallDetector {
     }
 
     /// Registers the thread that replays hot swaps.
-    pub fn changes_come(&self) {
+    pub fn add_changer(&self) {
         self.state().changer = ChangerActivity::Moves;
     }
 
     /// Reports that no further hot swap follows.
-    pub fn changes_are_over(&self) {
-        self.changer(ChangerActivity::Over);
+    pub fn end_changer(&self) {
+        self.set_changer(ChangerActivity::Over);
     }
 
-    fn changer(&self, changer: ChangerActivity) {
+    fn set_changer(&self, changer: ChangerActivity) {
         let mut state = self.state();
         state.moves += 1;
         state.changer = changer;
     }
 
-    /// Reports that the hot swap waits for this space, which gets a command next.
-    pub fn takes(&self, space: &Arc<SpaceStatus>) {
-        self.changer(ChangerActivity::Takes(Arc::clone(space)));
+    /// Reports that the hot swap waits for this space to reach the swap; the space gets a command
+    /// next.
+    pub fn note_command_for(&self, space: &Arc<SpaceStatus>) {
+        self.set_changer(ChangerActivity::Takes(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits for the end of this space.
-    pub fn ends(&self, space: &Arc<SpaceStatus>) {
-        self.changer(ChangerActivity::Ends(Arc::clone(space)));
+    pub fn note_end_of(&self, space: &Arc<SpaceStatus>) {
+        self.set_changer(ChangerActivity::Ends(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits until this many spaces have been drained.
-    pub fn settles(&self, spaces: usize) {
+    pub fn note_draining(&self, spaces: usize) {
         if spaces > 0 {
-            self.changer(ChangerActivity::Settles(spaces));
+            self.set_changer(ChangerActivity::Settles(spaces));
         }
     }
 
-    /// Reports that the hot swap waits for no space.
-    pub fn goes_on(&self) {
-        self.changer(ChangerActivity::Moves);
+    /// Reports that the thread that replays hot swaps has stopped waiting for a space.
+    pub fn note_no_wait(&self) {
+        self.set_changer(ChangerActivity::Moves);
     }
 }
 
 impl StallState {
-    fn of(&mut self, space: &Arc<SpaceStatus>) -> Option<&mut SpaceActivity> {
-        self.spaces.iter_mut().find(|stand| Arc::ptr_eq(&stand.space, space))
+    fn activity_of(&mut self, space: &Arc<SpaceStatus>) -> Option<&mut SpaceActivity> {
+        self.spaces.iter_mut().find(|entry| Arc::ptr_eq(&entry.space, space))
     }
 
     /// Returns true if no further progress is possible.
     fn is_stalled(&self) -> bool {
-        let waits = |stand: &SpaceActivity| match &stand.doing {
+        let waits = |entry: &SpaceActivity| match &entry.doing {
             Activity::Moves => false,
-            Activity::Waits { seen, looks, .. } => *seen == self.moves && *looks >= POLLS_MIN,
+            Activity::Waits { seen, polls, .. } => *seen == self.moves && *polls >= POLLS_MIN,
             Activity::Lent => true,
         };
-        let find = |space| self.spaces.iter().find(|stand| Arc::ptr_eq(&stand.space, space));
+        let find = |space| self.spaces.iter().find(|entry| Arc::ptr_eq(&entry.space, space));
         let changer = match &self.changer {
             ChangerActivity::Over | ChangerActivity::Settles(_) => true,
             ChangerActivity::Moves => false,
             // A space at a recorded swap executes the command: it joins the swap, or fails because
             // the swap is another one.
-            ChangerActivity::Takes(space) => find(space).is_some_and(|stand| {
-                !stand.refuses && !matches!(stand.doing, Activity::Waits { change: true, .. })
+            ChangerActivity::Takes(space) => find(space).is_some_and(|entry| {
+                !entry.rejects && !matches!(entry.doing, Activity::Waits { change: true, .. })
             }),
             ChangerActivity::Ends(space) => find(space).is_some(),
         };
@@ -159,7 +159,7 @@ impl StallState {
 
     /// Formats the verdict: the waits of all spaces.
     fn verdict_text(&self) -> String {
-        let waits = self.spaces.iter().filter_map(|stand| match &stand.doing {
+        let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waits { what, .. } => Some(what.as_str()),
             _ => None,
         });
@@ -168,7 +168,7 @@ impl StallState {
     }
 }
 
-/// Handle of one replaying space on the detector.
+/// Handle by which one replaying space reports to the detector.
 #[derive(Clone, Debug)]
 pub struct StallProbe {
     stalls: Arc<StallDetector>,
@@ -180,11 +180,11 @@ pub struct StallProbe {
 impl StallProbe {
     /// Registers a space with the detector of its replay.
     #[must_use]
-    pub fn new(script: SharedScript, space: Arc<SpaceStatus>) -> Self {
-        let SharedScript { stalls, byte, whole } = script;
-        let stand =
-            SpaceActivity { space: Arc::clone(&space), doing: Activity::Moves, refuses: false };
-        stalls.state().spaces.push(stand);
+    pub fn new(state: ReplayState, space: Arc<SpaceStatus>) -> Self {
+        let ReplayState { stalls, byte, whole } = state;
+        let entry =
+            SpaceActivity { space: Arc::clone(&space), doing: Activity::Moves, rejects: false };
+        stalls.state().spaces.push(entry);
         Self { stalls, space, byte, whole }
     }
 
@@ -195,36 +195,36 @@ impl StallProbe {
     }
 
     /// Returns true if the record covers the whole run.
-    pub const fn is_of_whole(&self) -> bool {
+    pub const fn is_complete(&self) -> bool {
         self.whole
     }
 
     /// Reports that the space is about to reject commands.
-    pub fn refuses(&self) {
+    pub fn note_rejecting(&self) {
         let mut state = self.stalls.state();
-        if let Some(stand) = state.of(&self.space) {
-            stand.refuses = true;
+        if let Some(entry) = state.activity_of(&self.space) {
+            entry.rejects = true;
         }
     }
 
     /// Reports that a hot swap has borrowed the space.
-    pub fn is_lent(&self) {
+    pub fn note_lent(&self) {
         self.set(Activity::Lent).changer = ChangerActivity::Moves;
     }
 
     /// Reports that the space has not started, because a pending hot swap creates it.
-    pub fn comes_later(&self) {
+    pub fn note_unstarted(&self) {
         drop(self.set(Activity::Lent));
     }
 
     /// Reports progress of the space.
-    pub fn moves(&self) {
+    pub fn note_progress(&self) {
         drop(self.set(Activity::Moves));
     }
 
     /// Reports that the space has been drained for a hot swap. After the last one the swap
     /// continues.
-    pub fn has_settled(&self) {
+    pub fn note_drained(&self) {
         let mut state = self.set(Activity::Lent);
         if let ChangerActivity::Settles(left) = &mut state.changer {
             *left -= 1;
@@ -237,14 +237,14 @@ impl StallProbe {
     fn set(&self, doing: Activity) -> MutexGuard<'_, StallState> {
         let mut state = self.stalls.state();
         state.moves += 1;
-        if let Some(stand) = state.of(&self.space) {
-            stand.doing = doing;
+        if let Some(entry) = state.activity_of(&self.space) {
+            entry.doing = doing;
         }
         state
     }
 
-    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: another space
-    /// ends because of it, and that makes room.
+    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: the verdict
+    /// ends another space, which makes room.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -254,24 +254,24 @@ impl StallProbe {
         if ready() {
             return;
         }
-        let mut wait = self.waits(what, false);
+        let mut wait = self.begin_wait(what, false);
         loop {
             let ticket = doorbell.listen();
-            wait.looks();
+            wait.begin_poll();
             if ready() {
                 return;
             }
-            wait.in_vain();
+            wait.note_fruitless();
             doorbell.sleep_for(ticket, WAIT);
         }
     }
 
-    /// Begins a wait; reports all output up to now as progress. `change`: the wait is for a hot
-    /// swap.
-    pub fn waits(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
-        self.moves();
+    /// Begins a wait, and reports all output up to now as progress. `change`: the space waits for a
+    /// hot swap.
+    pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
+        self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
-        StallWait { post: self.clone(), what, change, seen: 0, looks: 0 }
+        StallWait { post: self.clone(), what, change, seen: 0, polls: 0 }
     }
 }
 
@@ -283,34 +283,35 @@ impl Drop for StallRegistration {
     fn drop(&mut self) {
         let mut state = self.0.stalls.state();
         state.moves += 1;
-        state.spaces.retain(|stand| !Arc::ptr_eq(&stand.space, &self.0.space));
+        state.spaces.retain(|entry| !Arc::ptr_eq(&entry.space, &self.0.space));
     }
 }
 
-/// Wait of a space; ends when dropped.
+/// Wait of a space for something that `what` describes. Dropping it reports the space as active
+/// again.
 #[derive(Debug)]
 pub struct StallWait {
     post: StallProbe,
     what: String,
     change: bool,
     seen: u64,
-    looks: u32,
+    polls: u32,
 }
 
 impl StallWait {
-    /// Records the progress counter before a poll.
-    pub fn looks(&mut self) {
+    /// Begins a poll: records the progress counter, and counts consecutive polls without progress.
+    pub fn begin_poll(&mut self) {
         let moves = self.post.stalls.state().moves;
-        self.looks = if self.seen == moves { self.looks + 1 } else { 1 };
+        self.polls = if self.seen == moves { self.polls + 1 } else { 1 };
         self.seen = moves;
     }
 
     /// Registers a fruitless poll. Returns the verdict if no further progress is possible.
-    pub fn in_vain(&self) -> Option<String> {
+    pub fn note_fruitless(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
-        let Self { seen, looks, change, .. } = *self;
-        if let Some(stand) = state.of(&self.post.space) {
-            stand.doing = Activity::Waits { seen, looks, change, what: self.what.clone() };
+        let Self { seen, polls, change, .. } = *self;
+        if let Some(entry) = state.activity_of(&self.post.space) {
+            entry.doing = Activity::Waits { seen, polls, change, what: self.what.clone() };
         }
         if state.verdict.is_none() && state.is_stalled() {
             state.verdict = Some(state.verdict_text());
@@ -323,8 +324,8 @@ impl Drop for StallWait {
     fn drop(&mut self) {
         // Resuming is no progress: the cause of it has been counted already.
         let mut state = self.post.stalls.state();
-        if let Some(stand) = state.of(&self.post.space) {
-            stand.doing = Activity::Moves;
+        if let Some(entry) = state.activity_of(&self.post.space) {
+            entry.doing = Activity::Moves;
         }
     }
 }

@@ -13,7 +13,7 @@ use super::assemble::Assembly;
 use super::key::{NodeKey, keys};
 use super::memory::Memory;
 use super::node::{Node, Operator};
-use super::{GENERAL, Imported, Input, Space};
+use super::{INTAKE_GENERAL, ImportCounters, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE};
@@ -28,7 +28,7 @@ pub struct HotSwap {
     pub kept: Vec<(NodeId, NodeKey)>,
     /// New filters that take over the state of old ones.
     pub renewed: Vec<(NodeKey, Filter)>,
-    /// New inputs; inputs of kept nodes are kept too.
+    /// New inputs, in addition to the inputs of kept nodes.
     pub inputs: Vec<Input>,
     /// Intakes of the new inputs, whose intake indices refer to this list.
     pub intakes: Vec<Pool>,
@@ -60,9 +60,9 @@ impl Space {
     }
 
     /// Loads state that the kernel implementation of a filter has left behind.
-    pub fn learn(&mut self, number: usize, bytes: &[u8]) {
+    pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
-        let node = nodes.find(|node| node.planned == number && !node.away);
+        let node = nodes.find(|node| node.planned == number && !node.has_moved);
         if let Some(Node { operator: Operator::Filter(filter), holds, .. }) = node
             && let Some(state) = filter.state()
         {
@@ -73,8 +73,8 @@ impl Space {
         }
     }
 
-    /// Transfers the state of old filters to new ones. If one filter rejects it, all transfers are
-    /// undone.
+    /// Replaces filters, and transfers the state of the old filters to the new ones. If a filter
+    /// rejects the state, all replacements are undone.
     pub fn renew(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
         let keys = self.keys();
         for done in 0..renewed.len() {
@@ -95,7 +95,7 @@ impl Space {
     /// Sets arguments of filters and of their replicas in this space, by planned index. On failure
     /// filters set so far stay set.
     pub fn set(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
-        for node in self.graph.nodes.iter_mut().filter(|node| !node.away) {
+        for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
             let Some((_, values)) = values.iter().find(|(number, _)| *number == node.planned)
             else {
@@ -141,12 +141,12 @@ impl Space {
             std::mem::take(&mut self.graph.nodes).into_iter().map(Some).collect();
         let mut places: HashMap<NodeKey, NodeId> = HashMap::new();
         for (local, key) in &kept {
-            let here = |node: &Option<Node>| node.as_ref().is_some_and(|node| !node.away);
+            let here = |node: &Option<Node>| node.as_ref().is_some_and(|node| !node.has_moved);
             let from = (0..old.len()).find(|at| old_keys[*at] == *key && here(&old[*at]));
             let comes = || {
                 let node = arrived.remove(key)?;
                 if matches!(node.operator, Operator::Source(_)) {
-                    inputs.push(Input::Source { node: *local, intake: GENERAL });
+                    inputs.push(Input::Source { node: *local, intake: INTAKE_GENERAL });
                 }
                 Some(node)
             };
@@ -157,11 +157,11 @@ impl Space {
         }
         let names: HashMap<NodeId, NodeKey> =
             places.iter().map(|(key, local)| (*local, *key)).collect();
-        carry(assembly.nodes_mut(), &names, &mut between);
+        carry_counters(assembly.nodes_mut(), &names, &mut between);
         let gone = |at: NodeId, arc: usize| {
             arcs.get(at).and_then(|arcs| arcs.get(arc)).is_some_and(|arc| between.contains_key(arc))
         };
-        let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.away);
+        let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.has_moved);
         self.accounts.retired.add(before, &ended, &gone);
         self.programs.gone.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
         (self.graph.nodes, self.graph.shape) = assembly.done();
@@ -188,12 +188,12 @@ impl Space {
         (place.name, place.planned) = (node.name.clone(), node.planned);
         place.arcs = std::mem::take(&mut node.arcs);
         place.taken = node.taken.clone();
-        place.away = true;
+        place.has_moved = true;
         Some(node)
     }
 
-    /// Copies the held blocks of an arriving node from the memory of its previous space; returns
-    /// the number of blocks for which there was no room.
+    /// Copies the held blocks of an arriving node from the memory of its previous space. Returns
+    /// the number of blocks for which there was no memory.
     pub fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
@@ -219,7 +219,7 @@ impl Space {
     ) {
         let old = std::mem::take(&mut self.inputs.list);
         for mut input in old {
-            let over = |node: NodeId, import: &crate::ring::Import| Imported {
+            let over = |node: NodeId, import: &crate::ring::Import| ImportCounters {
                 planned: import.planned,
                 node: usize::MAX,
                 name: old_names[node].clone(),
@@ -229,12 +229,12 @@ impl Space {
                 Input::Source { node, .. } | Input::Ring { node, .. } => node,
                 // Replicas are removed by every swap.
                 Input::Replica { node, import, .. } => {
-                    self.accounts.retired.over(over(*node, import));
+                    self.accounts.retired.add_import(over(*node, import));
                     continue;
                 }
                 Input::Join(gather) => {
                     let all = gather.imports().map(|(node, import)| over(node, import));
-                    all.for_each(|imported| self.accounts.retired.over(imported));
+                    all.for_each(|imported| self.accounts.retired.add_import(imported));
                     continue;
                 }
             };
@@ -245,14 +245,14 @@ impl Space {
                 }
                 None => {
                     if let Input::Ring { node, import, .. } = &input {
-                        self.accounts.retired.over(over(*node, import));
+                        self.accounts.retired.add_import(over(*node, import));
                     }
                 }
             }
         }
         let first = self.graph.intakes.len();
         self.inputs.list.extend(new.into_iter().map(|input| match input {
-            Input::Source { node, intake } if intake != GENERAL => {
+            Input::Source { node, intake } if intake != INTAKE_GENERAL => {
                 Input::Source { node, intake: first + intake - 1 }
             }
             other => other,
@@ -299,7 +299,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
 }
 
 /// Continues the counters of kept arcs.
-fn carry(
+fn carry_counters(
     nodes: &mut [Node],
     names: &HashMap<NodeId, NodeKey>,
     between: &mut HashMap<ArcKey, ArcCounters>,
@@ -322,8 +322,8 @@ fn carry(
     }
 }
 
-/// Replaces a filter and transfers all of its sessions; `filter` becomes the old one. On failure
-/// all sessions are restored.
+/// Replaces a filter and transfers all of its sessions; `filter` then holds the old filter. On
+/// failure all sessions are restored to the old filter.
 fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;
@@ -353,7 +353,7 @@ fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     }
     std::mem::swap(old, filter);
     if let Some(shown) = &mut node.shown {
-        shown.is_renewed();
+        shown.mark_all_rows();
     }
     Ok(())
 }

@@ -12,21 +12,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Maximum backlog of a tap, in bytes.
-pub const BEHIND_MAX: usize = 8 << 20;
+pub const BACKLOG_MAX: usize = 8 << 20;
 /// Number of bytes that a write to a pipe with room accepts without blocking.
-const AT_ONCE: usize = 4096;
+const PIPE_WRITE_MAX: usize = 4096;
 /// Interval at which the waiting thread checks for the end of the tap.
 const END_POLL: Duration = Duration::from_millis(100);
 /// Maximum wait for the reader of a tap that has ended within a record.
-const COMPLETION: Duration = Duration::from_secs(1);
+const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
 /// Policy of a tap for frames that arrive while its backlog is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverrunPolicy {
-    /// Skip and count them.
+    /// Skip and count the frames.
     #[default]
     Skip,
-    /// End the tap before the first of them.
+    /// End the tap before the first such frame.
     End,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for TapEnd {
             Self::Stuck(patience) => {
                 write!(f, "its reader took nothing for {} ms", patience.as_millis())
             }
-            Self::Behind => write!(f, "its reader was {} MB behind", BEHIND_MAX >> 20),
+            Self::Behind => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
             Self::Moved => f.write_str("its node was changed: begin it again"),
             Self::Ended => f.write_str("the path has ended"),
         }
@@ -81,7 +81,7 @@ pub struct TapStats {
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with another link type than the first frame.
     pub no_frame: u64,
-    /// Reason for the end; `None` while the tap runs.
+    /// Reason for which the tap has ended; `None` while it runs.
     pub over: Option<TapEnd>,
 }
 
@@ -92,7 +92,7 @@ pub struct TapStart {
     pub block: u64,
     /// Number of blocks taken from the history.
     pub past: u64,
-    /// Age of the first of these, in nanoseconds.
+    /// Age of the first block from the history, in nanoseconds.
     pub ago_ns: u64,
     /// True if the path keeps a history of this node's output.
     pub remembers: bool,
@@ -105,7 +105,7 @@ pub struct Tap {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Space's end of a tap.
+/// End of a tap in the space, which feeds the writing thread.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
@@ -120,25 +120,25 @@ pub struct TapFeed {
 #[derive(Debug, Default)]
 pub(super) struct TapState {
     /// Backlog in bytes.
-    pub(super) behind: AtomicUsize,
+    pub(super) backlog: AtomicUsize,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) no_frame: AtomicU64,
     pub(super) missing: Mutex<LossRanges>,
-    pub(super) is_over: AtomicBool,
+    pub(super) has_ended: AtomicBool,
     pub(super) over: Mutex<Option<TapEnd>>,
 }
 
 impl TapState {
-    /// Ends the tap with this reason, unless it has ended before.
+    /// Ends the tap for this reason, unless it has ended before.
     pub(super) fn end(&self, why: TapEnd) {
         self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
-        self.is_over.store(true, Ordering::Relaxed);
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 }
 
@@ -206,39 +206,43 @@ impl TapWriter {
             match comes.recv_timeout(END_POLL) {
                 Ok(records) => {
                     let written = self.write(&records);
-                    self.shared.behind.fetch_sub(records.len(), Ordering::Relaxed);
+                    self.shared.backlog.fetch_sub(records.len(), Ordering::Relaxed);
                     if let Err(why) = written {
                         return self.shared.end(why);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.is_over() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.shared.has_ended() => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => return,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return self.shared.end(TapEnd::Ended),
             }
         }
     }
 
-    /// Writes records; blocks until the reader has taken them or the tap ends. A record that has
-    /// been begun is completed first, so that the reader never finds a truncated one.
+    /// Writes records; blocks until the reader has taken all of them or the tap ends. The tap first
+    /// completes a record that is partly written, within [`COMPLETION_MAX`], so that the reader
+    /// finds no truncated record.
     fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
         let first = if self.begun { 0 } else { history::HEADER };
         self.begun = true;
         let (mut done, mut since) = (0, sys::clock::monotonic());
         while done < records.len() {
-            let over = self.shared.is_over();
+            let over = self.shared.has_ended();
             let end = if over { history::boundary(records, first, done) } else { records.len() };
             if done == end {
                 return Err(TapEnd::Left);
             }
             if !sys::poll::writable(&self.pipe, END_POLL) {
                 let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-                if waited >= if over { self.patience.min(COMPLETION) } else { self.patience } {
+                if waited >= if over { self.patience.min(COMPLETION_MAX) } else { self.patience } {
                     return Err(TapEnd::Stuck(self.patience));
                 }
                 continue;
             }
             // A pipe with room accepts this many bytes without blocking (pipe(7)).
-            match self.pipe.write(records.get(done..end.min(done + AT_ONCE)).unwrap_or_default()) {
+            match self
+                .pipe
+                .write(records.get(done..end.min(done + PIPE_WRITE_MAX)).unwrap_or_default())
+            {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Err(TapEnd::Left),

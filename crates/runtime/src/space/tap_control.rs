@@ -23,25 +23,27 @@ impl Space {
         since: Option<TapOrigin>,
         feed: TapFeed,
     ) -> Option<TapStart> {
-        let node = self.graph.nodes.iter().find(|node| node.planned == number && node.gives())?;
+        let node =
+            self.graph.nodes.iter().find(|node| node.planned == number && node.can_be_tapped())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
         let from = since.map(|since| match since {
             TapOrigin::Oldest => HistoryStart::Oldest,
             TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
             TapOrigin::Block(number) => HistoryStart::Number(number),
         });
-        Some(self.graph.pass.observers.taps().begin((number, left), from, feed, now))
+        Some(self.graph.pass.observers.taps().add((number, left), from, feed, now))
     }
 
     /// Returns true if the node with this planned index can be tapped here.
     pub fn can_tap(&self, number: usize) -> bool {
-        self.graph.nodes.iter().any(|node| node.planned == number && node.gives())
+        self.graph.nodes.iter().any(|node| node.planned == number && node.can_be_tapped())
     }
 
     /// Ends the taps of nodes that have left the space.
     pub(super) fn keep_taps(&mut self) {
         let nodes = &self.graph.nodes;
-        let is_here = |number| nodes.iter().any(|node| node.planned == number && node.gives());
+        let is_here =
+            |number| nodes.iter().any(|node| node.planned == number && node.can_be_tapped());
         self.graph.pass.observers.keep_taps(is_here);
     }
 }

@@ -1,14 +1,15 @@
-//! Taps: copies of the frames that leave a node of a running path, from the past on. [SL §5.2,
-//! readers that begin in the past; RELIABILITY T4]
+//! Taps: copies of the frames that leave a node of a running path, including frames of the past.
+//! [SL §5.2, readers that begin in the past; RELIABILITY T4]
 //!
 //! In: blocks that leave a node, in the thread of the space. Out: their frames as capture records,
 //! written into a pipe by the thread of the tap. The space copies frames and never waits: the
-//! backlog is bounded ([`BEHIND_MAX`]); beyond it frames are skipped and counted, or the tap ends,
+//! backlog is bounded ([`BACKLOG_MAX`]); beyond it frames are skipped and counted, or the tap ends,
 //! as its policy demands. A tap ends when its reader takes nothing for the length of its patience,
 //! or closes the pipe.
 //!
-//! A tap can begin in the past if the path keeps a history of its sources ([`Taps::remembers`]). It
-//! reports the number of its first block, so that a late beginning is not mistaken for silence.
+//! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
+//! It reports the number of its first block, so that a tap that begins late is not mistaken for one
+//! without traffic.
 
 use super::node::Node;
 use super::observe::Observer;
@@ -19,8 +20,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the history from `from` on, whatever the backlog limit; returns the number of frames.
-    fn past(&mut self, history: &History, from: HistoryStart) -> u64 {
+    /// Sends the history from `from` on, without regard to the backlog limit; returns the number of
+    /// frames sent.
+    fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
         history.since(from, |kept, frame| {
@@ -36,14 +38,14 @@ impl TapFeed {
 
     /// Sends the frames of these lanes, or skips them if the backlog is full. Returns false once
     /// the tap has ended.
-    fn give(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
-        if self.shared.is_over() {
+    fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
+        if self.shared.has_ended() {
             return false;
         }
         let count = u64::from(which.count_ones());
         let from = self.left;
         self.left += count;
-        if self.shared.behind.load(Ordering::Relaxed) >= BEHIND_MAX {
+        if self.shared.backlog.load(Ordering::Relaxed) >= BACKLOG_MAX {
             self.shared.skipped.fetch_add(count, Ordering::Relaxed);
             let missing = self.shared.missing.lock();
             missing.unwrap_or_else(PoisonError::into_inner).add(from, count, None);
@@ -80,7 +82,7 @@ impl TapFeed {
 
     fn send(&self, records: Vec<u8>) {
         if !records.is_empty() {
-            self.shared.behind.fetch_add(records.len(), Ordering::Relaxed);
+            self.shared.backlog.fetch_add(records.len(), Ordering::Relaxed);
             // A failed send means that the thread has ended and recorded the reason.
             let _ = self.to.send(records);
         }
@@ -101,12 +103,12 @@ impl Taps {
     }
 
     /// Returns the history of a node's output, if one is kept.
-    fn remembers(&self, node: usize) -> Option<&History> {
+    fn history_of(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
 
     /// Adds a tap to a node; `left` is the number of blocks that have left the node so far.
-    pub fn begin(
+    pub fn add(
         &mut self,
         (node, left): (usize, u64),
         from: Option<HistoryStart>,
@@ -114,10 +116,10 @@ impl Taps {
         now: Time,
     ) -> TapStart {
         let mut began = TapStart { block: left, ..TapStart::default() };
-        if let Some(history) = self.remembers(node) {
+        if let Some(history) = self.history_of(node) {
             began.remembers = true;
             if let Some(from) = from {
-                began.past = feed.past(history, from);
+                began.past = feed.send_history(history, from);
                 began.block = left - began.past.min(left);
                 let mut first = None;
                 history.since(from, |kept, _| first = first.or(Some(kept.time)));
@@ -129,10 +131,10 @@ impl Taps {
         began
     }
 
-    /// Ends the taps and histories of nodes for which `is_here` is false.
-    pub fn stay(&mut self, is_here: impl Fn(usize) -> bool) {
+    /// Keeps the taps and histories of nodes for which `is_here` is true, and ends the others.
+    pub fn retain(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
-            let here = is_here(*node) && !feed.shared.is_over();
+            let here = is_here(*node) && !feed.shared.has_ended();
             if !here {
                 feed.shared.end(TapEnd::Moved);
             }
@@ -150,7 +152,7 @@ impl Taps {
 impl Observer for Taps {
     /// Sends the routed frames to the histories and taps of the node.
     fn routed(&mut self, from: &Node, batch: &Batch<'_>, wanted: LaneMask, _: Time) {
-        if wanted == 0 || !from.gives() {
+        if wanted == 0 || !from.can_be_tapped() {
             return;
         }
         let node = from.planned;
@@ -158,7 +160,7 @@ impl Observer for Taps {
             let push = |block: Block<'_>| history.push(&block);
             lanes(wanted).map(|lane| batch.block(lane)).for_each(push);
         }
-        self.feeds.retain_mut(|(known, feed)| *known != node || feed.give(batch, wanted));
+        self.feeds.retain_mut(|(known, feed)| *known != node || feed.send_frames(batch, wanted));
     }
 }
 

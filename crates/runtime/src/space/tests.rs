@@ -151,7 +151,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
         let config = buffer::pool::PoolConfig { segment: 1 << 16, segments: 4 };
         Pool::new(DbufId::new(n).unwrap(), config).unwrap()
     };
-    Space::new(Parts {
+    Space::new(SpaceParts {
         name: "thread0".to_owned(),
         nodes,
         shape,

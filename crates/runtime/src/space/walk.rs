@@ -1,10 +1,10 @@
 //! The walk: one batch passes the whole local graph before the next is taken. [Th §5.2.1]
 //!
-//! Depth first along the arcs. At a join, batches wait until every branch has been walked, and are
-//! merged in input order. A node is called once per batch. Nothing is allocated while a path
-//! neither forks nor makes blocks. Blocks on a back edge enter a work list and go around at most
-//! [`HOPS_MAX`] times (CONTRACT 17). Input of an editing filter is deferred until all other work is
-//! done, and the walk pauses there (`space::edit`).
+//! The walk follows the arcs depth first. At a join, batches wait until every branch has been
+//! walked, and are merged in input order. A node is called once per batch. Nothing is allocated
+//! while a path neither forks nor makes blocks. Blocks on a back edge enter a work list and go
+//! around at most [`HOPS_MAX`] times (CONTRACT 17). Input of an editing filter is deferred until
+//! all other work is done, and the walk pauses there (`space::edit`).
 
 mod leave;
 mod route;
@@ -17,7 +17,7 @@ use super::node::{Node, Operator};
 use super::pass::PassState;
 use super::pause::DeferredEdit;
 use super::shape::Shape;
-use crate::ledger::loses_way;
+use crate::ledger::loses_kernel_arc;
 use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
 use route::put;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) waiting: Vec<WaitingBatch<'a>>,
     pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
     /// Deferred input of editing filters.
-    pub(super) cuts: Vec<DeferredEdit>,
+    pub(super) deferred: Vec<DeferredEdit>,
     /// Next block number at forks.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
@@ -76,8 +76,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         now: Time,
         pass: &'w mut PassState,
     ) -> Self {
-        let (waiting, around, cuts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, memory, shape, now, waiting, around, cuts, next: 0, pass }
+        let (waiting, around, deferred) = (Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass }
     }
 
     /// Walks a batch of a source or of a ring.
@@ -87,17 +87,17 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Walks a batch of a source that has chosen the arc. No other batch is in flight, so a join on
-    /// the way need not wait for one. Most output of a kernel program takes this path: through the
-    /// filters that decide what the program could not, and the joins after them.
+    /// the way need not wait for other branches. Most output of a kernel program takes this path:
+    /// through the filters that decide what the program could not, and the joins after them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
-        let leads = arc < self.nodes[from].arcs.len() && !loses_way();
-        let goes = if leads { batch.live() } else { 0 };
-        let amount = self.leave(from, batch, goes);
-        if goes != 0 {
+        let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
+        let chosen = if leads { batch.live() } else { 0 };
+        let amount = self.count_routed(from, batch, chosen);
+        if chosen != 0 {
             let edge = &mut self.nodes[from].arcs[arc];
             if edge.back {
-                self.along_alone((from, arc), goes, batch, 0);
+                self.walk_lanes((from, arc), chosen, batch, 0);
             } else {
                 let amount = put(edge, amount, batch);
                 let arrival = Arrival { to: edge.to, branch: edge.branch, amount };
@@ -126,7 +126,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section in place; the class of each live lane is its answer.
+    /// Runs an operand of a Boolean section on a batch, which keeps its lanes; the class of each
+    /// live lane is the operand's answer.
     pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
@@ -150,8 +151,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Calls a filter without input, for its timer or, if `last`, for its end, and walks its
-    /// output. Output of a replica gets the sequence number `order`.
+    /// Calls a filter without input, on its timer or, if `last`, at its end, and walks its output.
+    /// Output of a replica gets the sequence number `order`.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.section_ends(at);
@@ -173,11 +174,11 @@ impl<'w, 'a> Walk<'w, 'a> {
                 false => filter.tick(&mut cx),
             }));
             if let Err(panic) = called {
-                self.failed(at, None, 0, &*panic);
+                self.fail_node(at, None, 0, &*panic);
                 return;
             }
         }
-        if let Some(section) = self.shape.asked_by.get(at).copied().flatten() {
+        if let Some(section) = self.shape.section_of.get(at).copied().flatten() {
             let ran = self.operand_gave((at, section), &mut output);
             return self.settled(section, ran);
         }
@@ -191,12 +192,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks until no batch waits at a join or on a back edge, except behind a deferred edit.
+    /// Walks until no batch waits at a join or on a back edge, except at nodes that follow a
+    /// deferred edit.
     pub(super) fn settle(&mut self) {
         loop {
             let next =
                 self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
-            let edit = self.cuts.iter().map(|cut| self.shape.rank[cut.at]).min();
+            let edit = self.deferred.iter().map(|edit| self.shape.rank[edit.at]).min();
             if let (Some(edit), next) = (edit, next)
                 && next.is_none_or(|to| edit < self.shape.rank[to])
             {
@@ -205,7 +207,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             if let Some(to) = next {
                 self.join(to);
             } else if let Some((w, hops)) = self.around.pop() {
-                let (to, branch) = self.end_of(&w);
+                let (to, branch) = self.destination(&w);
                 let mut batch = w.batch;
                 let amount = batch.amount(batch.live());
                 self.enter(Arrival { to, branch, amount }, &mut batch, hops);
@@ -221,7 +223,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         while i < self.waiting.len() {
             if self.target(&self.waiting[i]) == to {
                 let w = self.waiting.remove(i);
-                let (_, branch) = self.end_of(&w);
+                let (_, branch) = self.destination(&w);
                 let mut batch = w.batch;
                 let came = batch.amount(batch.live());
                 self.nodes[to].taken[branch] += came;
@@ -244,7 +246,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.nodes[w.from].arcs[w.arc].to
     }
 
-    fn end_of(&self, w: &WaitingBatch<'a>) -> (NodeId, usize) {
+    fn destination(&self, w: &WaitingBatch<'a>) -> (NodeId, usize) {
         let arc = &self.nodes[w.from].arcs[w.arc];
         (arc.to, arc.branch)
     }
@@ -277,7 +279,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         let edits = self.shape.edits
             && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
-        let ran = if edits { self.put_aside(at, batch, hops) } else { self.run(at, batch) };
+        let ran = if edits { self.defer(at, batch, hops) } else { self.run(at, batch) };
         if observed {
             self.pass.observers.done(&mut self.nodes[at], self.now);
         }
@@ -297,10 +299,10 @@ impl<'w, 'a> Walk<'w, 'a> {
             return Ran::Same;
         }
         if let Operator::OperandSection(_) = &self.nodes[at].operator {
-            return self.ask(at, batch);
+            return self.evaluate_section(at, batch);
         }
         if self.nodes[at].counted && self.pass.left.is_some() {
-            self.cut_to_count(at, batch);
+            self.limit_to_count(at, batch);
             if batch.live() == 0 {
                 return Ran::Ended;
             }
@@ -353,7 +355,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Ok(()) => Ran::Same,
             Err(panic) => {
                 batch.set_live(came);
-                self.failed(at, Some(batch), came, &*panic);
+                self.fail_node(at, Some(batch), came, &*panic);
                 Ran::Ended
             }
         }

@@ -366,7 +366,7 @@ impl Worker {
         );
         PathFailure {
             node: format!("engine {}", self.number),
-            cause: Cause::Elsewhere { what, errno: None, quiet: false },
+            cause: Cause::OtherProcess { what, errno: None, quiet: false },
         }
     }
 }

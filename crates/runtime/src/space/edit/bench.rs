@@ -1,9 +1,8 @@
-//! Edit of one block: in place, or in a copy that is made when the filter first asks to write. [SL
-//! §6.1]
+//! Edit of one block: in place, or in a copy that is made when the filter first writes. [SL §6.1]
 //!
-//! In: a rich pointer, and whether other blocks share its frame. Out: the resulting blocks
-//! ([`EditOutput`]). [`super`] argues the choice between the two; `buffer::pool::edit` argues why
-//! the bytes may be written.
+//! In: a rich pointer, and a flag that demands a copy. Out: the resulting blocks ([`EditOutput`]).
+//! [`super`] states when an edit in place is permitted; `buffer::pool::edit` states why the bytes
+//! may be written.
 
 use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
@@ -12,8 +11,8 @@ use buffer::pool::{Draft, Editing, Pool};
 use filter::{ClassifyContext, Edit, Editable, Keep, Workbench};
 use std::ops::Range;
 
-/// Exclusive access to the memory of the space during edits.
-pub(super) struct Bench<'b, 'i> {
+/// Editor of single blocks, with exclusive access to the memory of the space.
+pub(super) struct BlockEditor<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
     pub(super) imported: &'i [Taken<'i>],
@@ -21,10 +20,10 @@ pub(super) struct Bench<'b, 'i> {
     pub(super) fragments: bool,
 }
 
-impl Bench<'_, '_> {
-    /// Runs the filter on a block, in place if possible, and emits the result. `copies`: edits must
-    /// be made in a copy.
-    pub(super) fn block(
+impl BlockEditor<'_, '_> {
+    /// Runs the filter on a block, in place if possible, and emits the result. `copies`: the edit
+    /// must be made in a copy.
+    pub(super) fn edit_block(
         &mut self,
         (entry, order): (Entry, u32),
         copies: bool,
@@ -38,23 +37,23 @@ impl Bench<'_, '_> {
             let (done, made, wrote) =
                 InPlaceEdit::call(editing, Some(self.work), entry, filter, context);
             out.edits.direct += u64::from(wrote);
-            return out.put(made, &done, entry, (self.work, order));
+            return out.emit(made, &done, entry, (self.work, order));
         }
         if !copies && self.work.id() == dbuf {
             let called = self.work.edit(place).map(|editing| {
                 let (done, made, wrote) = InPlaceEdit::call(editing, None, entry, filter, context);
-                (done, made.kept(), wrote)
+                (done, made.detach(), wrote)
             });
             if let Some((done, made, wrote)) = called {
                 out.edits.direct += u64::from(wrote);
-                return out.put(made, &done, entry, (self.work, order));
+                return out.emit(made, &done, entry, (self.work, order));
             }
         }
-        self.copy((entry, order), (filter, context), out);
+        self.edit_in_copy((entry, order), (filter, context), out);
     }
 
     /// Runs the filter on a block that must not be changed in place.
-    fn copy(
+    fn edit_in_copy(
         &mut self,
         (entry, order): (Entry, u32),
         (filter, context): (&mut dyn Edit, &mut ClassifyContext<'_>),
@@ -62,7 +61,7 @@ impl Bench<'_, '_> {
     ) {
         let bare = !entry.marks.is_frame() && !entry.marks.is_description();
         let fragments = self.fragments && bare;
-        let (frame, old) = (entry.frame(), self.find(entry.frame()));
+        let (frame, old) = (entry.frame(), self.bytes(entry.frame()));
         let mut bench =
             CopyEdit { old, work: self.work, draft: None, made: NewBlock::Nothing, fragments };
         let done = EditResult::call(filter, context, entry, &mut bench);
@@ -71,7 +70,7 @@ impl Bench<'_, '_> {
             _ if done.lost => out.lost.push(entry.pointer.length()),
             (Some(used), draft) => {
                 drop(draft);
-                out.made_new(made, &done, used, (&*self.work, order));
+                out.emit_new(made, &done, used, (&*self.work, order));
             }
             (None, None) => out.push(Entry::new(done.pointer, done.context, done.marks), order),
             (None, Some((draft, part))) if part.len() == old.len() => {
@@ -84,12 +83,12 @@ impl Bench<'_, '_> {
             (None, Some((draft, part))) => {
                 let place = draft.commit(part.len());
                 let copy = RichPointer::new(self.work.id(), place, done.pointer.class);
-                out.fragments(&done, (frame, copy, part), order);
+                out.emit_fragments(&done, (frame, copy, part), order);
             }
         }
     }
 
-    pub(super) fn find(&self, frame: RichPointer) -> &[u8] {
+    pub(super) fn bytes(&self, frame: RichPointer) -> &[u8] {
         let pools = self.intakes.iter().chain([&*self.work]);
         let own = pools.into_iter().find(|pool| pool.id() == frame.dbuf());
         match own {
@@ -105,7 +104,7 @@ struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Used length in bytes of the new block that replaces the old one, if there is one.
+    /// Used length in bytes of the new block that replaces the old one; `None` if no block does.
     used: Option<usize>,
     lost: bool,
 }
@@ -126,8 +125,9 @@ impl EditResult {
 }
 
 impl EditOutput {
-    /// Emits a block that was changed in place or replaced.
-    fn put(
+    /// Emits a block that was changed in place or replaced, or counts it as lost for lack of
+    /// memory.
+    fn emit(
         &mut self,
         made: NewBlock<'_>,
         done: &EditResult,
@@ -136,13 +136,13 @@ impl EditOutput {
     ) {
         match done.used {
             _ if done.lost => self.lost.push(entry.pointer.length()),
-            Some(used) => self.made_new(made, done, used, (work, order)),
+            Some(used) => self.emit_new(made, done, used, (work, order)),
             None => self.push(Entry::new(done.pointer, done.context, done.marks), order),
         }
     }
 
-    /// Emits a block that replaces the old one.
-    fn made_new(
+    /// Emits a block that replaces the old one, or counts the old one as lost for lack of memory.
+    fn emit_new(
         &mut self,
         made: NewBlock<'_>,
         done: &EditResult,
@@ -172,9 +172,9 @@ impl EditOutput {
         }
     }
 
-    /// Emits a block of which `part` was copied, as up to three fragments: before, copy, and after,
-    /// each clipped to the view. [SL §6.1]
-    fn fragments(
+    /// Emits a block of which `part` was copied, as up to three fragments: the bytes before the
+    /// copy, the copy, and the bytes after it, each clipped to the view. [SL §6.1]
+    fn emit_fragments(
         &mut self,
         done: &EditResult,
         (frame, copy, part): (RichPointer, RichPointer, Range<usize>),
@@ -215,8 +215,9 @@ enum NewBlock<'b> {
 }
 
 impl NewBlock<'_> {
-    /// Detaches the memory from the pool; a pool under edit makes no drafts.
-    fn kept(self) -> NewBlock<'static> {
+    /// Detaches the memory from the pool. A draft would be discarded, but a pool under edit makes
+    /// none.
+    fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
             Self::Nothing | Self::Draft(_) => NewBlock::Nothing,
@@ -241,8 +242,8 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. Returns its result, the replacement if there is one, and true if it wrote
-    /// into the old block.
+    /// Runs the filter. Returns the result, the memory of the replacement, and true if the filter
+    /// wrote into the old block.
     fn call(
         editing: Editing<'b>,
         work: Option<&'b Pool>,
@@ -284,7 +285,7 @@ impl Workbench for InPlaceEdit<'_> {
 struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,
-    /// Copy, with the range of the frame that it covers; `None` before the first write.
+    /// Copy, and the range of the frame that it covers; `None` before the first write.
     draft: Option<(Draft<'b>, Range<usize>)>,
     made: NewBlock<'b>,
     fragments: bool,
@@ -304,8 +305,9 @@ impl CopyEdit<'_> {
         Some(())
     }
 
-    /// Makes a copy into which `range` can be written: of the range alone if the frame is long and
-    /// the range short, else of the whole frame; `None` without memory.
+    /// Makes a copy into which `range` can be written: a copy of the range alone if fragments are
+    /// accepted, the frame is long and the range is at most half of it, else a copy of the whole
+    /// frame. Returns `None` without memory.
     fn begin(&mut self, range: &Range<usize>, keep: Keep) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };

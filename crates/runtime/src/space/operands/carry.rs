@@ -3,7 +3,7 @@
 use super::{OperandPart, OperandSection};
 
 impl OperandSection {
-    /// Takes over the waiting blocks of the section that this one replaces.
+    /// Takes over the waiting blocks of `old`, the section that this section replaces.
     pub(in crate::space) fn take_over(&mut self, old: Self) {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {

@@ -8,14 +8,15 @@
 //! - Answered: the last filter let a part of the block through with a nonzero class, or consumed
 //!   bytes of it.
 //! - Not answered: it let the block through with class 0, or the block never reached it.
-//! - Dropped: a filter of the operand dropped the block and nothing of it was let through.
+//! - Dropped: a filter of the operand dropped the block, and let no part of it through.
 //! - Waiting: a filter of the operand holds it. The section holds the block for as long.
 //!
-//! Blocks made by operands have no ticket and end after the last filter. Fragments that were merged
-//! share the answer of the merged block.
+//! Blocks made by operands have no ticket and are discarded after the last filter. Fragments that
+//! were merged share the answer of the merged block.
 //!
-//! An expression is compiled to a **program**: steps that lead to later steps only. A section
-//! inside an operand is a program of its own, whose input is the output of the filter before it.
+//! An expression is compiled to a **program**: steps, each of which leads to later steps only. A
+//! section inside an operand is a program of its own, whose input is the output of the filter
+//! before it.
 //!
 //! - `run`: blocks through programs and operands;
 //! - `settle`: answers of operands, and waiting blocks;
@@ -38,11 +39,11 @@ pub const REASONS: &[&str] = &["by an operand"];
 /// Section over operands that may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
-    /// Programs; an enclosing program comes before those inside its operands.
+    /// Programs; an enclosing program precedes the programs inside its operands.
     programs: Vec<Program>,
     /// Last ticket assigned.
     last: u32,
-    /// Number of times that a block is held in operands, by ticket.
+    /// Number of holds of a block in operands, by ticket.
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into a block, by its ticket.
     joined: HashMap<u32, Vec<u32>>,
@@ -76,8 +77,8 @@ type OperandPlace = (usize, usize, usize);
 struct Step {
     /// Entry classes of the section for which the operand runs; other blocks take `no`.
     asked: Wanted,
-    /// Filters of the operand in order, each with the classes that lead to it from the previous
-    /// one. Empty: every block takes `yes`.
+    /// Parts of the operand in order, each with the classes that lead to it from the previous part.
+    /// Empty: every block takes `yes`.
     operand: Vec<(Wanted, OperandPart)>,
     yes: NextStep,
     no: NextStep,
@@ -113,7 +114,7 @@ struct WaitingBlock {
     list: HeldList,
     /// Index of the step.
     step: usize,
-    /// Ticket of the block into which this one was merged, if any.
+    /// Ticket of the block into which this block was merged, if any.
     follows: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,
@@ -232,7 +233,8 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression, last first; returns the step with which it begins.
+/// Appends the steps of an expression, last step first; returns the step at which the expression
+/// begins.
 fn compile<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
@@ -244,19 +246,19 @@ fn compile<'e>(
             return parts
                 .iter()
                 .rev()
-                .fold(yes, |yes, part| entered(part, (yes, no), sets_class, steps));
+                .fold(yes, |yes, part| compile_entry(part, (yes, no), sets_class, steps));
         }
         OperandExpr::Any(parts) => {
             return parts
                 .iter()
                 .rev()
-                .fold(no, |no, part| entered(part, (yes, no), sets_class, steps));
+                .fold(no, |no, part| compile_entry(part, (yes, no), sets_class, steps));
         }
         // Negated blocks keep the class with which they came.
         OperandExpr::Not(part) => return compile(part, (no, yes), false, steps),
         OperandExpr::Chain(_) | OperandExpr::Filter(..) => {
             let mut operand = Vec::new();
-            flat(&Wanted::All, expression, &mut operand);
+            flatten_chain(&Wanted::All, expression, &mut operand);
             operand
         }
     };
@@ -265,15 +267,19 @@ fn compile<'e>(
 }
 
 /// Flattens nested chains into a list of filters.
-fn flat<'e>(wanted: &Wanted, part: &'e OperandExpr, operand: &mut Vec<(Wanted, &'e OperandExpr)>) {
+fn flatten_chain<'e>(
+    wanted: &Wanted,
+    part: &'e OperandExpr,
+    operand: &mut Vec<(Wanted, &'e OperandExpr)>,
+) {
     let OperandExpr::Chain(parts) = part else { return operand.push((wanted.clone(), part)) };
     for (at, (inner, part)) in parts.iter().enumerate() {
-        flat(if at == 0 { wanted } else { inner }, part, operand);
+        flatten_chain(if at == 0 { wanted } else { inner }, part, operand);
     }
 }
 
 /// Compiles a part that runs for some entry classes only.
-fn entered<'e>(
+fn compile_entry<'e>(
     (asked, part): &'e (Wanted, OperandExpr),
     (yes, no): (NextStep, NextStep),
     sets_class: bool,
@@ -289,4 +295,4 @@ fn entered<'e>(
 }
 
 /// Maximum number of blocks per call of an operand.
-const AT_ONCE: usize = LANES;
+const CALL_BLOCKS_MAX: usize = LANES;

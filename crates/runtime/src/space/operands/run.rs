@@ -1,6 +1,6 @@
-//! Evaluation: blocks through programs and operands.
+//! Evaluation: runs blocks through programs and operands.
 
-use super::{AT_ONCE, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
+use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
 use crate::space::arc::NodeId;
 use crate::space::node;
 use crate::space::walk::{Ran, Walk};
@@ -12,7 +12,8 @@ use std::collections::HashSet;
 pub(super) struct Subject<'a> {
     /// The unchanged block.
     pub(super) block: Block<'a>,
-    /// Number of the block that caused it, given at the last fork.
+    /// Order number of the block: from the last fork ([`Batch::order`]) or, in an inner program,
+    /// its index among the blocks of the enclosing program.
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
@@ -22,7 +23,8 @@ pub(super) struct Subject<'a> {
 /// Output block of a part of an operand.
 pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
-    /// Index of its cause among the blocks evaluated together.
+    /// Index, among the blocks that are evaluated together, of the input block from which this
+    /// block results.
     pub(super) cause: u32,
 }
 
@@ -38,13 +40,13 @@ pub(super) struct OperandAnswer<'a> {
 
 impl<'a> Walk<'_, 'a> {
     /// Evaluates a section on the live blocks of a batch.
-    pub(in crate::space) fn ask(&mut self, at: NodeId, batch: &Batch<'a>) -> Ran<'a> {
+    pub(in crate::space) fn evaluate_section(&mut self, at: NodeId, batch: &Batch<'a>) -> Ran<'a> {
         let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
         let blocks: Vec<_> = blocks.collect();
         self.section(at, |asks, walk| asks.enter(walk, at, 0, blocks))
     }
 
-    /// Continues the evaluation with blocks that an operand released by its timer or at its end.
+    /// Continues the evaluation with blocks that an operand released on its timer or at its end.
     pub(in crate::space) fn operand_gave(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -66,7 +68,8 @@ impl<'a> Walk<'_, 'a> {
         self.section(at, |asks, walk| asks.end(walk, at))
     }
 
-    /// Detaches a section from its node during `act`, so that its operands can be called.
+    /// Detaches a section from its node during `act`, so that its operands can be called. Returns
+    /// the blocks that leave the section.
     fn section(
         &mut self,
         at: NodeId,
@@ -89,7 +92,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Calls a filter of an operand; appends its output and fates to the answer.
     fn call(&mut self, at: NodeId, given: &[OperandBlock<'a>], answer: &mut OperandAnswer<'a>) {
-        for some in given.chunks(AT_ONCE) {
+        for some in given.chunks(CALL_BLOCKS_MAX) {
             let mut batch = Batch::empty();
             for OperandBlock { block, cause } in some {
                 let added = batch.push(*block, *cause);
@@ -152,7 +155,7 @@ impl OperandSection {
             }
             let class = block.pointer.class;
             let result = if class.answered() { class } else { Class::YES };
-            let came = self.came(program, &block).unwrap_or(class);
+            let came = self.entry_class(program, &block).unwrap_or(class);
             let classes = Classes { came, incoming: class, result };
             let ticket = self.ticket();
             if self.asks_came {
@@ -160,11 +163,11 @@ impl OperandSection {
             }
             flow.push(Subject { block, order, ticket, classes, then: first });
         }
-        self.go_on(walk, at, (program, 0), flow)
+        self.run_steps(walk, at, (program, 0), flow)
     }
 
     /// Runs the steps of a program from step `from` on; returns the decided blocks.
-    pub(super) fn go_on<'a>(
+    pub(super) fn run_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -202,7 +205,7 @@ impl OperandSection {
                 self.came.remove(&subject.ticket);
             }
         }
-        flow.into_iter().map(Subject::answered).collect()
+        flow.into_iter().map(Subject::with_final_class).collect()
     }
 
     /// Runs the parts of an operand from part `from` on.
@@ -253,19 +256,19 @@ impl OperandSection {
     ) -> Vec<Subject<'a>> {
         let answer = self.operand(walk, at, (program, step, place + 1), answer);
         let flow = self.settle(walk, at, (program, step), answer, Vec::new());
-        self.left_behind(walk, at, (program, step), flow)
+        self.continue_after(walk, at, (program, step), flow)
     }
 
     /// Runs the steps after a decided step, then those of enclosing programs; returns the blocks
     /// that leave the section.
-    pub(super) fn left_behind<'a>(
+    pub(super) fn continue_after<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step): (usize, usize),
         flow: Vec<Subject<'a>>,
     ) -> Vec<Subject<'a>> {
-        let left = self.go_on(walk, at, (program, step + 1), flow);
+        let left = self.run_steps(walk, at, (program, step + 1), flow);
         match self.programs[program].inside {
             None => left,
             Some(around) => {
@@ -288,8 +291,8 @@ impl OperandSection {
         fates
     }
 
-    /// Returns the entry class of the enclosing block; `None` in the outermost program.
-    fn came(&self, program: usize, block: &Block<'_>) -> Option<Class> {
+    /// Returns the class with which the block entered the section; `None` in the outermost program.
+    fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.came.get(&block.marks.ticket()).copied()
     }
@@ -307,7 +310,7 @@ impl OperandSection {
 
 impl<'a> Subject<'a> {
     /// Sets the final class of a decided block.
-    fn answered(mut self) -> Self {
+    fn with_final_class(mut self) -> Self {
         let class = if self.then == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);
         self

@@ -20,7 +20,8 @@ enum Verdict {
     Wait,
 }
 
-/// Position of a block in the output: index of its cause, then the operand's order.
+/// Position of a block in the output: index of the input block, then the position in the operand's
+/// output.
 type OutputPosition = (usize, usize);
 
 /// New results of an operand, by ticket.
@@ -30,7 +31,7 @@ struct OperandResults {
     at: HashMap<u32, OutputPosition>,
     /// Tickets with new results.
     touched: BTreeSet<u32>,
-    /// Ticket of the block into which a block was merged, by the ticket of the latter.
+    /// Ticket of the block into which a block was merged, by the ticket of the merged block.
     joined: HashMap<u32, u32>,
 }
 
@@ -148,7 +149,7 @@ impl OperandSection {
         known
     }
 
-    /// Merges new results with those of blocks that wait for this step.
+    /// Merges new results with the earlier results of blocks that wait for this step.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -228,7 +229,7 @@ impl OperandSection {
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Suspends a block until its operand has answered. Evicts it if it cannot be held.
+    /// Suspends a block until its operand has answered. Evicts the block if it cannot be held.
     fn suspend<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -321,12 +322,13 @@ impl OperandSection {
                     flow.push(subject);
                 }
             }
-            all.extend(self.left_behind(walk, at, (program, step), flow));
+            all.extend(self.continue_after(walk, at, (program, step), flow));
         }
         all
     }
 
-    /// Releases blocks whose operand no longer exists, unchanged.
+    /// Releases blocks whose operand no longer exists: with class 0 if the operand let a part
+    /// through with class 0, else with the class of the last answering operand.
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -7,9 +7,9 @@
 //! the recorded stop and drains the same blocks.
 
 use super::super::Space;
-use super::{EventPort, Script, SpaceEvent, StallProbe, StallWait, WAIT};
+use super::{EventPort, EventReader, SpaceEvent, StallProbe, StallWait, WAIT};
 use crate::commands::BorrowRequest;
-use crate::space::events::ScriptedChange;
+use crate::space::events::SwapDecision;
 use crate::space::key::NodeKey;
 use filter::Time;
 
@@ -19,11 +19,11 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// Returns the time at which removed nodes end: the current time, which is recorded, or in a
-    /// replay the recorded time.
-    pub(in crate::space) fn retires_at(&mut self) -> Time {
+    /// Returns the time at which removed nodes end: the current time, which this call records, or
+    /// in a replay the recorded time.
+    pub(in crate::space) fn retire_time(&mut self) -> Time {
         let now = self.now();
-        let Some(mut player) = self.ports.events.script() else {
+        let Some(mut player) = self.ports.events.take_reader() else {
             let failure = self.graph.pass.failure.as_ref();
             self.ports
                 .events
@@ -32,12 +32,12 @@ impl Space {
         };
         let mut then = now;
         if let Some(SpaceEvent::Retire { now, failure }) = player.peek() {
-            player.event();
+            player.next_event();
             then = now;
-            self.take_last(&mut *player);
+            self.take_closing_notes(&mut *player);
             self.fail_as_recorded(failure.as_deref());
         }
-        self.ports.events = EventPort::Script(Some(player));
+        self.ports.events = EventPort::Replay(Some(player));
         then
     }
 
@@ -47,59 +47,60 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Changed);
         // A reader of the record that sees the swap can read all events before it.
         self.ports.events.flush();
-        if let Some(mut player) = self.ports.events.script() {
+        if let Some(mut player) = self.ports.events.take_reader() {
             if player.peek() == Some(SpaceEvent::Changed) {
-                player.event();
+                player.next_event();
             }
-            self.ports.events = EventPort::Script(Some(player));
+            self.ports.events = EventPort::Replay(Some(player));
         }
     }
 
     /// Drains removed rings as recorded; does nothing outside of a replay.
     pub fn take_as_recorded(&mut self) {
-        let Some(mut player) = self.ports.events.script() else { return };
+        let Some(mut player) = self.ports.events.take_reader() else { return };
         loop {
             match player.peek() {
                 Some(SpaceEvent::Import { node, now, count }) => {
-                    player.event();
+                    player.next_event();
                     self.set_claims(&*player, 0);
                     self.play_import(node, now, count);
                 }
-                Some(SpaceEvent::Claim { .. }) => drop(player.event()),
+                Some(SpaceEvent::Claim { .. }) => drop(player.next_event()),
                 _ => break,
             }
         }
-        self.ports.events = EventPort::Script(Some(player));
+        self.ports.events = EventPort::Replay(Some(player));
     }
 
-    /// Tells the stall detector that a hot swap has borrowed the space.
-    pub fn is_lent(&self) {
-        self.ports.stall_probe().iter().for_each(StallProbe::is_lent);
+    /// Reports to the stall detector that a hot swap has borrowed the space.
+    pub fn note_lent(&self) {
+        self.ports.stall_probe().iter().for_each(StallProbe::note_lent);
     }
 
-    /// Tells the stall detector that the space has not started, because a pending hot swap creates
-    /// it.
-    pub fn comes_later(&self) {
-        self.ports.stall_probe().iter().for_each(StallProbe::comes_later);
+    /// Reports to the stall detector that the space has not started, because a pending hot swap
+    /// creates it.
+    pub fn note_unstarted(&self) {
+        self.ports.stall_probe().iter().for_each(StallProbe::note_unstarted);
     }
 
-    /// Tells the stall detector that the space has made progress.
-    pub fn moves(&self) {
-        self.ports.stall_probe().iter().for_each(StallProbe::moves);
+    /// Reports progress of the space to the stall detector.
+    pub fn note_progress(&self) {
+        self.ports.stall_probe().iter().for_each(StallProbe::note_progress);
     }
 
-    /// Tells the stall detector that the space has been drained for a hot swap.
-    pub fn has_settled(&self) {
-        self.ports.stall_probe().iter().for_each(StallProbe::has_settled);
+    /// Reports to the stall detector that the space has been drained for a hot swap.
+    pub fn note_drained(&self) {
+        self.ports.stall_probe().iter().for_each(StallProbe::note_drained);
     }
 
-    /// Drains removed rings until no more blocks can come; `sleep` waits for more.
-    pub fn empty_all_rings(&mut self, goes: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
+    /// Drains removed rings until no more blocks can come; calls `sleep` between two polls. Also
+    /// returns if the path fails.
+    pub fn drain_all_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
         let mut wait: Option<StallWait> = None;
         loop {
-            wait.iter_mut().for_each(StallWait::looks);
-            let what = || "the end of a ring that goes".to_owned();
-            if self.empty_rings(goes) || self.waits_in_vain(&mut wait, what, false) {
+            wait.iter_mut().for_each(StallWait::begin_poll);
+            let what = || "the end of a ring that is_removed".to_owned();
+            if self.drain_rings(is_removed) || self.is_stalled(&mut wait, what, false) {
                 return;
             }
             sleep();
@@ -108,19 +109,23 @@ impl Space {
 
     /// Blocks until the thread of this hot swap asks for the space; `None` if the space must not
     /// take part.
-    pub(super) fn borrow_for(&mut self, player: &dyn Script, number: u64) -> Option<BorrowRequest> {
+    pub(super) fn borrow_for(
+        &mut self,
+        player: &dyn EventReader,
+        number: u64,
+    ) -> Option<BorrowRequest> {
         let mut wait: Option<StallWait> = None;
         loop {
             // Other spaces may wait for blocks published here.
             self.settle();
             let ticket = self.ports.doorbell.listen();
-            wait.iter_mut().for_each(StallWait::looks);
+            wait.iter_mut().for_each(StallWait::begin_poll);
             self.serve_requests();
-            match player.change(number, self.ports.borrow.is_some()) {
-                ScriptedChange::Go => return self.ports.borrow.take(),
-                ScriptedChange::Wait => {}
-                ScriptedChange::End => return None,
-                ScriptedChange::Failed(why) => {
+            match player.decide_swap(number, self.ports.borrow.is_some()) {
+                SwapDecision::Go => return self.ports.borrow.take(),
+                SwapDecision::Wait => {}
+                SwapDecision::End => return None,
+                SwapDecision::Failed(why) => {
                     self.fail_as_recorded(Some(&why));
                     return None;
                 }
@@ -128,8 +133,8 @@ impl Space {
             if self.ports.control.is_stopped() || self.graph.pass.failure.is_some() {
                 return None;
             }
-            self.ports.control.ring();
-            if self.waits_in_vain(&mut wait, || format!("change {number}"), true) {
+            self.ports.control.notify_spaces();
+            if self.is_stalled(&mut wait, || format!("change {number}"), true) {
                 return None;
             }
             self.ports.doorbell.sleep_for(ticket, WAIT);

@@ -147,8 +147,8 @@ fn l4_l8_rule_3_a_new_block_instead_of_an_edit_copies_nothing() {
 #[test]
 fn l5_l8_rule_4_a_change_of_metadata_touches_no_byte() {
     let lengths: Arc<Mutex<Vec<(RichPointer, u32)>>> = Arc::default();
-    struct SourceCounters(Arc<Mutex<Vec<(RichPointer, u32)>>>);
-    impl Sink for SourceCounters {
+    struct LengthSink(Arc<Mutex<Vec<(RichPointer, u32)>>>);
+    impl Sink for LengthSink {
         fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
             let seen = batch.blocks().map(|(_, b)| (b.entry().frame(), b.length()));
             self.0.lock().unwrap().extend(seen);
@@ -160,7 +160,7 @@ fn l5_l8_rule_4_a_change_of_metadata_touches_no_byte() {
     }
     let (_, remains) = run(10, 32, |a, from, _| {
         let tails = a.node(filter("tails", Filter::edit(NarrowToTail)));
-        let seen = Box::new(SourceCounters(Arc::clone(&lengths)));
+        let seen = Box::new(LengthSink(Arc::clone(&lengths)));
         let seen = a.node(node("seen", Operator::Sink(SinkOperator::new(seen))));
         a.arc(from, tails, Wanted::Answered, false, 0);
         a.arc(tails, seen, Wanted::Answered, false, 1);

@@ -19,20 +19,20 @@ impl<'a> Walk<'_, 'a> {
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
             Ok(Ok(())) => {
                 node.flow.sunk += amount;
-                part.age.iter().for_each(|age| age.took(batch, came));
+                part.age.iter().for_each(|age| age.measure_taken(batch, came));
             }
             Ok(Err(failure)) => {
                 node.flow.failed += amount;
                 let name = node.name.clone();
                 self.pass.failure = Some(PathFailure::outside(name, failure));
             }
-            Err(panic) => self.failed(at, Some(batch), came, &*panic),
+            Err(panic) => self.fail_node(at, Some(batch), came, &*panic),
         }
         Ran::Ended
     }
 
     /// Drops the lanes above the limit of `-c`.
-    pub(super) fn cut_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+    pub(super) fn limit_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.left else { return };
         let live = batch.live();
         let may = match &mut self.pass.claims {
@@ -42,7 +42,7 @@ impl<'a> Walk<'_, 'a> {
                 noted.push(may);
                 may
             }
-            ClaimPolicy::Scripted(rest) => {
+            ClaimPolicy::Replayed(rest) => {
                 let may = live.count_ones().min(*rest);
                 *rest -= may;
                 may
@@ -83,8 +83,8 @@ impl<'a> Walk<'_, 'a> {
         Ran::Ended
     }
 
-    /// Dispatches a batch to replicas. Those in other spaces come first, so that they work in
-    /// parallel with the one in this space.
+    /// Dispatches a batch to replicas. Replicas in other spaces get their lanes first, so that they
+    /// work in parallel with the replica in this space.
     pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
         let (before, here) = self.nodes.split_at_mut(at);
         let Some((node, behind)) = here.split_first_mut() else { return Ran::Ended };
@@ -100,21 +100,21 @@ impl<'a> Walk<'_, 'a> {
         };
         let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
         let here = dispatcher.here();
-        self.leave(at, batch, batch.live());
+        self.count_routed(at, batch, batch.live());
         self.pass.order = last_seq(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
-            self.along_alone((at, *copy), *mask, batch, 0);
+            self.walk_lanes((at, *copy), *mask, batch, 0);
             return Ran::Ended;
         }
         let (own, others): (Vec<_>, Vec<_>) = hands.into_iter().partition(|(c, _)| *c == here);
         for (copy, mask) in others.into_iter().chain(own) {
             let mut part = batch.duplicate();
-            self.along_alone((at, copy), mask, &mut part, 0);
+            self.walk_lanes((at, copy), mask, &mut part, 0);
         }
         Ran::Ended
     }
 
-    pub(super) fn failed(
+    pub(super) fn fail_node(
         &mut self,
         at: NodeId,
         batch: Option<&mut Batch<'a>>,

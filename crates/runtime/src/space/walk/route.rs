@@ -14,8 +14,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Routes the live lanes of a batch. Returns the arrival of the rest of the batch at the next
-    /// node; `None` if everything has been walked or waits.
+    /// Routes the live lanes of a batch. Returns the arrival of the remaining blocks at the next
+    /// node; `None` if all blocks have been walked or wait.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -33,11 +33,11 @@ impl<'a> Walk<'_, 'a> {
             Wanted::Answered => batch.answered(),
             wanted => wanted.select(batch),
         };
-        let amount = self.leave(from, batch, mask);
+        let amount = self.count_routed(from, batch, mask);
         if mask == 0 {
             return None;
         }
-        self.along((from, 0), amount, batch, hops)
+        self.send_along((from, 0), amount, batch, hops)
     }
 
     /// Routes blocks one by one if an observer demands it; returns true if it did.
@@ -72,19 +72,19 @@ impl<'a> Walk<'_, 'a> {
             batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
-        self.leave(from, batch, any);
+        self.count_routed(from, batch, any);
         let last = masks.iter().rposition(|mask| *mask != 0)?;
         for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
             let mut copy = batch.duplicate();
-            self.along_alone((from, arc), *mask, &mut copy, hops);
+            self.walk_lanes((from, arc), *mask, &mut copy, hops);
         }
         batch.keep(masks[last]);
         let amount = batch.amount(masks[last]);
-        self.along((from, last), amount, batch, hops)
+        self.send_along((from, last), amount, batch, hops)
     }
 
     /// Sends some lanes of a batch along an arc and walks them.
-    pub(in crate::space) fn along_alone(
+    pub(in crate::space) fn walk_lanes(
         &mut self,
         arc: (NodeId, usize),
         mask: LaneMask,
@@ -93,13 +93,13 @@ impl<'a> Walk<'_, 'a> {
     ) {
         batch.keep(mask);
         let amount = batch.amount(mask);
-        if let Some(arrival) = self.along(arc, amount, batch, hops) {
+        if let Some(arrival) = self.send_along(arc, amount, batch, hops) {
             self.enter(arrival, batch, hops);
         }
     }
 
     /// Counts routed and unselected lanes and keeps the routed ones; returns their amount.
-    pub(super) fn leave(
+    pub(super) fn count_routed(
         &mut self,
         from: NodeId,
         batch: &mut Batch<'a>,
@@ -121,7 +121,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Puts a batch on an arc. Returns its arrival; `None` if it waits or is dropped.
     #[inline]
-    fn along(
+    fn send_along(
         &mut self,
         (from, arc): (NodeId, usize),
         amount: Amount,

@@ -30,7 +30,7 @@ impl Section {
             }
         }
         let mut classes = SectionClasses { came, incoming: came, result };
-        let answered = self.ask(walk, batch, all, &mut classes);
+        let answered = self.evaluate(walk, batch, all, &mut classes);
         batch.set_live(all);
         for l in lanes(all) {
             let yes = answered & (1 << l) != 0;
@@ -39,7 +39,7 @@ impl Section {
     }
 
     /// Evaluates an expression; returns the answered lanes of `mask`.
-    fn ask<'a>(
+    fn evaluate<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
         batch: &mut Batch<'a>,
@@ -63,16 +63,16 @@ impl Section {
                 answered
             }
             Self::All(parts) => parts.iter().fold(mask, |both, (wanted, part)| {
-                let enter = chosen(both, wanted, &classes.came);
-                part.ask(walk, batch, enter, classes)
+                let enter = select_lanes(both, wanted, &classes.came);
+                part.evaluate(walk, batch, enter, classes)
             }),
             Self::Any(parts) => parts.iter().fold(0, |any, (wanted, part)| {
-                let enter = chosen(mask & !any, wanted, &classes.came);
-                any | part.ask(walk, batch, enter, classes)
+                let enter = select_lanes(mask & !any, wanted, &classes.came);
+                any | part.evaluate(walk, batch, enter, classes)
             }),
             Self::Not(part) => {
                 let before = classes.result;
-                let answered = part.ask(walk, batch, mask, classes);
+                let answered = part.evaluate(walk, batch, mask, classes);
                 classes.result = before;
                 mask & !answered
             }
@@ -91,8 +91,8 @@ fn chain<'a>(
     let (before, result) = (classes.incoming, classes.result);
     let mut answered = mask;
     for (i, (wanted, step)) in steps.iter().enumerate() {
-        let enter = if i == 0 { mask } else { chosen(mask, wanted, &classes.incoming) };
-        answered = step.ask(walk, batch, enter, classes);
+        let enter = if i == 0 { mask } else { select_lanes(mask, wanted, &classes.incoming) };
+        answered = step.evaluate(walk, batch, enter, classes);
         for l in lanes(mask) {
             let yes = answered & (1 << l) != 0;
             classes.incoming[l] = if yes { classes.result[l] } else { Class::NONE };
@@ -107,6 +107,6 @@ fn chain<'a>(
 }
 
 /// Returns the lanes of `mask` whose class is in the set.
-fn chosen(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
+fn select_lanes(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
     lanes(mask).filter(|l| wanted.has(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }
