@@ -1,16 +1,16 @@
-//! A chain of filters over blocks of 1 KB: the text of a request through parser, planner and
-//! catalog, with the ledger on, compared with a loop of indirect calls and with Unix processes
-//! connected by pipes. [Th §5.2.1, fig. 5.1]
+//! A chain of filters over blocks of 1 KB, run from the text of a request with the ledger on,
+//! compared with a loop of indirect calls and with Unix processes connected by pipes.
+//! [Th §5.2.1, fig. 5.1]
 //!
-//! - `fast`: the blocks lie in the dbuf and are not copied; `loop` is the same written by hand.
+//! - `fast`: the blocks are in the dbuf and are not copied; `loop` does the same in a loop written
+//!   by hand.
 //!
-//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as the pipes
-//! do.
+//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as by `pipes`.
 //!
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
 use crate::harness::{Candidate, Goal, interleave};
-use crate::line::outcome;
+use crate::line::run_request;
 use crate::pipes::{FilterExtent, Pipes};
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
@@ -20,7 +20,7 @@ const RING_BLOCKS: u64 = 8_000_000;
 const WHOLE_BLOCKS: u64 = 2_000_000;
 const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
-const SLOTS: usize = 1024;
+const LOOP_RING_BLOCKS: usize = 1024;
 
 /// Measures all chain lengths.
 pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
@@ -32,23 +32,27 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
     }
     let mut rows = Vec::new();
     for filters in [0, 1, 2, 4, 8] {
-        rows.extend(first_byte(filters, rounds, pipes.as_ref().ok())?);
+        rows.extend(measure_first_byte(filters, rounds, pipes.as_ref().ok())?);
     }
-    rows.extend(whole_block(8, rounds, pipes.as_ref().ok())?);
+    rows.extend(measure_whole_block(8, rounds, pipes.as_ref().ok())?);
     Ok(rows)
 }
 
-fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
+fn measure_first_byte(
+    filters: usize,
+    rounds: usize,
+    pipes: Option<&Pipes>,
+) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
     let fast = format!("generate count={FAST_BLOCKS} size=1024 {matches}| discard");
     let ring = format!("bench_write@thread0 {RING_BLOCKS} {matches}| bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(by_hand(filters, FAST_BLOCKS, first_byte_is_two))),
+            measure: Box::new(move || Ok(measure_loop(filters, FAST_BLOCKS, first_byte_is_two))),
         },
-        Candidate { name: "fast", measure: Box::new(move || rate(&fast, FAST_BLOCKS)) },
-        Candidate { name: "ring", measure: Box::new(move || rate(&ring, RING_BLOCKS)) },
+        Candidate { name: "fast", measure: Box::new(move || measure_rate(&fast, FAST_BLOCKS)) },
+        Candidate { name: "ring", measure: Box::new(move || measure_rate(&ring, RING_BLOCKS)) },
     ];
     if let Some(pipes) = pipes {
         let measure = Box::new(move || {
@@ -70,17 +74,24 @@ fn first_byte(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Ve
     interleave(("chain", &row, filters as f64), "Mblocks/s", rounds, candidates, &goals)
 }
 
-fn whole_block(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<Vec<Row>, String> {
+fn measure_whole_block(
+    filters: usize,
+    rounds: usize,
+    pipes: Option<&Pipes>,
+) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
     let fast = format!("generate count={WHOLE_BLOCKS} size=1024 | {matches} discard");
     let ring = format!("bench_write@thread0 {WHOLE_BLOCKS} | {matches} bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(by_hand(filters, WHOLE_BLOCKS, no_byte_is_ff))),
+            measure: Box::new(move || Ok(measure_loop(filters, WHOLE_BLOCKS, no_byte_is_ff))),
         },
-        Candidate { name: "whole", measure: Box::new(move || rate(&fast, WHOLE_BLOCKS)) },
-        Candidate { name: "whole ring", measure: Box::new(move || rate(&ring, WHOLE_BLOCKS)) },
+        Candidate { name: "whole", measure: Box::new(move || measure_rate(&fast, WHOLE_BLOCKS)) },
+        Candidate {
+            name: "whole ring",
+            measure: Box::new(move || measure_rate(&ring, WHOLE_BLOCKS)),
+        },
     ];
     let mut goals = Vec::new();
     if let Some(pipes) = pipes {
@@ -98,8 +109,8 @@ fn whole_block(filters: usize, rounds: usize, pipes: Option<&Pipes>) -> Result<V
 }
 
 /// Measures a request over `blocks` blocks; returns millions of blocks per second.
-fn rate(text: &str, blocks: u64) -> Result<f64, String> {
-    let outcome = outcome(text)?;
+fn measure_rate(text: &str, blocks: u64) -> Result<f64, String> {
+    let outcome = run_request(text)?;
     let sunk = outcome.ledger.filters.iter().map(|node| node.passed.blocks).min().unwrap_or(0);
     if sunk != blocks {
         return Err(format!("{blocks} blocks went in, {sunk} came out of `{text}`"));
@@ -107,12 +118,12 @@ fn rate(text: &str, blocks: u64) -> Result<f64, String> {
     Ok(blocks as f64 * 1e3 / outcome.elapsed_ns as f64)
 }
 
-fn by_hand(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
-    let memory = vec![2u8; SLOTS * 1024];
+fn measure_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
+    let memory = vec![2u8; LOOP_RING_BLOCKS * 1024];
     let slots: Vec<&[u8]> = memory.chunks_exact(1024).collect();
     let filters = std::hint::black_box(vec![matcher; filters]);
     let begin = sys::clock::monotonic();
-    let passed = indirect_calls(&slots, &filters, blocks / SLOTS as u64);
+    let passed = indirect_calls(&slots, &filters, blocks / LOOP_RING_BLOCKS as u64);
     let elapsed = sys::clock::monotonic() - begin;
     passed as f64 * 1e3 / elapsed as f64
 }

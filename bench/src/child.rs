@@ -34,12 +34,12 @@ impl BenchChild {
     }
 
     /// Announces the number of bytes that follow.
-    pub(crate) fn expect(&self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn announce(&self, bytes: u64) -> Result<(), String> {
         self.send(&bytes.to_le_bytes(), &[])
     }
 
     /// Blocks until the child has received the announced bytes.
-    pub(crate) fn done(&self) -> Result<(), String> {
+    pub(crate) fn wait_until_received(&self) -> Result<(), String> {
         let mut answer = [0; 256];
         match sys::descriptor::receive(&self.socket, &mut answer) {
             Ok((4, _)) => Ok(()),
@@ -77,8 +77,9 @@ impl Parent {
         Ok((Self(socket), received.map_err(|why| why.to_string())?.1))
     }
 
-    /// Serves requests for a number of bytes until the parent exits; `read` is called with the
-    /// number of bytes left, and returns the new number.
+    /// Serves requests to receive a number of bytes, until the parent exits. For each request,
+    /// calls `read` with the number of bytes left, which returns the new number, until none are
+    /// left.
     pub(crate) fn serve(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,
@@ -98,8 +99,8 @@ impl Parent {
     }
 }
 
-/// Reads the arguments of a child: its kind, its processor, and a number of bytes.
-pub(crate) fn arguments(words: &[String]) -> Result<(&str, usize, usize), String> {
+/// Parses the arguments of a child: its kind, its processor, and a number of bytes.
+pub(crate) fn parse_arguments(words: &[String]) -> Result<(&str, usize, usize), String> {
     let [kind, processor, bytes] = words else { return Err("three words".to_owned()) };
     let number = |word: &String| word.parse::<usize>().map_err(|why| why.to_string());
     Ok((kind, number(processor)?, number(bytes)?))

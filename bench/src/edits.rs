@@ -1,27 +1,27 @@
 //! `bench edits`: a filter that changes eight bytes of every block, in place and in copies of the
-//! frames; the difference is what write isolation saves if the block has no other reader. [Th
+//! frames. The difference is the saving of write isolation for a block without another reader. [Th
 //! §5.3], FEATURES L1, L2
 //!
 //! The request runs unchanged, and with every edit forced into a copy. The same request without the
 //! edit shows the cost of generating and counting frames.
 
 use crate::harness::{Candidate, interleave};
-use crate::line::outcome_with;
+use crate::line::run_request_with;
 use crate::row::Row;
 use engine::build::Settings;
 
 /// Frame lengths in bytes, with the number of frames.
-const SIZES: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
+const FRAME_LENGTHS: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
 pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for (size, count) in SIZES {
+    for (size, count) in FRAME_LENGTHS {
         let line =
             |edit: &str| format!("generate count={count} size={size} seq=yes {edit}| discard");
         let candidate = |name, edit: &str, copies| {
             let text = line(edit);
-            Candidate { name, measure: Box::new(move || rate(&text, count, copies)) }
+            Candidate { name, measure: Box::new(move || measure_rate(&text, count, copies)) }
         };
         let candidates = vec![
             candidate("in copies", "| blank length=8 ", true),
@@ -37,9 +37,9 @@ pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Returns blocks per microsecond.
-fn rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
+fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
-    let outcome = outcome_with(text, settings)?;
+    let outcome = run_request_with(text, settings)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
     Ok(count as f64 * 1e3 / outcome.elapsed_ns as f64)
 }

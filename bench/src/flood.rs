@@ -6,8 +6,8 @@
 //! processes add. [SL fig. 15]
 //!
 //! Processor time varies too, with the clock frequency and with cache contents. So there are two
-//! equal veth pairs ([`Floods`]), one observed and one not, to which frames are sent alternately.
-//! The difference is the cost of observation.
+//! equal veth pairs ([`Floods`]), of which one is observed, and frames are sent to them
+//! alternately. The difference is the cost of observation.
 
 use crate::harness::median;
 use std::net::UdpSocket;
@@ -22,11 +22,11 @@ use testkit::packet::{SOURCE, TARGET};
 
 /// Number of frames per system call.
 const BATCH: usize = 64;
-/// Number of frames of a group: some milliseconds, so that each group causes several doorbells.
+/// Number of frames of a group, which takes some milliseconds, so that it causes several doorbells.
 pub(crate) const GROUP_FRAMES: usize = 2_500;
-/// Destination ports of the wanted frames, and of all others.
-pub(crate) const WANTED: u16 = 53;
-pub(crate) const OTHER: u16 = 4053;
+/// Destination ports: of the wanted frames, and of all other frames.
+pub(crate) const WANTED_PORT: u16 = 53;
+pub(crate) const OTHER_PORT: u16 = 4053;
 
 /// Frames, and the veth pair over which they are sent.
 pub(crate) struct Flood {
@@ -36,8 +36,8 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// Number of frames sent over one veth pair before the other is used: a tenth of a second at most,
-/// and more than any ring here holds, so that a slow reader loses frames.
+/// Maximum number of frames sent over one veth pair before the other is used: at most a tenth of a
+/// second, and more than any ring in the benches holds, so that a slow reader loses frames.
 const SEND_BATCH: usize = 25_000;
 
 /// Two equal veth pairs.
@@ -92,28 +92,28 @@ impl Floods {
 }
 
 impl Flood {
-    /// Creates a veth pair that carries nothing else. Frames have `length` bytes; one in `one_in`
-    /// is UDP to [`WANTED`].
+    /// Creates a veth pair that carries only the flood. Frames have `length` bytes; one in `one_in`
+    /// is for [`WANTED_PORT`], the others are for [`OTHER_PORT`].
     pub(crate) fn new(length: usize, one_in: usize, host: Host) -> Result<Self, String> {
-        let others = std::iter::repeat_n(OTHER, one_in.saturating_sub(1));
-        let ports: Vec<u16> = std::iter::once(WANTED).chain(others).collect();
+        let others = std::iter::repeat_n(OTHER_PORT, one_in.saturating_sub(1));
+        let ports: Vec<u16> = std::iter::once(WANTED_PORT).chain(others).collect();
         Self::to_ports(&ports, length, host)
     }
 
-    /// Creates a veth pair with UDP frames to each of `ports` in rotation.
+    /// Creates a veth pair that carries only UDP frames of `length` bytes to `ports` in rotation.
     pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
         let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
         let (full, address) = match host {
             Host::Receives => {
                 pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
-                let socket = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED)));
-                (Some(socket.map_err(|why| why.to_string())?), hardware(&pair)?)
+                let socket = pair.server.enter(|| UdpSocket::bind((SERVER, WANTED_PORT)));
+                (Some(socket.map_err(|why| why.to_string())?), mac_address(&pair)?)
             }
             Host::Ignores => (None, TARGET),
         };
         let sender = pair.client.enter(|| {
-            let index = index(CLIENT_DEVICE)?;
+            let index = device_index(CLIENT_DEVICE)?;
             PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
         })?;
         // A multiple of both the batch and the number of ports.
@@ -130,24 +130,24 @@ impl Flood {
         let begin = clock::thread();
         let mut left = count;
         while left > 0 {
-            let bunch = left.min(self.frames.len());
-            self.send_part(0..bunch)?;
-            left -= bunch;
+            let group = left.min(self.frames.len());
+            self.send_range(0..group)?;
+            left -= group;
         }
         Ok(clock::thread() - begin)
     }
 
-    /// Sends at least `count` frames in groups; returns the processor time per frame of the median
-    /// group in ns, because interrupts hit few groups.
+    /// Sends at least `count` frames in groups; returns the processor time per frame in ns, of the
+    /// median group because interrupts affect few groups.
     pub(crate) fn median_group_ns(&mut self, count: usize) -> Result<f64, String> {
-        let mut bunches = Vec::new();
+        let mut groups = Vec::new();
         for _ in 0..count.div_ceil(GROUP_FRAMES) {
-            bunches.push(self.send(GROUP_FRAMES)? as f64 / GROUP_FRAMES as f64);
+            groups.push(self.send(GROUP_FRAMES)? as f64 / GROUP_FRAMES as f64);
         }
-        Ok(median(&bunches))
+        Ok(median(&groups))
     }
 
-    fn send_part(&mut self, part: Range<usize>) -> Result<(), String> {
+    fn send_range(&mut self, part: Range<usize>) -> Result<(), String> {
         for frames in self.frames[part].chunks(BATCH) {
             let mut batch = [&[][..]; BATCH];
             for (place, frame) in batch.iter_mut().zip(frames) {
@@ -167,7 +167,7 @@ impl Flood {
 
     /// Returns the index of the receiving device in its namespace.
     pub(crate) fn device(&self) -> Result<u32, String> {
-        self.pair.server.enter(|| index(SERVER_DEVICE))
+        self.pair.server.enter(|| device_index(SERVER_DEVICE))
     }
 }
 
@@ -183,7 +183,7 @@ fn udp_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
 }
 
 /// Returns the MAC address of the receiving device.
-fn hardware(pair: &Pair) -> Result<[u8; 6], String> {
+fn mac_address(pair: &Pair) -> Result<[u8; 6], String> {
     let output = pair.server.ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mut words = output.split_whitespace().skip_while(|word| *word != "link/ether");
     let bytes = words.nth(1).unwrap_or("").split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
@@ -192,7 +192,7 @@ fn hardware(pair: &Pair) -> Result<[u8; 6], String> {
     bytes.ok_or_else(|| format!("{SERVER_DEVICE} has no address: {output}"))
 }
 
-fn index(device: &str) -> Result<u32, String> {
+fn device_index(device: &str) -> Result<u32, String> {
     let links = RouteSocket::open().map_err(|why| why.to_string())?;
     Ok(links.named(device).map_err(|why| why.to_string())?.index)
 }

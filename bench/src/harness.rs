@@ -1,26 +1,26 @@
 //! Interleaved measurement: every round runs every candidate once, so that disturbances of the
-//! machine affect all equally, and ratios are taken per round.
+//! machine affect all candidates equally. Ratios are computed per round.
 
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use std::sync::OnceLock;
 
 /// The words that select rows; empty selects all rows.
-static SELECTED: OnceLock<Vec<String>> = OnceLock::new();
+static SELECTED_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.
 pub(crate) fn select_rows(words: Vec<String>) {
     // Set once, at the start of the program.
-    let _ = SELECTED.set(words);
+    let _ = SELECTED_WORDS.set(words);
 }
 
 /// Returns true if the row is selected.
-pub(crate) fn is_wanted(row: &str) -> bool {
-    let words = SELECTED.get().map_or(&[][..], Vec::as_slice);
+pub(crate) fn is_selected(row: &str) -> bool {
+    let words = SELECTED_WORDS.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
-/// A candidate: its name, and a measurement whose result is better if larger.
+/// A candidate: its name, and a measurement of which larger results are better.
 pub(crate) struct Candidate<'c> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
@@ -56,7 +56,7 @@ pub(crate) fn interleave(
     candidates: Vec<Candidate<'_>>,
     goals: &[Goal],
 ) -> Result<Vec<Row>, String> {
-    if !is_wanted(subject.1) {
+    if !is_selected(subject.1) {
         return Ok(Vec::new());
     }
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
@@ -73,7 +73,7 @@ pub(crate) fn measure_interleaved(
         candidates.iter().map(|c| Samples { name: c.name, values: Vec::new() }).collect();
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        let mut sentinel = Sentinel::take();
+        let mut sentinel = Sentinel::measure();
         for (candidate, samples) in candidates.iter_mut().zip(&mut samples) {
             let value = (candidate.measure)()?;
             // The first round is a warm-up.
@@ -81,7 +81,7 @@ pub(crate) fn measure_interleaved(
                 samples.values.push(value);
             }
         }
-        sentinel = (sentinel + Sentinel::take()) / 2.0;
+        sentinel = (sentinel + Sentinel::measure()) / 2.0;
         sentinels.push(sentinel);
     }
     Ok((median(&sentinels), samples))
@@ -109,7 +109,7 @@ pub(crate) fn rows(
         unit,
         ratio: median(&of.values.iter().zip(&against.values).map(ratio).collect::<Vec<_>>()),
         n: of.values.len(),
-        spread: [least(&of.values), largest(&of.values)],
+        spread: [minimum(&of.values), maximum(&of.values)],
         sentinel_ns,
         goal: goal.map(|goal| goal.goal),
         target: goal.map(|goal| goal.target),
@@ -137,11 +137,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-fn least(values: &[f64]) -> f64 {
+fn minimum(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-fn largest(values: &[f64]) -> f64 {
+fn maximum(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 

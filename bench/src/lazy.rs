@@ -2,8 +2,7 @@
 //!
 //! The experiment behind a decision in docs/book/decisions: `read` revokes access to the pages of
 //! the caller's buffer instead of copying, and remembers the last eight buffers with their source;
-//! `write` of an untouched buffer passes a pointer. The reference is the two copies that this
-//! avoids.
+//! `write` of an untouched buffer passes a pointer. The reference is a read and a write that copy.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -12,20 +11,20 @@ use std::hint::black_box;
 use sys::revoke::{LazyBuffer, LazyCopy};
 
 /// Block sizes in bytes.
-const BLOCKS: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
+const BLOCK_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 15_000_000;
+const MEASUREMENT_NS_MIN: u64 = 15_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
-    for block in BLOCKS {
-        rows.extend(sized(block, options.rounds)?);
+    for block in BLOCK_SIZES {
+        rows.extend(measure_block_size(block, options.rounds)?);
     }
     Ok(rows)
 }
 
-fn sized(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_block_size(block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let source = vec![3; block];
     let (mut buffer, mut to) = (vec![0; block], vec![0; block]);
     let copies = || {
@@ -82,7 +81,7 @@ impl<'a> RecentReads<'a> {
     }
 }
 
-/// Writes a pointer if the buffer was not touched, else a copy.
+/// Writes a pointer if the buffer was not touched, else copies its bytes.
 fn write(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     match last.source(lazy.address()).filter(|_| lazy.is_untouched()) {
         Some(source) => {
@@ -102,7 +101,7 @@ fn measure(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
         one()?;
         blocks += 1;
         let ns = sys::clock::monotonic() - begin;
-        if ns >= LEAST_NS {
+        if ns >= MEASUREMENT_NS_MIN {
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok(blocks as f64 * 1e6 / ns as f64);
         }

@@ -1,7 +1,7 @@
-//! Runs a request as a user does: text through parser, checks, planner and catalog, with a balanced
-//! ledger.
+//! Runs a request as for a user: the text passes parser, checks and planner, and the ledger must
+//! balance after the run.
 
-use crate::doors;
+use crate::copying_endpoints;
 use crate::parallel::WORK;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -15,13 +15,17 @@ struct BenchCatalog;
 
 impl Registry for BenchCatalog {
     fn find(&self, name: &str) -> Option<&'static Description> {
-        let own = doors::SINKS.iter().map(|entry| entry.description).find(|d| d.name == name);
+        let own =
+            copying_endpoints::SINKS.iter().map(|entry| entry.description).find(|d| d.name == name);
         let work = Some(&WORK).filter(|known| known.name == name);
         own.or(work).or_else(|| MachineRegistry::Local.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {
-        let own = doors::SOURCES.iter().map(|entry| entry.description).find(|d| d.name == name);
+        let own = copying_endpoints::SOURCES
+            .iter()
+            .map(|entry| entry.description)
+            .find(|d| d.name == name);
         own.or_else(|| MachineRegistry::Local.find_source(name))
     }
 
@@ -39,12 +43,12 @@ impl Registry for BenchCatalog {
 }
 
 /// Plans a request.
-pub(crate) fn planned(text: &str) -> Result<Plan, String> {
-    planned_on(text, &Machine::example())
+pub(crate) fn plan_request(text: &str) -> Result<Plan, String> {
+    plan_for_machine(text, &Machine::example())
 }
 
-/// Plans a request for this machine.
-pub(crate) fn planned_on(text: &str, machine: &Machine) -> Result<Plan, String> {
+/// Plans a request for the given machine.
+pub(crate) fn plan_for_machine(text: &str, machine: &Machine) -> Result<Plan, String> {
     let (graph, mistakes) = pipeline::read(text, &BenchCatalog);
     if mistakes.iter().any(|mistake| mistake.is_error()) {
         return Err(pipeline::render(text, &mistakes, false));
@@ -52,17 +56,21 @@ pub(crate) fn planned_on(text: &str, machine: &Machine) -> Result<Plan, String> 
     plan(graph, &BenchCatalog, machine).map_err(|why| why.to_string())
 }
 
-/// Runs a request to its end, all spaces in this thread, and returns the outcome; an error if the
+/// Runs a request to its end, with all spaces in this thread, and returns the outcome. Fails if the
 /// ledger does not balance.
-pub(crate) fn outcome(text: &str) -> Result<Outcome, String> {
-    outcome_with(text, Settings::default())
+pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
+    run_request_with(text, Settings::default())
 }
 
-/// Runs a request like [`outcome`], with the given settings, except that the sources and sinks are
-/// those of the benches.
-pub(crate) fn outcome_with(text: &str, settings: Settings) -> Result<Outcome, String> {
-    let plan = planned(text)?;
-    let settings = Settings { sources: doors::SOURCES, sinks: doors::SINKS, ..settings };
+/// Runs a request like [`run_request`] with the given settings, in which the sources and sinks are
+/// replaced by those of the benches.
+pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome, String> {
+    let plan = plan_request(text)?;
+    let settings = Settings {
+        sources: copying_endpoints::SOURCES,
+        sinks: copying_endpoints::SINKS,
+        ..settings
+    };
     let paths = build(&plan, settings).map_err(|why| why.to_string())?;
     let outcome = run_alone(paths);
     if let Some(failure) = outcome.failures.first() {
@@ -74,9 +82,10 @@ pub(crate) fn outcome_with(text: &str, settings: Settings) -> Result<Outcome, St
     }
 }
 
-/// Runs a request; returns a text with the number of blocks of its sources and the time per block.
-pub(crate) fn per_block(text: &str) -> Result<String, String> {
-    let outcome = outcome(text)?;
+/// Runs a request; returns a text with the number of blocks from its sources and the time per
+/// block.
+pub(crate) fn describe_cost_per_block(text: &str) -> Result<String, String> {
+    let outcome = run_request(text)?;
     let blocks: u64 =
         outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
     let ns = outcome.elapsed_ns as f64 / blocks.max(1) as f64;

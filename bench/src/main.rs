@@ -5,16 +5,15 @@
 //! between two cores. `--json` prints one JSON object per row, `--plot` draws a chart per bench.
 #![forbid(unsafe_code)]
 
-mod by_hand;
+mod c_program;
 mod capture;
 mod chain;
 mod child;
+mod copying_endpoints;
 mod decide;
-mod doors;
 mod edits;
 mod file;
 mod flood;
-mod folder;
 mod harness;
 mod lazy;
 mod line;
@@ -41,6 +40,7 @@ mod splice;
 mod take;
 mod tap;
 mod tcpdump;
+mod temp_directory;
 mod walk;
 
 use clap::Parser;
@@ -211,7 +211,7 @@ fn main() -> ExitCode {
         return run_reader(&arguments.reader);
     }
     if let [kind, file, size] = arguments.capture.as_slice() {
-        return match replay::make(kind, file.as_ref(), size) {
+        return match replay::write_capture(kind, file.as_ref(), size) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("{why}");
@@ -220,7 +220,7 @@ fn main() -> ExitCode {
         };
     }
     if let Some(text) = &arguments.line {
-        return match line::per_block(text) {
+        return match line::describe_cost_per_block(text) {
             Ok(told) => {
                 print_line(&told);
                 ExitCode::SUCCESS
@@ -237,7 +237,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     // Inspects the machine before a bench pins the process to one processor.
-    sentinel::Sentinel::take();
+    sentinel::Sentinel::measure();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
     harness::select_rows(arguments.only);

@@ -1,17 +1,19 @@
 //! The cost of observing a flood: samples of each observer, in rounds.
 //!
-//! The cost is measured in two places: in the kernel, as the additional time of sending compared
-//! with an unobserved veth pair, alternately ([`Floods`]); and in the processes.
+//! The cost has two parts: in the kernel, the additional time of sending compared with an
+//! unobserved veth pair, to which frames are sent alternately ([`Floods`]); and the processor time
+//! of the processes.
 
 use crate::flood::{Floods, SendTimes};
 use crate::harness::median;
-use crate::processes::when_idle;
+use crate::processes::wait_until_idle;
 use crate::sentinel::Sentinel;
 
 /// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// Times of sending over the observed veth pair, and over the unobserved one, in ns per frame.
+    /// Processor times of sending over the observed and over the unobserved veth pair, in ns per
+    /// frame.
     pub(crate) sending: f64,
     pub(crate) unobserved: f64,
     /// Processor time of the processes, in ns per frame.
@@ -42,17 +44,17 @@ impl Sample {
         (self.kernel() + self.processes).max(1.0)
     }
 
-    /// Sends warm-up frames, then the sample, while the processes observe; returns once they are
-    /// idle.
-    pub(crate) fn of(
+    /// Sends warm-up frames and then the sample while the processes observe. Waits until the
+    /// processes are idle.
+    pub(crate) fn measure(
         floods: &mut Floods,
         processes: &[u32],
         (before, frames): (usize, usize),
     ) -> Result<Self, String> {
         floods.send(before)?;
-        let used = when_idle(processes);
+        let used = wait_until_idle(processes);
         let took = floods.send(frames)?;
-        Ok(Self::new(frames, took, when_idle(processes).saturating_sub(used)))
+        Ok(Self::new(frames, took, wait_until_idle(processes).saturating_sub(used)))
     }
 }
 
@@ -73,7 +75,7 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
         let mut all: Vec<(W, Vec<Sample>)> = all.iter().map(|who| (*who, Vec::new())).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
-            sentinels.push(Sentinel::take());
+            sentinels.push(Sentinel::measure());
             for (who, samples) in &mut all {
                 let sample = observe(*who)?;
                 // The first round is a warm-up.
@@ -86,7 +88,7 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
     }
 
     /// Returns a value of each sample of an observer; empty if it has no samples.
-    pub(crate) fn each(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
+    pub(crate) fn values(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()
     }
@@ -104,9 +106,9 @@ mod tests {
             Ok(Sample::new(10, SendTimes { observed: turn * 1000, unobserved: 2500 }, 50))
         });
         let taken = taken.unwrap();
-        assert_eq!(taken.each("somebody", |sample| sample.sending), [300.0, 500.0]);
-        assert_eq!(taken.each("somebody", Sample::kernel), [50.0, 250.0]);
-        assert_eq!(taken.each("somebody else", Sample::cost), [155.0, 355.0]);
-        assert_eq!(taken.each("who is not there", Sample::cost), [0.0; 0]);
+        assert_eq!(taken.values("somebody", |sample| sample.sending), [300.0, 500.0]);
+        assert_eq!(taken.values("somebody", Sample::kernel), [50.0, 250.0]);
+        assert_eq!(taken.values("somebody else", Sample::cost), [155.0, 355.0]);
+        assert_eq!(taken.values("who is not there", Sample::cost), [0.0; 0]);
     }
 }

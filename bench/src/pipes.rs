@@ -1,11 +1,11 @@
 //! The peer of a chain: the same filters as Unix processes connected by pipes.
 
-use crate::peers::Compiled;
+use crate::peers::CompiledPeer;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 /// The matcher, compiled from C.
-pub(crate) struct Pipes(Compiled);
+pub(crate) struct Pipes(CompiledPeer);
 
 /// The part of a block that a filter of the chain reads.
 #[derive(Clone, Copy)]
@@ -17,9 +17,9 @@ pub(crate) enum FilterExtent {
 const SOURCE: &str = include_str!("../peers/matcher.c");
 
 impl Pipes {
-    /// Compiles the matcher; the error states why that failed.
+    /// Compiles the matcher; the error is the reason of a failure.
     pub(crate) fn compile() -> Result<Self, String> {
-        Compiled::new("matcher", SOURCE).map(Self)
+        CompiledPeer::new("matcher", SOURCE).map(Self)
     }
 
     /// Sends `blocks` blocks of 1 KB through `filters` processes between a source and a sink; each

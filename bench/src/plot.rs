@@ -22,18 +22,18 @@ const AXES: &[(&str, &str)] = &[
     ("splice", "bytes of a block"),
 ];
 
-const WIDTH: u32 = 960;
-/// Heights in pixels: of a panel of curves, of a bar, and of the frame around bars.
+const CHART_WIDTH: u32 = 960;
+/// Heights in pixels: of a panel of curves, of a bar, and of the margin around bars.
 const PANEL_HEIGHT: u32 = 420;
 const BAR_HEIGHT: u32 = 22;
 const BARS_MARGIN: u32 = 56;
-/// Widths in pixels: of the labels of curves, and of bars.
+/// Widths in pixels of the labels of curves, and of the labels of bars.
 const CURVE_LABEL_WIDTH: u32 = 230;
 const BAR_LABEL_WIDTH: u32 = 400;
 /// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 12.0;
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type DrawResult = Result<(), Box<dyn std::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Draws the rows of a bench into `DIR/NAME.svg`.
@@ -45,8 +45,8 @@ pub(crate) fn draw(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), Strin
         return Ok(());
     }
     let file = folder.join(format!("{bench}.svg"));
-    let area = SVGBackend::new(&file, (WIDTH, height)).into_drawing_area();
-    let drawn = || -> Drawn {
+    let area = SVGBackend::new(&file, (CHART_WIDTH, height)).into_drawing_area();
+    let drawn = || -> DrawResult {
         area.fill(&WHITE)?;
         let mut rest = area.clone();
         for panel in &panels {
@@ -77,7 +77,7 @@ struct Bar {
 }
 
 /// Colors that can be distinguished on white.
-const COLOURS: [(u8, u8, u8); 14] = [
+const COLORS: [(u8, u8, u8); 14] = [
     (0xd6, 0x27, 0x28),
     (0x1f, 0x77, 0xb4),
     (0x2c, 0xa0, 0x2c),
@@ -94,8 +94,8 @@ const COLOURS: [(u8, u8, u8); 14] = [
     (0xb0, 0x8a, 0x00),
 ];
 
-fn colour(place: usize) -> RGBColor {
-    let (red, green, blue) = COLOURS[place % COLOURS.len()];
+fn color(place: usize) -> RGBColor {
+    let (red, green, blue) = COLORS[place % COLORS.len()];
     RGBColor(red, green, blue)
 }
 
@@ -116,8 +116,8 @@ impl Panel<'_> {
     }
 }
 
-/// Returns a panel for each unit, in the order of the rows, curves before bars. Rows of goals
-/// repeat others and are omitted.
+/// Returns the panels of each unit, in the order of the rows, curves before bars. Rows of goals are
+/// omitted, because they repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();
@@ -130,7 +130,7 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let mut panels = Vec::new();
     for unit in &units {
         let lines =
-            lines(rows.iter().copied().filter(|row| row.unit == *unit && row.x.is_finite()));
+            curves(rows.iter().copied().filter(|row| row.unit == *unit && row.x.is_finite()));
         if !lines.is_empty() {
             panels.push(Panel::Lines { unit, lines });
         }
@@ -153,7 +153,7 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
 /// Returns the curves, ordered by their last value, highest first; empty without a variable. If a
 /// candidate has several values at one x, the rest of the row's name becomes part of the curve's
 /// name.
-fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
+fn curves<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     let rows: Vec<&Row> = rows.filter(|row| row.value > 0.0).collect();
     let same = |one: &Row, other: &Row| one.candidate == other.candidate && one.x == other.x;
     let several = |who: &Row| {
@@ -162,12 +162,12 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
     };
     // Parts common to all do not distinguish curves.
     let apart: Vec<&Row> = rows.iter().copied().filter(|row| several(row)).collect();
-    let common = |part: &str| apart.iter().all(|row| setting(row).contains(&part));
+    let common = |part: &str| apart.iter().all(|row| name_without_variable(row).contains(&part));
     let mut lines: Vec<Curve> = Vec::new();
     for row in &rows {
         let mut parts = vec![row.candidate];
         if several(row) {
-            parts.extend(setting(row).into_iter().filter(|part| !common(part)));
+            parts.extend(name_without_variable(row).into_iter().filter(|part| !common(part)));
         }
         let name = parts.join(", ");
         let [low, high] = row.spread;
@@ -187,7 +187,7 @@ fn lines<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
 }
 
 /// Returns the name of a row without its variable.
-fn setting(row: &Row) -> Vec<&str> {
+fn name_without_variable(row: &Row) -> Vec<&str> {
     let is_varied = |part: &&str| {
         let words: Vec<&str> = part.split(' ').collect();
         let number = words.iter().find_map(|word| word.parse::<f64>().ok());
@@ -206,30 +206,30 @@ struct Axis {
 
 impl Axis {
     /// Creates an axis for positive values.
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+    fn new(values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
         Self { logarithmic: low > 0.0 && high / low > LOGARITHMIC_FROM, low, high }
     }
 
-    fn at(&self, value: f64) -> f64 {
+    fn position(&self, value: f64) -> f64 {
         if self.logarithmic { value.log2() } else { value }
     }
 
     /// Returns the range with a margin.
     fn range(&self) -> std::ops::Range<f64> {
-        let (low, high) = (self.at(self.low), self.at(self.high));
+        let (low, high) = (self.position(self.low), self.position(self.high));
         let margin = ((high - low) * 0.04).max(1e-9);
         low - margin..high + margin
     }
 
     /// Returns a linear axis extended to 0; a logarithmic one unchanged.
-    fn from_zero(self) -> Self {
+    fn extended_to_zero(self) -> Self {
         if self.logarithmic { self } else { Self { low: 0.0, ..self } }
     }
 
-    /// Returns the values of labels: 1, 2 and 5 times every power of ten, or multiples of a step
-    /// that gives a few.
+    /// Returns the values of the labels: 1, 2 and 5 times every power of ten on a logarithmic axis,
+    /// else multiples of a step that yields a few labels.
     fn round_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {
@@ -250,13 +250,13 @@ impl Axis {
             values.extend((first..=last).map(|number| f64::from(number) * step));
         }
         let range = self.range();
-        values.retain(|value| range.contains(&self.at(*value)));
+        values.retain(|value| range.contains(&self.position(*value)));
         values
     }
 }
 
 /// Formats a value with few digits, sizes with a suffix.
-fn written(value: f64) -> String {
+fn format_value(value: f64) -> String {
     let powers = [(1024.0 * 1024.0, "M"), (1024.0, "K")];
     for (power, letter) in powers {
         if value >= power && (value / power).fract() == 0.0 {
@@ -278,16 +278,16 @@ fn written(value: f64) -> String {
     format!("{head} {tail}")
 }
 
-fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Drawn {
+fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> DrawResult {
     let points = || lines.iter().flat_map(|line| &line.points);
-    let x = Axis::of(points().map(|point| point[0]));
-    let y = Axis::of(points().flat_map(|point| [point[2], point[3]])).from_zero();
+    let x = Axis::new(points().map(|point| point[0]));
+    let y = Axis::new(points().flat_map(|point| [point[2], point[3]])).extended_to_zero();
     let (left, right, top, bottom) =
-        (72.0, f64::from(WIDTH - CURVE_LABEL_WIDTH - 16), 44.0, f64::from(PANEL_HEIGHT - 56));
+        (72.0, f64::from(CHART_WIDTH - CURVE_LABEL_WIDTH - 16), 44.0, f64::from(PANEL_HEIGHT - 56));
     let (across, up) = (x.range(), y.range());
     let part = |range: &std::ops::Range<f64>, at| (at - range.start) / (range.end - range.start);
-    let column = |value| (left + part(&across, x.at(value)) * (right - left)) as i32;
-    let line = |value| (bottom - part(&up, y.at(value)) * (bottom - top)) as i32;
+    let column = |value| (left + part(&across, x.position(value)) * (right - left)) as i32;
+    let line = |value| (bottom - part(&up, y.position(value)) * (bottom - top)) as i32;
     let text = ("sans-serif", 13).into_font().into_text_style(area);
     let grid = BLACK.mix(0.12);
     let mut places: Vec<f64> = points().map(|point| point[0]).collect();
@@ -300,7 +300,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
         // Of two close ones the first has a label.
         if at >= free {
             let style = text.pos(Pos::new(HPos::Center, VPos::Top));
-            area.draw_text(&written(value), &style, (at, bottom as i32 + 8))?;
+            area.draw_text(&format_value(value), &style, (at, bottom as i32 + 8))?;
             free = at + 44;
         }
     }
@@ -308,7 +308,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
         let at = line(value);
         area.draw(&PathElement::new([(left as i32, at), (right as i32, at)], grid))?;
         let style = text.pos(Pos::new(HPos::Right, VPos::Center));
-        area.draw_text(&written(value), &style, (left as i32 - 8, at))?;
+        area.draw_text(&format_value(value), &style, (left as i32 - 8, at))?;
     }
     let middle = f64::midpoint(left, right) as i32;
     let title = ("sans-serif", 18).into_font().into_text_style(area);
@@ -317,7 +317,7 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
     let axis = AXES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
     area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
     for (place, Curve { name, points }) in lines.iter().enumerate() {
-        let colour = colour(place);
+        let colour = color(place);
         let at = |point: &[f64; 4]| (column(point[0]), line(point[1]));
         area.draw(&PathElement::new(
             points.iter().map(at).collect::<Vec<_>>(),
@@ -337,20 +337,20 @@ fn draw_lines(area: &Area<'_>, bench: &str, unit: &str, lines: &[Curve]) -> Draw
     Ok(())
 }
 
-fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
+fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> DrawResult {
     let most = bars.iter().map(|bar| bar.spread[1].max(bar.value)).fold(0.0, f64::max).max(1e-9);
     let title = ("sans-serif", 18).into_font().into_text_style(area);
     let centre = Pos::new(HPos::Center, VPos::Top);
-    area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (WIDTH as i32 / 2, 14))?;
+    area.draw_text(&format!("{bench}: {unit}"), &title.pos(centre), (CHART_WIDTH as i32 / 2, 14))?;
     let text = ("sans-serif", 13).into_font().into_text_style(area);
     let first = BAR_LABEL_WIDTH as i32;
-    let width = f64::from(WIDTH - BAR_LABEL_WIDTH - 90);
+    let width = f64::from(CHART_WIDTH - BAR_LABEL_WIDTH - 90);
     let at = |value: f64| first + (value.max(0.0) / most * width) as i32;
     let mut colours: Vec<&str> = Vec::new();
     for (number, bar) in bars.iter().enumerate() {
         let who = bar.name.rsplit(": ").next().unwrap_or("");
         let known = colours.iter().position(|known| *known == who);
-        let colour = colour(known.unwrap_or(colours.len()));
+        let colour = color(known.unwrap_or(colours.len()));
         if known.is_none() {
             colours.push(who);
         }
@@ -364,7 +364,7 @@ fn draw_bars(area: &Area<'_>, bench: &str, unit: &str, bars: &[Bar]) -> Drawn {
         area.draw_text(&bar.name, &right, (first - 8, middle))?;
         let left = text.pos(Pos::new(HPos::Left, VPos::Center));
         let end = at(bar.spread[1].max(bar.value)) + 8;
-        area.draw_text(&written(bar.value), &left, (end, middle))?;
+        area.draw_text(&format_value(bar.value), &left, (end, middle))?;
     }
     Ok(())
 }
@@ -376,16 +376,16 @@ mod tests {
     #[test]
     fn values_are_formatted_with_few_digits() {
         let all = [64.0, 65536.0, 4_194_304.0, 0.5, 0.25, 1000.0, 12_345.6, 0.005];
-        let told = all.map(written);
-        assert_eq!(told, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "0.005"]);
+        let formatted = all.map(format_value);
+        assert_eq!(formatted, ["64", "64K", "4M", "0.5", "0.25", "1000", "12 346", "0.005"]);
     }
 
     #[test]
     fn wide_range_is_logarithmic_with_round_values() {
-        let axis = Axis::of([3.0, 40_000.0].into_iter());
+        let axis = Axis::new([3.0, 40_000.0].into_iter());
         assert!(axis.logarithmic);
         assert_eq!(axis.round_values(), [10.0, 100.0, 1000.0, 10_000.0]);
-        let axis = Axis::of([3.0, 9.0].into_iter()).from_zero();
+        let axis = Axis::new([3.0, 9.0].into_iter()).extended_to_zero();
         assert_eq!(axis.round_values(), [0.0, 5.0]);
     }
 
@@ -394,7 +394,7 @@ mod tests {
         let row = |candidate, unit, x, value| Row {
             unit,
             x,
-            ..crate::replay::single(String::new(), candidate, value, unit)
+            ..crate::replay::single_sample_row(String::new(), candidate, value, unit)
         };
         let rows = [
             row("a", "GB/s", 2.0, 1.0),
@@ -414,14 +414,14 @@ mod tests {
     fn settings_become_separate_curves() {
         let row = |setting: &str, x| Row {
             x,
-            ..crate::replay::single(format!("{x} B, {setting}"), "a", 1.0, "GB/s")
+            ..crate::replay::single_sample_row(format!("{x} B, {setting}"), "a", 1.0, "GB/s")
         };
         let rows = [
             row("1 reader, each", 4096.0),
             row("4 readers, each", 4096.0),
             row("4 readers, each", 128.0),
         ];
-        let lines = lines(rows.iter());
+        let lines = curves(rows.iter());
         let names: Vec<_> = lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(names, ["a, 1 reader", "a, 4 readers"]);
     }

@@ -8,13 +8,13 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 
-/// Processor time in ns per [`WINDOW`] below which a program is idle.
+/// Processor time in ns per [`WINDOW`] below which programs are idle.
 const IDLE_NS: u64 = 3_000_000;
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// Returns the voluntary and involuntary context switches of a task (`thread-self`, or a process id
-/// for its first thread).
-pub(crate) fn switches(task: &str) -> [u64; 2] {
+/// Returns the numbers of voluntary and of involuntary context switches of a task: `thread-self`,
+/// or a process id for the first thread of that process.
+pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
     ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -36,15 +36,15 @@ impl Children {
         self.0.iter().map(Child::id).collect()
     }
 
-    /// Returns the index of the first program that has exited by itself, if any.
-    pub(crate) fn ended(&mut self) -> Option<usize> {
+    /// Returns the index of a program that has exited, if any; does not wait.
+    pub(crate) fn first_exited(&mut self) -> Option<usize> {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Interrupts all programs, and waits until they have ended.
-    pub(crate) fn end(mut self, name: &str) -> Result<(), String> {
+    /// Interrupts all programs, and waits until they have ended. Fails if a program fails.
+    pub(crate) fn interrupt_and_wait(mut self, name: &str) -> Result<(), String> {
         while let Some(child) = self.0.pop() {
-            end(child, name)?;
+            interrupt_and_wait(child, name)?;
         }
         Ok(())
     }
@@ -61,7 +61,10 @@ impl Drop for Children {
 }
 
 /// Starts a program in a namespace, on the second processor.
-pub(crate) fn start_beside(space: &Namespace, command: &mut Command) -> Result<Child, String> {
+pub(crate) fn start_on_second_processor(
+    space: &Namespace,
+    command: &mut Command,
+) -> Result<Child, String> {
     space.enter(|| {
         // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(1);
@@ -85,14 +88,14 @@ pub(crate) fn streamline() -> Option<PathBuf> {
 pub(crate) fn processor_ns(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let time = |thread: fs::DirEntry| {
-        let told = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        told.split(' ').next()?.parse::<u64>().ok()
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
     };
     threads.filter_map(time).sum()
 }
 
 /// Waits until the processes are idle; returns their processor time in ns.
-pub(crate) fn when_idle(processes: &[u32]) -> u64 {
+pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
     let all = || processes.iter().map(|process| processor_ns(*process)).sum::<u64>();
     let mut now = all();
     until("all frames are looked at", || {
@@ -114,37 +117,37 @@ pub(crate) fn has_tap(space: &Namespace) -> bool {
     })
 }
 
-/// Interrupts a program, and waits until it has ended.
-pub(crate) fn end(child: Child, name: &str) -> Result<(), String> {
+/// Interrupts a program, and waits until it has ended. Fails if the program fails.
+pub(crate) fn interrupt_and_wait(child: Child, name: &str) -> Result<(), String> {
     let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     let (status, _) = sys::usage::wait(child).map_err(|why| why.to_string())?;
     if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}")) }
 }
 
-/// Returns the number before the words; `u64::MAX` if they are absent, so that everything counts as
-/// lost.
-pub(crate) fn number_before(told: &str, words: &str) -> u64 {
-    let before = told.split_once(words).map_or("", |(before, _)| before);
+/// Returns the number before `words` in a text, or `u64::MAX` if there is none, so that all frames
+/// count as lost.
+pub(crate) fn number_before(text: &str, words: &str) -> u64 {
+    let before = text.split_once(words).map_or("", |(before, _)| before);
     before.rsplit(['\n', ' ']).next().and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// Returns the number after the words; `u64::MAX` if they are absent, so that everything counts as
-/// lost.
-pub(crate) fn number_after(told: &str, words: &str) -> u64 {
-    let behind = told.rsplit_once(words).map_or("", |(_, behind)| behind);
+/// Returns the number after the last `words` in a text, or `u64::MAX` if there is none, so that all
+/// frames count as lost.
+pub(crate) fn number_after(text: &str, words: &str) -> u64 {
+    let behind = text.rsplit_once(words).map_or("", |(_, behind)| behind);
     let number = behind.split(|c: char| !c.is_ascii_digit()).next();
     number.and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// Returns the contents of a file; empty if it does not exist.
-pub(crate) fn text(path: &Path) -> String {
+pub(crate) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Returns true if a program is installed; otherwise prints its package, and that its rows are
-/// missing.
-pub(crate) fn installed(program: &str, package: &str) -> bool {
-    let there = crate::replay::find(program).is_some();
+/// Returns true if a program is installed. Otherwise prints that it is left out, and the Debian
+/// package that contains it.
+pub(crate) fn is_installed(program: &str, package: &str) -> bool {
+    let there = crate::replay::find_program(program).is_some();
     if !there {
         eprintln!("left out: {program}: it is not installed (on Debian: apt install {package})");
     }

@@ -12,13 +12,13 @@ pub(crate) struct Row {
     pub(crate) row: String,
     /// The candidate.
     pub(crate) candidate: &'static str,
-    /// The candidate with which this one is compared.
+    /// The candidate that is the reference of the comparison.
     pub(crate) reference: &'static str,
     /// The median of the samples.
     pub(crate) value: f64,
     /// The unit of the value.
     pub(crate) unit: &'static str,
-    /// The median of the ratios to the reference, per round; above 1 the candidate is better.
+    /// The median of the ratios to the reference per round; above 1, the candidate is better.
     pub(crate) ratio: f64,
     /// The number of samples.
     pub(crate) n: usize,

@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 /// A measurement of the round trip of a cache line.
 pub(crate) struct Sentinel;
 
-const TRIPS: u64 = 20_000;
+const ROUND_TRIPS: u64 = 20_000;
 
 impl Sentinel {
     /// Measures the round trip between the first two processors in ns; returns 0 on a machine with
-    /// one.
-    pub(crate) fn take() -> f64 {
+    /// one processor.
+    pub(crate) fn measure() -> f64 {
         // The processors before this thread was pinned to one of them.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         if *PROCESSORS.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
@@ -32,7 +32,7 @@ fn echo(line: &AtomicU64) {
     // If this is refused the scheduler decides, and the result is less accurate.
     let _ = sys::process::pin_to(1);
     let mut expected = 1;
-    while expected < TRIPS * 2 {
+    while expected < ROUND_TRIPS * 2 {
         // SYNC POINT: call; pairs with the Release in `call`.
         if line.load(Ordering::Acquire) == expected {
             // SYNC POINT: answer; pairs with the Acquire in `call`.
@@ -49,7 +49,7 @@ fn call(line: &AtomicU64) -> f64 {
     let _ = sys::process::pin_to(0);
     let mut best = f64::INFINITY;
     let mut value = 0;
-    for _ in 0..TRIPS / 1000 {
+    for _ in 0..ROUND_TRIPS / 1000 {
         let begin = sys::clock::monotonic();
         for _ in 0..1000 {
             line.store(value + 1, Ordering::Release);

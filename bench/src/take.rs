@@ -3,46 +3,46 @@
 //!
 //! Frames are sent at full rate over a veth pair to a request that receives all of them in a
 //! thread: from a packet socket, from a kernel ring (a program at traffic control), or by AF_XDP,
-//! which redirects them from the host. There they are counted, or forwarded to a second veth pair:
-//! through a packet socket, or in place by AF_XDP. All frames of a sample fit into every ring, so a
-//! slow reader loses none; another row shows the losses.
+//! which redirects them from the host. The request counts the frames, or forwards them to a second
+//! veth pair: through a packet socket, or in place by AF_XDP. All frames of a sample fit into every
+//! ring, so a slow reader loses none; another row shows the losses.
 //!
-//! The cost is measured as in `capture`: in the kernel as the additional time of sending compared
-//! with an unobserved veth pair, alternately, and in the process. On a veth pair AF_XDP copies, and
-//! the program runs in the sender's context, so these rows say little about a network card with
+//! The cost is measured as in `capture`: in the kernel, the additional time of sending compared
+//! with an unobserved veth pair, and in the process. On a veth pair AF_XDP copies, and the program
+//! runs in the sender's context, so these rows do not predict the cost on a network card with
 //! zero-copy.
 
 use crate::flood::{Floods, Host};
-use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::options::Options;
-use crate::processes::{end, has_tap, when_idle};
+use crate::processes::{has_tap, interrupt_and_wait, wait_until_idle};
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
 use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
 
 /// Frame lengths in bytes.
-const LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
-/// Numbers of frames per sample and for warm-up, which together fit into a ring of 128 MB; AF_XDP
-/// uses 30,720 frames of it.
+const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
+/// Numbers of frames per sample and for warm-up, which together fit into a ring of 128 MB, in which
+/// AF_XDP has 30,720 frames.
 const FRAMES: usize = 25_000;
-const BEFORE: usize = 2_000;
+const WARM_UP_FRAMES: usize = 2_000;
 
 /// The candidates: names of the row and of the candidate, and the request.
-const LINES: [(&str, &str, &str); 7] = [
+const REQUESTS: [(&str, &str, &str); 7] = [
     ("count", SOCKET, "rx@thread0 server0 ring=128M | count"),
     ("count", RING, "rx server0 ring=128M | count@thread0"),
     ("count", XDP, "rx server0 take ring=128M | count@thread0"),
     ("hand on", SOCKET, "rx@thread0 server0 ring=128M | tx back0 qdisc=no by=packet"),
     ("hand on", RING, "rx server0 ring=128M | tx back0 qdisc=no by=packet"),
     ("hand on", XDP, "rx server0 take ring=128M | tx back0 qdisc=no by=packet"),
-    ("hand on", XDP_MOVED, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
+    ("hand on", XDP_FORWARDED, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
 ];
 const SOCKET: &str = "packet socket";
 const RING: &str = "kernel ring";
 const XDP: &str = "AF_XDP";
-const XDP_MOVED: &str = "AF_XDP, moved";
+const XDP_FORWARDED: &str = "AF_XDP, moved";
 /// Goal G16: a kernel ring costs no more than the other methods.
 const GOALS: [Goal; 2] = [
     Goal { candidate: RING, reference: SOCKET, goal: "G16", target: 1.0 },
@@ -59,16 +59,16 @@ struct TakeSample {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let folder = Folder::new("take").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("take").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
-    for (length, name) in LENGTHS {
+    for (length, name) in FRAME_LENGTHS {
         let mut floods = Floods::new(length, 1, Host::Ignores)?;
         add_second_pair(&floods.observed.pair);
         let mut sentinels = Vec::new();
-        let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); LINES.len()];
+        let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); REQUESTS.len()];
         for round in 0..=options.rounds {
-            sentinels.push(Sentinel::take());
-            for ((.., line), samples) in LINES.iter().zip(&mut taken) {
+            sentinels.push(Sentinel::measure());
+            for ((.., line), samples) in REQUESTS.iter().zip(&mut taken) {
                 let sample = observe(&mut floods, &folder, line)?;
                 // The first round is a warm-up.
                 if round > 0 {
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
                 }
             }
         }
-        all.extend(table(name, &taken, median(&sentinels)));
+        all.extend(result_rows(name, &taken, median(&sentinels)));
     }
     Ok(all)
 }
@@ -91,7 +91,7 @@ fn add_second_pair(pair: &Pair) {
 }
 
 /// Sends a sample while a request runs on the second processor.
-fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<TakeSample, String> {
+fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<TakeSample, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let report = folder.0.join("report");
     let mut command = floods.observed.pair.server.command("taskset");
@@ -106,16 +106,16 @@ fn observe(floods: &mut Floods, folder: &Folder, line: &str) -> Result<TakeSampl
             is_observing(space, process) || has_tap(space)
         }
     });
-    floods.send(BEFORE)?;
-    let before = when_idle(&[process]);
+    floods.send(WARM_UP_FRAMES)?;
+    let before = wait_until_idle(&[process]);
     let took = floods.send(FRAMES)?;
-    let used = (when_idle(&[process]) - before) as f64;
-    end(child, line)?;
+    let used = (wait_until_idle(&[process]) - before) as f64;
+    interrupt_and_wait(child, line)?;
     let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
     let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
     let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
     let frames = FRAMES as f64;
-    let lost = 1.0 - given / (frames + BEFORE as f64);
+    let lost = 1.0 - given / (frames + WARM_UP_FRAMES as f64);
     let (sending, alone) = (took.observed as f64 / frames, took.unobserved as f64 / frames);
     Ok(TakeSample { sending, alone, process: used / frames, lost })
 }
@@ -129,11 +129,11 @@ fn has_xdp_program(pair: &Pair) -> bool {
     })
 }
 
-fn table(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec<Row> {
+fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec<Row> {
     let mut all = Vec::new();
     for subject in ["count", "hand on"] {
         let of = |value: &dyn Fn(&TakeSample) -> f64| -> Vec<Samples> {
-            let these = LINES.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
+            let these = REQUESTS.iter().zip(taken).filter(|((row, ..), _)| *row == subject);
             let values = |samples: &[TakeSample]| samples.iter().map(value).collect();
             these.map(|((_, name, _), samples)| Samples { name, values: values(samples) }).collect()
         };

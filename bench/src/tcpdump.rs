@@ -1,7 +1,7 @@
 //! Several tcpdumps at one device: their arguments, and the received and lost frames in their
 //! reports.
 
-use crate::processes::{Children, number_before, start_beside, text};
+use crate::processes::{Children, number_before, read_text, start_on_second_processor};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,9 +26,9 @@ pub(crate) struct FinalReport {
 }
 
 impl Tcpdumps {
-    /// Starts a tcpdump for each filter (empty for none) on the second processor, and waits until
-    /// each observes frames. Each has a ring of `ring` bytes, captures `keep` bytes of a frame, and
-    /// writes to /dev/null.
+    /// Starts a tcpdump for each filter, which may be empty, on the second processor, and waits
+    /// until each observes frames. Each has a ring of `ring` bytes, captures `keep` bytes of a
+    /// frame, and writes to /dev/null.
     pub(crate) fn start(
         pair: &Pair,
         folder: &Path,
@@ -43,11 +43,11 @@ impl Tcpdumps {
             let mut command = Command::new(TCPDUMP);
             command.args(words.split(' ')).args(Some(filter).filter(|filter| !filter.is_empty()));
             command.stdin(Stdio::null()).stderr(told);
-            all.children.add(start_beside(&pair.server, &mut command)?);
+            all.children.add(start_on_second_processor(&pair.server, &mut command)?);
         }
         for number in 0..filters.len() {
             let file = folder.join(number.to_string());
-            until("tcpdump listens", || text(&file).contains("listening on"));
+            until("tcpdump listens", || read_text(&file).contains("listening on"));
         }
         Ok(all)
     }
@@ -57,12 +57,12 @@ impl Tcpdumps {
         self.children.processes()
     }
 
-    /// Stops all tcpdumps; returns their reports. Frames in a partly filled block do not count as
-    /// lost, because they would have arrived within a second.
+    /// Stops all tcpdumps; returns their final reports. Frames in a partly filled block do not
+    /// count as lost, because they would have been delivered within a second.
     pub(crate) fn end(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
-        self.children.end(TCPDUMP)?;
+        self.children.interrupt_and_wait(TCPDUMP)?;
         Ok((0..self.count)
-            .map(|number| parse_report(&text(&folder.join(number.to_string()))))
+            .map(|number| parse_report(&read_text(&folder.join(number.to_string()))))
             .collect())
     }
 }

@@ -1,6 +1,6 @@
 //! Hand-written reference loops, each for one job.
 //!
-//! They are in a separate crate and never inlined, so that neither they nor the benchmark are
+//! They are in a separate crate and never inlined, so that neither the loops nor the benchmark are
 //! optimized with knowledge of the other (the workspace has no LTO).
 #![forbid(unsafe_code)]
 

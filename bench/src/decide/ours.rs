@@ -1,4 +1,4 @@
-//! The program generated for `rx | ip | udp | dport |53 count`, loaded.
+//! The kernel program generated for `rx | ip | udp | dport |53 count`.
 
 use ebpf::emit::{self, Answer, Finish, Target};
 use ebpf::{FilterSpan, Hook, insn};
@@ -9,11 +9,11 @@ use sys::bpf::{Link, Map, Program, ProgramKind};
 use testkit::net::Namespace;
 
 /// The port of counted frames.
-const WANTED: u32 = crate::flood::WANTED as u32;
-/// The filters before the arc; the sink after it is [`SINK`].
+const PORT: u32 = crate::flood::WANTED_PORT as u32;
+/// The filters before the arc, which leads to [`SINK`].
 const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
 const SINK: &str = "count";
-/// The drop reasons, in the order of their counters, which follow those of blocks and bytes.
+/// The drop reasons of the filters, in the order of their counters after blocks and bytes.
 const REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),
@@ -23,7 +23,7 @@ const REASONS: [(&str, &str); 6] = [
     ("udp", "cut"),
 ];
 
-/// The generated program, loaded.
+/// The generated program, loaded into the kernel.
 #[derive(Debug)]
 pub(crate) struct Generated {
     pub(super) program: Program,
@@ -35,7 +35,7 @@ impl Generated {
     /// Emits and loads the program.
     pub(crate) fn load(kind: ProgramKind) -> Result<Self, String> {
         let place = if kind == ProgramKind::Xdp { Hook::Xdp } else { Hook::Tc };
-        let emitted = emitted(place)?;
+        let emitted = emit_program(place)?;
         let array = |map: &ebpf::MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable);
         let maps: Result<Vec<Map>, _> = emitted.maps.iter().map(array).collect();
         let maps = maps.map_err(|why| why.to_string())?;
@@ -79,26 +79,26 @@ impl Generated {
     }
 }
 
-fn emitted(place: Hook) -> Result<ebpf::Program, String> {
+fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
     // Loaded for single-buffer frames, like clang's program.
     let target = Target::from(place).single();
     let made = emit::program(target, Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, name) in CHAIN.into_iter().enumerate() {
-            let description = named(name)?;
+            let description = find_description(name)?;
             let arguments = Arguments::defaults(description.parameters);
             let word = FilterSpan::new(name, at, 1);
             answer = s.piece(word, twin(description)?, &arguments, answer.layers, out)?;
         }
-        s.only_in(answer.class, WANTED, WANTED, out);
-        let count = named(SINK)?;
+        s.only_in(answer.class, PORT, PORT, out);
+        let count = find_description(SINK)?;
         let arguments = Arguments::defaults(count.parameters);
         s.piece(FilterSpan::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
     });
     made.map_err(|why| why.to_string())
 }
 
-fn named(name: &str) -> Result<&'static Description, emit::Unfit> {
+fn find_description(name: &str) -> Result<&'static Description, emit::Unfit> {
     let found = FILTERS.iter().copied().find(|description| description.name == name);
     found.ok_or_else(|| emit::Unfit::new("no such filter"))
 }

@@ -1,7 +1,7 @@
 //! Peers that make the same decision at a device, one at a time: a program at traffic control,
 //! nftables, tc.
 
-use crate::processes::{installed, number_after};
+use crate::processes::{is_installed, number_after};
 use std::process::Command;
 use sys::bpf::{Anchor, Link, Program, Side};
 use testkit::net::Namespace;
@@ -63,32 +63,32 @@ pub(super) const TOOLS: [FilterTool; 3] = [
 impl FilterTool {
     /// Returns true if the tool is installed and the kernel accepts its rules; prints the reason
     /// otherwise.
-    pub(super) fn works(&self, space: &Namespace) -> bool {
-        if !installed(self.program, self.package) {
+    pub(super) fn is_usable(&self, space: &Namespace) -> bool {
+        if !is_installed(self.program, self.package) {
             return false;
         }
-        match self.begin(space) {
-            Ok(()) => self.end(space).is_ok(),
+        match self.add_rules(space) {
+            Ok(()) => self.remove_rules(space).is_ok(),
             Err(why) => {
                 eprintln!("left out: {}: this kernel does not take its rules: {why}", self.name);
-                let _ = self.end(space);
+                let _ = self.remove_rules(space);
                 false
             }
         }
     }
 
     /// Adds the rules.
-    pub(super) fn begin(&self, space: &Namespace) -> Result<(), String> {
+    pub(super) fn add_rules(&self, space: &Namespace) -> Result<(), String> {
         self.add.iter().try_for_each(|words| self.configure(space, words).map(drop))
     }
 
     /// Removes the rules.
-    pub(super) fn end(&self, space: &Namespace) -> Result<(), String> {
+    pub(super) fn remove_rules(&self, space: &Namespace) -> Result<(), String> {
         self.configure(space, self.remove).map(drop)
     }
 
     /// Returns the number of counted frames; `None` for a tool that does not count.
-    pub(super) fn counted(&self, space: &Namespace) -> Result<Option<u64>, String> {
+    pub(super) fn counted_frames(&self, space: &Namespace) -> Result<Option<u64>, String> {
         let Some((words, before)) = self.count else { return Ok(None) };
         Ok(Some(number_after(&self.configure(space, words)?, before)))
     }

@@ -1,10 +1,10 @@
 //! `dd` from a cached file to another file, and to /dev/null. [SL fig. 16], goal G12
 //!
 //! The pages of a new file are allocated while it is written, which costs more than the copy and is
-//! the same for all candidates. Another row therefore overwrites an existing file and shows the
-//! cost of the copy, which the goal is about. "Sealed" is the file as memory that cannot be
-//! truncated, so truncation need not be checked after each block; "by hand" checks nothing and
-//! would not notice a truncation.
+//! the same for all candidates. Therefore another row overwrites an existing file, to show the cost
+//! of the copy, to which the goal refers. "Sealed" is the file as memory that cannot be truncated,
+//! so truncation need not be checked after each block; "by hand" checks nothing and would not
+//! notice a truncation.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
@@ -21,8 +21,8 @@ use sys::file::FileMapping;
 use sys::memory::{Memfd, Seals};
 
 /// Size of the file in bytes, as in the paper.
-const SIZE: u64 = 50_000_000;
-const BLOCKS: [(&str, usize); 6] = [
+const FILE_SIZE: u64 = 50_000_000;
+const BLOCK_SIZES: [(&str, usize); 6] = [
     ("512", 512),
     ("4K", 4096),
     ("16K", 16 << 10),
@@ -60,7 +60,7 @@ impl Target<'_> {
         }
     }
 
-    /// Removes the target file if it must be new.
+    /// Removes the target file if the target is a new file.
     fn clear(&self) -> Result<(), String> {
         match self {
             Self::New(path) if path.is_file() => {
@@ -85,13 +85,13 @@ pub(super) fn run(
     (name, target): (&'static str, f64),
 ) -> Result<Vec<Row>, String> {
     let (from, to) = (folder.join("from"), folder.join("to"));
-    super::make(&from, SIZE)?;
+    super::write_text(&from, FILE_SIZE)?;
     let id = DbufId::new(1).ok_or("no dbuf has this id")?;
     let kept = CachedFile::open(id, &from).map_err(|why| why.to_string())?;
-    let mapped = mapped(&from)?;
-    let sealed = sealed(&from)?;
+    let mapped = map_file(&from)?;
+    let sealed = seal_contents(&from)?;
     let mut rows = Vec::new();
-    for (label, block) in BLOCKS {
+    for (label, block) in BLOCK_SIZES {
         for way in [Target::New(&to), Target::Existing(&to), Target::Null] {
             let plain = || dd(&mut Command::new("dd"), &from, way, block);
             let lazily = || {
@@ -140,8 +140,9 @@ fn dd(command: &mut Command, from: &Path, to: Target<'_>, block: usize) -> Resul
     Ok(gigabytes(bytes) / seconds)
 }
 
-/// Measures the same copy in this process, which has mapped the file before. `send` writes the
-/// bytes from an offset on, and returns their number, 0 at the end.
+/// Measures the same copy in this process, which has already mapped the file; returns the
+/// throughput. `send` writes a slice that begins at an offset, and returns its length, or 0 at the
+/// end.
 fn measure_copy(
     to: Target<'_>,
     mut send: impl FnMut(u64, &File) -> Result<usize, String>,
@@ -168,7 +169,7 @@ fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<us
 }
 
 /// Returns the file's bytes as sealed memory.
-fn sealed(path: &Path) -> Result<CachedFile, String> {
+fn seal_contents(path: &Path) -> Result<CachedFile, String> {
     let wrong = |why: std::io::Error| format!("{}: {why}", path.display());
     let mut from = File::open(path).map_err(wrong)?;
     let memory = Memfd::create("bench", 0).map_err(|why| why.to_string())?;
@@ -190,7 +191,7 @@ fn write_unchecked(file: &FileMapping, at: u64, block: usize, to: &File) -> Resu
 }
 
 /// Maps the whole file, and populates its pages.
-fn mapped(path: &Path) -> Result<FileMapping, String> {
+fn map_file(path: &Path) -> Result<FileMapping, String> {
     let file = File::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
     let size = sys::file::status(&file).map_err(|why| why.to_string())?.size;
     let size = usize::try_from(size).map_err(|_| "too long a file to map")?;

@@ -1,56 +1,56 @@
 //! `bench file`: unmodified system programs on cached files, with and without the preloaded
 //! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
-//! * `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc`, which copies
-//! nothing between programs; on one processor and on two.
+//! * `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, in which the
+//!   file itself passes no pipe; on one processor and on two.
 //!
-//! * `dd` from file to file at growing block sizes, with and without copies into its buffer, as dd
-//! itself reports it; and the same file dbuf in a process that keeps the mapping for many copies
-//! ("kept").
+//! * `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
+//!   throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
+//!   many copies ("kept").
 //!
-//! The text is generated: lines of 100 bytes, of which 2 % match.
+//! The text is generated: lines of 100 bytes, 2 % of which match.
 
 mod copy;
 
-use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
+use crate::temp_directory::TempDirectory;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Length of a line in bytes; one line in [`LINES_PER_MATCH`] matches.
-const LINE: usize = 100;
+const LINE_LENGTH: usize = 100;
 const LINES_PER_MATCH: usize = 50;
 /// A directory in a file system in memory.
-const MEMORY: &str = "/dev/shm";
+const MEMORY_DIRECTORY: &str = "/dev/shm";
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let streamline = program()?;
-    let folder = Folder::new("file").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("file").map_err(|why| why.to_string())?;
     let text = folder.0.join("text");
-    make(&text, options.size)?;
+    write_text(&text, options.size)?;
     let mut rows = Vec::new();
     let all: Vec<usize> =
         (0..std::thread::available_parallelism().map_or(1, usize::from).min(2)).collect();
     for (name, processors, target) in [("one core", &[0][..], 1.0 / 0.55), ("two cores", &all, 4.0)]
     {
-        rows.extend(pipelines(&streamline, &text, options, (name, processors, target))?);
+        rows.extend(measure_pipelines(&streamline, &text, options, (name, processors, target))?);
     }
     std::fs::remove_file(&text).map_err(|why| why.to_string())?;
     set_affinity(&all)?;
     for (name, base, target) in
-        [("tmpfs", PathBuf::from(MEMORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
+        [("tmpfs", PathBuf::from(MEMORY_DIRECTORY), 1.4), ("ext4", std::env::temp_dir(), 1.3)]
     {
-        let folder = Folder::within(&base, "file").map_err(|why| why.to_string())?;
+        let folder = TempDirectory::new_in(&base, "file").map_err(|why| why.to_string())?;
         rows.extend(copy::run(&streamline, &folder.0, options, (name, target))?);
     }
     Ok(rows)
 }
 
-/// Returns the path of the `streamline` command, which lies next to this program.
+/// Returns the path of the `streamline` command, which must be in the directory of this program.
 fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     for name in ["streamline", "libstreamline_sockets.so"] {
@@ -65,17 +65,21 @@ fn program() -> Result<PathBuf, String> {
 }
 
 /// Writes a text of about `size` bytes, so that it is in the page cache.
-fn make(path: &Path, size: u64) -> Result<(), String> {
+fn write_text(path: &Path, size: u64) -> Result<(), String> {
     let mut piece = Vec::new();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for line in 0..10_000 {
-        for at in 0..LINE - 1 {
+        for at in 0..LINE_LENGTH - 1 {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             let letter =
                 b"abcdefghijklmnopqrstuvwyz      "[usize::try_from(state % 31).unwrap_or(0)];
-            piece.push(if line % LINES_PER_MATCH == 0 && at == LINE / 2 { b'x' } else { letter });
+            piece.push(if line % LINES_PER_MATCH == 0 && at == LINE_LENGTH / 2 {
+                b'x'
+            } else {
+                letter
+            });
         }
         piece.push(b'\n');
     }
@@ -92,7 +96,7 @@ fn set_affinity(processors: &[usize]) -> Result<(), String> {
     sys::process::pin_among(processors).map_err(|why| why.to_string())
 }
 
-fn pipelines(
+fn measure_pipelines(
     streamline: &Path,
     text: &Path,
     options: &Options,
@@ -112,13 +116,18 @@ fn pipelines(
     };
     let path = text.display();
     let mut rows = Vec::new();
-    let counted = (size.div_ceil((LINE * LINES_PER_MATCH) as u64)).to_string();
+    let counted = (size.div_ceil((LINE_LENGTH * LINES_PER_MATCH) as u64)).to_string();
     let script = format!("cat {path} | grep x | wc -l");
     let candidates = vec![
-        timed("pipes", size, &counted, pipes(script.clone())),
-        timed("streams", size, &counted, streams(script.clone(), &[])),
-        timed("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
-        timed("one program less", size, &counted, pipes(format!("grep x {path} | wc -l"))),
+        timed_candidate("pipes", size, &counted, pipes(script.clone())),
+        timed_candidate("streams", size, &counted, streams(script.clone(), &[])),
+        timed_candidate("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
+        timed_candidate(
+            "one program less",
+            size,
+            &counted,
+            pipes(format!("grep x {path} | wc -l")),
+        ),
     ];
     let goal = Goal { candidate: "streams", reference: "pipes", goal: "G13", target };
     let label = format!("cat|grep|wc {name}");
@@ -131,8 +140,8 @@ fn pipelines(
     )?);
     let script = format!("cat {path} | cat | cat | wc -c");
     let candidates = vec![
-        timed("pipes", size, &size.to_string(), pipes(script.clone())),
-        timed("streams", size, &size.to_string(), streams(script, &[])),
+        timed_candidate("pipes", size, &size.to_string(), pipes(script.clone())),
+        timed_candidate("streams", size, &size.to_string(), streams(script, &[])),
     ];
     let label = format!("cat|cat|cat|wc {name}");
     rows.extend(interleave(("file", &label, f64::NAN), "GB/s", options.rounds, candidates, &[])?);
@@ -140,7 +149,12 @@ fn pipelines(
 }
 
 /// Returns a candidate that runs a command and checks its output; the result is in GB/s.
-fn timed<'c>(name: &'static str, size: u64, answer: &str, command: Command) -> Candidate<'c> {
+fn timed_candidate<'c>(
+    name: &'static str,
+    size: u64,
+    answer: &str,
+    command: Command,
+) -> Candidate<'c> {
     let (answer, mut command) = (answer.to_owned(), command);
     command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::inherit());
     Candidate {

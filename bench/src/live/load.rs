@@ -18,8 +18,8 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    /// Returns a rate a tenth lower; `reached` is the rate in frames per second that this rate led
-    /// to.
+    /// Returns a rate that is lower by a tenth; `reached` is the rate in frames per second that was
+    /// reached with this one.
     pub(super) fn slower(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),
@@ -27,7 +27,7 @@ impl Rate {
         }
     }
 
-    /// Compares two rates; unlimited is the highest.
+    /// Compares two rates; the unlimited rate is the highest.
     pub(super) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
         let number = |rate| match rate {
             Self::FlatOut => f64::INFINITY,
@@ -82,7 +82,8 @@ impl Load {
         self.frames.len()
     }
 
-    /// Sends the first `most` frames from the client's device, on the first processor.
+    /// Sends the first `most` frames, but at least one, from the client's device, on the first
+    /// processor.
     pub(super) fn send(
         &self,
         pair: &Pair,

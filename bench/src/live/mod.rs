@@ -1,33 +1,33 @@
 //! Live traffic: `rx | bpf | tcp | http | count` compared with widely used programs, on the same
 //! veth pair between two network namespaces.
 //!
-//! A generated HTTP capture is sent at a chosen rate; the sender has one processor, the observer
-//! the other. For each program the highest rate without loss is determined, and then, in rounds,
-//! the cost per frame at that rate: the processor time of the program, and the additional time of
-//! sending, because the kernel does its part of the work in the sender's context. The number of
-//! requests found at that rate is counted too. All rings have the same size, a small part of the
-//! capture.
+//! A generated HTTP capture is sent at a chosen rate; sender and observer have one processor each.
+//! For each program the bench determines the highest rate without loss and then measures, in
+//! rounds, the cost per frame at that rate: the processor time of the program, and the additional
+//! time of sending, because the kernel does its part of the work in the sender's context. The
+//! number of requests found at that rate is counted too. All rings have the same size, a small
+//! fraction of the capture.
 //!
 //! Needs root to create the network namespaces, in which all traffic stays.
 
 mod load;
 mod programs;
 
-use crate::folder::Folder;
 use crate::harness::{Candidate, interleave, median};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
+use crate::temp_directory::TempDirectory;
 use load::{Load, Rate};
 use programs::{LiveProgram, OURS, Observation, Purpose};
 use std::cell::{Cell, RefCell};
 use testkit::net::{Cable, Pair};
 
-/// Factor by which the capture is smaller than in other benches.
+/// Divisor of the capture size that is given for all benches.
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const HALVINGS: usize = 6;
-/// Number of measurements without observers, and the maximum duration of each in s.
+/// Number of measurements without observers, and the approximate maximum duration of each in s.
 const UNOBSERVED_ROUNDS: usize = 3;
 const UNOBSERVED_S_MAX: f64 = 0.3;
 
@@ -35,22 +35,26 @@ const UNOBSERVED_S_MAX: f64 = 0.3;
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let cable = Cable { addresses: false, ..Cable::default() };
     let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
-    let folder = Folder::new("live").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
-    let length = replay::made("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
-    let programs = programs::all(&folder.0, &file)?;
+    let length = replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
+    let programs = programs::installed_programs(&folder.0, &file)?;
     let load = Load::read(&file).map_err(|why| why.to_string())?;
     let bench = LiveBench { pair, load, programs: &programs, folder: &folder };
     let row = format!("{} MB of HTTP", length / 1_000_000);
-    let rates = bench.rates(&row)?;
+    let rates = bench.find_rates(&row)?;
     let mut rows: Vec<Row> = rates.iter().map(|(_, row)| row.clone()).collect();
     let rates: Vec<Cell<Rate>> = rates.into_iter().map(|(rate, _)| Cell::new(rate)).collect();
-    rows.extend(bench.cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
+    rows.extend(bench.measure_cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
     // The same rate for all: the lowest.
     let lowest = rates.iter().map(Cell::get).min_by(|one, other| one.total_cmp(*other));
     let same: Vec<_> = rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::FlatOut))).collect();
-    rows.extend(bench.cost(&format!("{row}, all at the lowest rate"), options.rounds, &same)?);
-    rows.extend(bench.requests(&row, &rates)?);
+    rows.extend(bench.measure_cost(
+        &format!("{row}, all at the lowest rate"),
+        options.rounds,
+        &same,
+    )?);
+    rows.extend(bench.count_requests(&row, &rates)?);
     Ok(rows)
 }
 
@@ -58,11 +62,11 @@ struct LiveBench<'b> {
     pair: Pair,
     load: Load,
     programs: &'b [LiveProgram],
-    folder: &'b Folder,
+    folder: &'b TempDirectory,
 }
 
 impl LiveBench<'_> {
-    /// Sends the capture while a program observes; returns the result.
+    /// Sends the capture while a program observes; returns the program's results.
     fn observe(
         &self,
         program: &LiveProgram,
@@ -73,10 +77,10 @@ impl LiveBench<'_> {
     }
 
     /// Determines, for each program, the highest rate without loss.
-    fn rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
+    fn find_rates(&self, row: &str) -> Result<Vec<(Rate, Row)>, String> {
         let mut found = Vec::new();
         for program in self.programs {
-            let (rate, reached) = self.highest(program)?;
+            let (rate, reached) = self.find_highest_rate(program)?;
             eprintln!("{}: {:.0} frames a second without loss", program.name, reached);
             found.push((rate, single(row, program.name, reached / 1e3, "kframes/s")));
         }
@@ -88,16 +92,16 @@ impl LiveBench<'_> {
     }
 
     /// Returns the highest rate without loss for a program, and its frames per second.
-    fn highest(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
+    fn find_highest_rate(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
         let flat_out = self.observe(program, Rate::FlatOut, Purpose::Cost)?;
-        if flat_out.whole {
+        if flat_out.is_lossless {
             return Ok((Rate::FlatOut, flat_out.sent.rate()));
         }
         let (mut low, mut high, mut reached) = (0.0, flat_out.sent.rate(), 0.0);
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(low, high);
             let ran = self.observe(program, Rate::PerSecond(middle), Purpose::Cost)?;
-            if ran.whole {
+            if ran.is_lossless {
                 (low, reached) = (middle, ran.sent.rate());
             } else {
                 high = middle;
@@ -109,9 +113,14 @@ impl LiveBench<'_> {
         Ok((Rate::PerSecond(low), reached))
     }
 
-    /// Measures frames per second of processor time, in rounds, and the shares of the program and
-    /// the kernel in the cost of a frame.
-    fn cost(&self, row: &str, rounds: usize, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
+    /// Measures frames per second of processor time, in rounds, and the cost of a frame in the
+    /// program and in the kernel.
+    fn measure_cost(
+        &self,
+        row: &str,
+        rounds: usize,
+        rates: &[Cell<Rate>],
+    ) -> Result<Vec<Row>, String> {
         let shares: Vec<RefCell<Vec<[f64; 2]>>> =
             self.programs.iter().map(|_| RefCell::default()).collect();
         let measure = |number: usize| {
@@ -156,14 +165,14 @@ impl LiveBench<'_> {
     ) -> Result<Observation, String> {
         loop {
             let ran = self.observe(&self.programs[number], rate.get(), purpose)?;
-            if ran.whole {
+            if ran.is_lossless {
                 return Ok(ran);
             }
             rate.set(rate.get().slower(ran.sent.rate()));
         }
     }
 
-    /// Estimates the time of sending everything without observers in ns, by sending a part of it.
+    /// Estimates the time in ns of sending all frames without observers, by sending some of them.
     fn unobserved_ns(&self, rate: Rate) -> Result<f64, String> {
         let most = match rate {
             Rate::FlatOut => usize::MAX,
@@ -177,8 +186,9 @@ impl LiveBench<'_> {
         Ok(median(&took?) * self.load.frames() as f64)
     }
 
-    /// Measures the requests that each program finds at its rate.
-    fn requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
+    /// Counts the requests that each program finds at its rate; the first row is the number of
+    /// requests in the capture.
+    fn count_requests(&self, row: &str, rates: &[Cell<Rate>]) -> Result<Vec<Row>, String> {
         let mut found = vec![("capture", self.load.requests as f64)];
         for (number, rate) in rates.iter().enumerate() {
             if let Some(requests) =
@@ -199,5 +209,5 @@ impl LiveBench<'_> {
 
 /// Returns a row with a single sample.
 fn single(row: &str, candidate: &'static str, value: f64, unit: &'static str) -> Row {
-    Row { bench: "live", ..replay::single(row.to_owned(), candidate, value, unit) }
+    Row { bench: "live", ..replay::single_sample_row(row.to_owned(), candidate, value, unit) }
 }

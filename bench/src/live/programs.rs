@@ -3,9 +3,10 @@
 
 use super::load::{Load, Rate, SendResult};
 use crate::processes::{
-    end, number_after, number_before, processor_ns, start_beside, text, when_idle,
+    interrupt_and_wait, number_after, number_before, processor_ns, read_text,
+    start_on_second_processor, wait_until_idle,
 };
-use crate::replay::{EVE, find, occurrences};
+use crate::replay::{EVE, find_program, occurrences};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,9 +22,9 @@ const RING_MB: usize = 8;
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Returns the arguments, given a directory for the program's files and the purpose of the run.
+    /// Returns the arguments, for a directory of the program's files and the purpose of the run.
     arguments: fn(&Path, Purpose) -> Vec<String>,
-    /// True if it reports on standard output instead of standard error.
+    /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
     /// The message that the program prints once it observes; empty if it prints none.
     start_message: &'static str,
@@ -33,7 +34,7 @@ pub(super) struct LiveProgram {
     /// look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
     /// For a program that does not report losses, the number of requests that it finds in the
-    /// capture without loss; else `None`.
+    /// complete capture; else `None`.
     all: Option<u64>,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct LiveProgram {
 pub(super) enum Purpose {
     /// Measure the cost.
     Cost,
-    /// Count the requests, for which some programs need other arguments.
+    /// Count the requests. Some programs need other arguments to report them.
     Requests,
 }
 
@@ -52,14 +53,18 @@ pub(super) struct Observation {
     /// Processor time of the program from the first frame until it is idle, in ns.
     pub(super) processor_ns: u64,
     /// True if no frame was lost.
-    pub(super) whole: bool,
+    pub(super) is_lossless: bool,
     /// Number of requests found; `None` if the program does not look for requests.
     pub(super) requests: Option<u64>,
 }
 
 /// Returns the installed programs, ours first, and prints the names of missing ones.
-pub(super) fn all(folder: &Path, capture: &Path) -> Result<Vec<LiveProgram>, String> {
-    fs::write(folder.join("suricata.yaml"), settings()).map_err(|why| why.to_string())?;
+pub(super) fn installed_programs(
+    folder: &Path,
+    capture: &Path,
+) -> Result<Vec<LiveProgram>, String> {
+    fs::write(folder.join("suricata.yaml"), suricata_configuration())
+        .map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
     if !own.is_file() {
         let what = "is not here: `cargo build --release -p streamline-cli` builds it";
@@ -67,7 +72,7 @@ pub(super) fn all(folder: &Path, capture: &Path) -> Result<Vec<LiveProgram>, Str
     }
     let mut programs = vec![LiveProgram { path: own, ..ours() }];
     for peer in [suricata(), tcpflow(), tcpdump()] {
-        match find(peer.name) {
+        match find_program(peer.name) {
             Some(path) => programs.push(LiveProgram { path, ..peer }.count_expected(capture)?),
             None => eprintln!("left out: {}: it is not installed", peer.name),
         }
@@ -129,7 +134,7 @@ fn tcpflow() -> LiveProgram {
     LiveProgram {
         name: "tcpflow",
         path: PathBuf::new(),
-        arguments: |_, _| words(&format!("-c -i {SERVER_DEVICE}"), &["tcp port 80"]),
+        arguments: |_, _| split_words(&format!("-c -i {SERVER_DEVICE}"), &["tcp port 80"]),
         reports_on_stdout: false,
         start_message: "listening on",
         lost: None,
@@ -144,7 +149,7 @@ fn tcpdump() -> LiveProgram {
         path: PathBuf::new(),
         arguments: |_, _| {
             let text = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
-            words(&text, &["tcp port 80"])
+            split_words(&text, &["tcp port 80"])
         },
         reports_on_stdout: false,
         start_message: "listening on",
@@ -155,7 +160,7 @@ fn tcpdump() -> LiveProgram {
 }
 
 /// Returns a configuration of Suricata that logs HTTP transactions only.
-fn settings() -> String {
+fn suricata_configuration() -> String {
     format!(
         "%YAML 1.1
 ---
@@ -211,16 +216,16 @@ impl LiveProgram {
         let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
         let sent = load.send(pair, rate, usize::MAX)?;
-        let after = when_idle(&[child.id()]);
-        end(child, self.name)?;
-        let told = text(told);
+        let after = wait_until_idle(&[child.id()]);
+        interrupt_and_wait(child, self.name)?;
+        let told = read_text(told);
         let out = fs::read(&out).map_err(|why| why.to_string())?;
         let requests = self.requests.map(|count| count(&out, folder));
-        let whole = match self.lost {
+        let is_lossless = match self.lost {
             Some(lost) => lost(&told) == 0,
             None => requests >= self.all,
         };
-        Ok(Observation { sent, processor_ns: after.saturating_sub(before), whole, requests })
+        Ok(Observation { sent, processor_ns: after.saturating_sub(before), is_lossless, requests })
     }
 
     /// Starts the program on the second processor, and waits until it observes frames.
@@ -236,21 +241,21 @@ impl LiveProgram {
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
         command.stdout(file(out)?).stderr(file(err)?);
         let told = if self.reports_on_stdout { out } else { err };
-        let mut child = start_beside(&pair.server, &mut command)?;
+        let mut child = start_on_second_processor(&pair.server, &mut command)?;
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
                 "" => is_observing(&pair.server, child.id()),
-                words => text(told).contains(words),
+                words => read_text(told).contains(words),
             };
             begun || ended
         });
-        if ended { Err(format!("{}: {}", self.name, text(told))) } else { Ok(child) }
+        if ended { Err(format!("{}: {}", self.name, read_text(told))) } else { Ok(child) }
     }
 }
 
-fn words(text: &str, behind: &[&str]) -> Vec<String> {
+fn split_words(text: &str, behind: &[&str]) -> Vec<String> {
     text.split_whitespace().chain(behind.iter().copied()).map(str::to_owned).collect()
 }
 

@@ -13,20 +13,20 @@ use crate::tap::{NEVER, Tap, TapReader, WakePolicy, Wakeup, default_policy_for_m
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
 
-/// Numbers of frames: per sample, for warm-up, and between two drains of the doorbells.
+/// Numbers of frames per sample, for warm-up, and between two drains of the doorbells.
 const FRAMES: usize = 20_000;
 const WARM_UP_FRAMES: usize = 1_000;
 const FRAMES_PER_DRAIN: usize = 2_000;
 /// Ring size in bytes; no record is overwritten.
-const RING: u32 = 4 << 20;
+const RING_SIZE: u32 = 4 << 20;
 /// The name of the policy that requests use.
-const LIMITED: &str = "T_b 32, 5 ms";
+const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 
 /// Returns the wake policy for the layout of rings.
 type PolicyOf = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures both curves of the figure.
-pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
+pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
     if testkit::need::bpf().is_none() || testkit::need::net_admin().is_none() {
         eprintln!("left out: the kernel as producer: it needs root");
         return Ok(Vec::new());
@@ -40,7 +40,7 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
         let flood = &flood;
         let candidate = move |(name, when): (&'static str, PolicyOf)| Candidate {
             name,
-            measure: Box::new(move || sample(&mut flood.borrow_mut(), processor, &when)),
+            measure: Box::new(move || measure(&mut flood.borrow_mut(), processor, &when)),
         };
         let every = BLOCKS_PER_NOTIFICATION.iter().map(|(every, name)| {
             let blocks = u32::try_from(*every).unwrap_or(NEVER);
@@ -48,17 +48,17 @@ pub(super) fn figure(rounds: usize, processors: usize) -> Result<Vec<Row>, Strin
             let policy = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
             (*name, Box::new(move |_| policy) as PolicyOf)
         });
-        let limited: (_, PolicyOf) = (LIMITED, Box::new(default_policy_for_many));
+        let limited: (_, PolicyOf) = (DEFAULT_POLICY_NAME, Box::new(default_policy_for_many));
         let candidates = every.chain([limited]).map(candidate).collect();
         let subject = ("moderation", name, f64::NAN);
         let rows = interleave(subject, "kframes/s", rounds, candidates, &[])?;
-        all.extend(rows.into_iter().map(|row| as_point(row, name)));
+        all.extend(rows.into_iter().map(|row| to_point(row, name)));
     }
     Ok(all)
 }
 
-/// Returns the row as a point of the curve `line`.
-fn as_point(row: Row, line: &'static str) -> Row {
+/// Returns the row as a point of a curve.
+fn to_point(row: Row, line: &'static str) -> Row {
     let Some((every, name)) =
         BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate)
     else {
@@ -69,21 +69,21 @@ fn as_point(row: Row, line: &'static str) -> Row {
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
-/// Returns thousands of frames per second, sent and received.
-fn sample(flood: &mut Flood, processor: usize, when: &PolicyOf) -> Result<f64, String> {
-    let mut tap = Tap::new(RING, 2048, when)?;
+/// Returns thousands of frames per second that were both sent and received.
+fn measure(flood: &mut Flood, processor: usize, when: &PolicyOf) -> Result<f64, String> {
+    let mut tap = Tap::new(RING_SIZE, 2048, when)?;
     let reader = TapReader::start(&tap, processor)?;
     let device = flood.device()?;
     tap.attach(&flood.pair.server, device)?;
     flood.send(WARM_UP_FRAMES)?;
-    reader.observed(WARM_UP_FRAMES as u64)?;
+    reader.wait_for_records(WARM_UP_FRAMES as u64)?;
     let mut ns = 0;
     for _ in 0..FRAMES / FRAMES_PER_DRAIN {
         // A doorbell whose records are not drained is not sent any more.
         tap.drain_doorbell();
         ns += flood.send(FRAMES_PER_DRAIN)?;
     }
-    let observed = reader.observed((WARM_UP_FRAMES + FRAMES) as u64)?;
+    let observed = reader.wait_for_records((WARM_UP_FRAMES + FRAMES) as u64)?;
     if observed.lost > 0 {
         return Err(format!("{} frames were lost in a ring that never comes round", observed.lost));
     }

@@ -12,29 +12,29 @@
 //!
 //! - *waiter flag*: the behavior of streams; T_b only sets how often written blocks are published.
 //!
-//! A fourth curve has the kernel as the writer ([`kernel`]).
+//! In a fourth curve, the kernel is the writer ([`kernel`]).
 //!
-//! The paper's 92 % of the gain at T_b = 32 is not reproducible here: a context switch costs so
-//! much more than the copy of a block that T_b = 32 reaches a quarter of the possible gain, and 90
-//! % needs about 700. Goal G9 compares waits that arm a timer of 1 ms, on one core with small
-//! rings, with ours, which arm none; it counts waits per MB, and measures the processor time of a
-//! waiting reader.
+//! The paper reaches 92 % of the possible gain at T_b = 32. This is not reproducible: a context
+//! switch costs so much more than the copy of a block that T_b = 32 reaches a quarter of the gain,
+//! and 90 % requires about 700. Goal G9 compares waits that arm a timer of 1 ms, on one core with
+//! small rings, with the stream's waits, which arm no timer; it counts waits per MB, and measures
+//! the processor time of a waiting reader.
 
 mod kernel;
 mod reader;
 
 pub(crate) use reader::serve;
 
-use crate::harness::{Better, Candidate, Goal, Samples, interleave, is_wanted, median, rows};
+use crate::harness::{Better, Candidate, Goal, Samples, interleave, is_selected, median, rows};
 use crate::options::Options;
-use crate::processes::switches;
+use crate::processes::context_switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::stream::{Config, Output, Waking, stream};
 use reader::ModerationReader;
 
 /// Block size in bytes.
-const BLOCK: usize = 2048;
+const BLOCK_SIZE: usize = 2048;
 /// Number of blocks per notification, with its name in rows.
 const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (1, "T_b 1"),
@@ -48,15 +48,17 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (512, "T_b 512"),
     (2048, "T_b 2048"),
 ];
-/// Ring size of the paper's figure, and the ring sizes of G9, in bytes.
-const RING: usize = 16 << 20;
-const SMALL: [(usize, &str); 3] = [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
-/// The largest ring for which G9 states a goal.
-const GOAL_MAX: usize = 256 << 10;
+/// Ring size of the paper's figure in bytes, and the ring sizes of goal G9 with their names in
+/// rows.
+const RING_SIZE: usize = 16 << 20;
+const SMALL_RING_SIZES: [(usize, &str); 3] =
+    [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
+/// Maximum ring size in bytes for which G9 states a goal.
+const GOAL_RING_SIZE_MAX: usize = 256 << 10;
 /// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 40_000_000;
+const MEASUREMENT_NS_MIN: u64 = 40_000_000;
 /// Duration for which an idle reader waits, in ns.
 const IDLE_WAIT_NS: u64 = 300_000_000;
 
@@ -72,7 +74,7 @@ enum Mode {
 impl Mode {
     const ALL: [Self; 4] = [Self::Strict, Self::Unconditional, Self::Flag, Self::Timed];
 
-    const fn word(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
             Self::Unconditional => "unconditional",
@@ -81,8 +83,8 @@ impl Mode {
         }
     }
 
-    fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.word() == word)
+    fn from_name(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == word)
     }
 }
 
@@ -91,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for mode in [Mode::Strict, Mode::Unconditional, Mode::Flag] {
-        match figure(mode, 0, options.rounds) {
+        match measure_figure(mode, 0, options.rounds) {
             Ok(more) => rows.extend(more),
             Err(why) if mode == Mode::Strict => {
                 eprintln!("left out: strict, one core: {why} (it needs CAP_SYS_NICE)");
@@ -102,20 +104,20 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if processors < 2 {
         eprintln!("left out: two cores, this machine has one");
     } else {
-        rows.extend(figure(Mode::Unconditional, 1, options.rounds)?);
-        rows.extend(figure(Mode::Flag, 1, options.rounds)?);
+        rows.extend(measure_figure(Mode::Unconditional, 1, options.rounds)?);
+        rows.extend(measure_figure(Mode::Flag, 1, options.rounds)?);
     }
-    rows.extend(kernel::figure(options.rounds, processors)?);
-    rows.extend(waits(options.rounds)?);
-    rows.extend(idle_cost(options.rounds)?);
+    rows.extend(kernel::measure_figure(options.rounds, processors)?);
+    rows.extend(measure_waits(options.rounds)?);
+    rows.extend(measure_idle_cost(options.rounds)?);
     Ok(rows)
 }
 
-/// Measures all T_b of a mode: a curve of the figure.
-fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
+/// Measures a curve of the figure: a mode with every T_b.
+fn measure_figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let mut candidates = Vec::new();
     for (every, name) in BLOCKS_PER_NOTIFICATION {
-        let mut line = ModeratedStream::new(mode, processor, every, RING)?;
+        let mut line = ModeratedStream::new(mode, processor, every, RING_SIZE)?;
         candidates.push(Candidate { name, measure: Box::new(move || line.measure()) });
     }
     let two_cores = processor > 0;
@@ -123,38 +125,38 @@ fn figure(mode: Mode, processor: usize, rounds: usize) -> Result<Vec<Row>, Strin
     let goals = match mode {
         Mode::Strict => vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)],
         Mode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
-        Mode::Unconditional if two_cores && Sentinel::take() < SAME_CACHE_NS => {
+        Mode::Unconditional if two_cores && Sentinel::measure() < SAME_CACHE_NS => {
             vec![goal("T_b 32", "T_b 1", 5.0)]
         }
         _ => Vec::new(),
     };
     let cores = if two_cores { "two cores" } else { "one core" };
-    let name = format!("{}, {cores}", mode.word());
+    let name = format!("{}, {cores}", mode.name());
     let rows = interleave(("moderation", &name, 0.0), "GB/s", rounds, candidates, &goals)?;
-    Ok(rows.into_iter().map(|row| as_point(row, mode, two_cores)).collect())
+    Ok(rows.into_iter().map(|row| to_point(row, mode, two_cores)).collect())
 }
 
 /// Returns the row as a point of its mode's curve.
-fn as_point(row: Row, mode: Mode, two_cores: bool) -> Row {
+fn to_point(row: Row, mode: Mode, two_cores: bool) -> Row {
     let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
     let x = *every as f64;
     let line = match (mode, two_cores) {
-        (mode, false) => mode.word(),
+        (mode, false) => mode.name(),
         (Mode::Unconditional, true) => "unconditional, two cores",
         (_, true) => "waiter flag, two cores",
     };
     Row { row: format!("{}, {name}", row.row), candidate: line, x, ..row }
 }
 
-/// Measures goal G9: the cost of a timer per wait, and the number of waits. A ring of 64 KB holds
-/// 32 blocks, so there is a wait after each T_b of the paper.
-fn waits(rounds: usize) -> Result<Vec<Row>, String> {
+/// Measures goal G9: the cost of arming a timer for each wait, and the number of waits. A ring of
+/// 64 KB holds 32 blocks, so with the paper's T_b of 32 there is a wait after each notification.
+fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
-    for (ring, text) in SMALL {
+    for (ring, text) in SMALL_RING_SIZES {
         let name = format!("waits, ring of {text}, one core");
-        if !is_wanted(&name) {
+        if !is_selected(&name) {
             continue;
         }
         let mut lines =
@@ -165,21 +167,21 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
         for round in 0..=rounds {
             for ((line, rates), counts) in lines.iter_mut().zip(&mut rates).zip(&mut counts) {
                 let line = line.as_mut().map_err(|why| why.clone())?;
-                let (before, moved) = (line.waited(), line.moved);
+                let (before, moved) = (line.wait_count(), line.moved);
                 let rate = line.measure()?;
                 // The first round is a warm-up.
                 if round > 0 {
                     rates.values.push(rate);
                     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-                    let waits = (line.waited() - before) as f64 / (line.moved - moved) as f64;
-                    counts.values.push(waits * 1e6 / BLOCK as f64);
+                    let waits = (line.wait_count() - before) as f64 / (line.moved - moved) as f64;
+                    counts.values.push(waits * 1e6 / BLOCK_SIZE as f64);
                 }
             }
-            sentinels.push(Sentinel::take());
+            sentinels.push(Sentinel::measure());
         }
         let (candidate, reference) = ("stream", "timed waits");
         // A longer ring has too few waits for a goal.
-        let is_short = ring <= GOAL_MAX;
+        let is_short = ring <= GOAL_RING_SIZE_MAX;
         let goal = is_short.then_some(Goal { candidate, reference, goal: "G9", target: 1.8 });
         let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
         all.extend(rows(subject, ("GB/s", Better::More), sentinel, &rates, goal.as_slice()));
@@ -189,17 +191,17 @@ fn waits(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Measures goal G9: the processor time of a waiting reader.
-fn idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
-    let line = ModeratedStream::new(Mode::Flag, 0, 32, RING)?;
-    line.reader.expect(BLOCK as u64)?;
+fn measure_idle_cost(rounds: usize) -> Result<Vec<Row>, String> {
+    let line = ModeratedStream::new(Mode::Flag, 0, 32, RING_SIZE)?;
+    line.reader.announce(BLOCK_SIZE as u64)?;
     let candidates = vec![
         Candidate { name: "nobody", measure: Box::new(|| Ok(100.0)) },
         Candidate {
             name: "waiting reader",
             measure: Box::new(move || {
-                let before = line.reader.used_ns()?;
+                let before = line.reader.processor_ns()?;
                 std::thread::sleep(std::time::Duration::from_nanos(IDLE_WAIT_NS));
-                let used = line.reader.used_ns()? - before;
+                let used = line.reader.processor_ns()? - before;
                 #[expect(clippy::cast_precision_loss, reason = "a share has few digits")]
                 Ok(100.0 - used as f64 * 100.0 / IDLE_WAIT_NS as f64)
             }),
@@ -233,33 +235,33 @@ impl ModeratedStream {
         };
         let (mut output, offers) = stream(&config).map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
-        let reader = ModerationReader::start(mode, processor, BLOCK, offer)?;
+        let reader = ModerationReader::start(mode, processor, BLOCK_SIZE, offer)?;
         if processor == 0 {
             output.spin(0);
         }
         output.waking(Waking {
             always: mode == Mode::Unconditional,
-            limit: (mode == Mode::Timed).then_some(reader::LIMIT),
+            limit: (mode == Mode::Timed).then_some(reader::WAIT_TIMEOUT),
         });
-        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK], blocks: 1024, moved: 0 })
+        Ok(Self { output, reader, mode, every, block: vec![7; BLOCK_SIZE], blocks: 1024, moved: 0 })
     }
 
     /// Returns GB/s, over enough blocks for the minimum duration.
     fn measure(&mut self) -> Result<f64, String> {
         loop {
             let begin = sys::clock::monotonic();
-            self.go(self.blocks)?;
+            self.write_blocks(self.blocks)?;
             let ns = sys::clock::monotonic() - begin;
-            if ns >= LEAST_NS {
+            if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-                return Ok(self.blocks as f64 * BLOCK as f64 / ns as f64);
+                return Ok(self.blocks as f64 * BLOCK_SIZE as f64 / ns as f64);
             }
-            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+            self.blocks *= (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
         }
     }
 
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
-        self.reader.expect(blocks * BLOCK as u64)?;
+    fn write_blocks(&mut self, blocks: u64) -> Result<(), String> {
+        self.reader.announce(blocks * BLOCK_SIZE as u64)?;
         let flushes = matches!(self.mode, Mode::Strict | Mode::Unconditional);
         let mut next = self.every;
         for _ in 0..blocks {
@@ -275,11 +277,11 @@ impl ModeratedStream {
         }
         self.output.flush();
         self.moved += blocks;
-        self.reader.done()
+        self.reader.wait_until_received()
     }
 
     /// Returns the number of waits of both sides so far.
-    fn waited(&self) -> u64 {
-        switches("thread-self")[0] + self.reader.waited()
+    fn wait_count(&self) -> u64 {
+        context_switches("thread-self")[0] + self.reader.wait_count()
     }
 }

@@ -3,13 +3,13 @@
 
 use super::Mode;
 use crate::child::BenchChild;
-use crate::processes::switches;
+use crate::processes::context_switches;
 use buffer::stream::{Input, Offer, WaitResult};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Timeout of a timed wait.
-pub(super) const LIMIT: Duration = Duration::from_millis(1);
+pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The reading process, seen from the writer.
 pub(super) struct ModerationReader(BenchChild);
@@ -23,29 +23,29 @@ impl ModerationReader {
         block: usize,
         offer: &Offer,
     ) -> Result<Self, String> {
-        let words = ["events", mode.word(), &format!("{processor} {block}")];
+        let words = ["events", mode.name(), &format!("{processor} {block}")];
         let child = BenchChild::start(words, &offer.descriptors())?;
-        child.done()?;
+        child.wait_until_received()?;
         Ok(Self(child))
     }
 
     /// Announces the number of bytes that follow.
-    pub(super) fn expect(&self, bytes: u64) -> Result<(), String> {
-        self.0.expect(bytes)
+    pub(super) fn announce(&self, bytes: u64) -> Result<(), String> {
+        self.0.announce(bytes)
     }
 
     /// Blocks until the reader has received the announced bytes.
-    pub(super) fn done(&self) -> Result<(), String> {
-        self.0.done()
+    pub(super) fn wait_until_received(&self) -> Result<(), String> {
+        self.0.wait_until_received()
     }
 
     /// Returns the reader's number of waits so far.
-    pub(super) fn waited(&self) -> u64 {
-        switches(&self.0.id().to_string())[0]
+    pub(super) fn wait_count(&self) -> u64 {
+        context_switches(&self.0.id().to_string())[0]
     }
 
     /// Returns the reader's processor time so far, in ns.
-    pub(super) fn used_ns(&self) -> Result<u64, String> {
+    pub(super) fn processor_ns(&self) -> Result<u64, String> {
         let path = format!("/proc/{}/schedstat", self.0.id());
         let text = std::fs::read_to_string(&path).map_err(|why| format!("{path}: {why}"))?;
         let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
@@ -56,13 +56,13 @@ impl ModerationReader {
 /// Runs the reading process: `--reader events MODE "PROCESSOR BLOCK"`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let [_, mode, numbers] = words else { return Err("three words".to_owned()) };
-    let mode = Mode::of(mode).ok_or("no mode is called so")?;
+    let mode = Mode::from_name(mode).ok_or("no mode is called so")?;
     let mut numbers = numbers.split(' ').map(str::parse::<usize>);
     let (Some(Ok(processor)), Some(Ok(block))) = (numbers.next(), numbers.next()) else {
         return Err("two numbers".to_owned());
     };
-    let orders = std::io::stdin();
-    let received = sys::descriptor::receive(orders.as_fd(), &mut [0; 8]);
+    let socket = std::io::stdin();
+    let received = sys::descriptor::receive(socket.as_fd(), &mut [0; 8]);
     let (_, descriptors) = received.map_err(|why| why.to_string())?;
     let ready = || -> Result<Input, String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
@@ -79,19 +79,19 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let mut input = match ready() {
         Ok(input) => input,
         Err(why) => {
-            let told = sys::descriptor::send(orders.as_fd(), why.as_bytes(), &[]);
-            return told.map_err(|why| why.to_string());
+            let sent = sys::descriptor::send(socket.as_fd(), why.as_bytes(), &[]);
+            return sent.map_err(|why| why.to_string());
         }
     };
     let mut out = vec![0; block];
-    let mut order = [0; 8];
+    let mut request = [0; 8];
     loop {
-        sys::descriptor::send(orders.as_fd(), b"done", &[]).map_err(|why| why.to_string())?;
-        let got = sys::descriptor::receive(orders.as_fd(), &mut order);
+        sys::descriptor::send(socket.as_fd(), b"done", &[]).map_err(|why| why.to_string())?;
+        let got = sys::descriptor::receive(socket.as_fd(), &mut request);
         if got.map_err(|why| why.to_string())?.0 == 0 {
             return Ok(());
         }
-        let mut left = u64::from_le_bytes(order);
+        let mut left = u64::from_le_bytes(request);
         while left > 0 {
             left = left.saturating_sub(read(&mut input, mode, &mut out)? as u64);
             std::hint::black_box(&mut out);
@@ -109,7 +109,7 @@ fn read(input: &mut Input, mode: Mode, out: &mut [u8]) -> Result<usize, String> 
             Some(count) => return Ok(count),
             None => {
                 input.release();
-                while input.wait(Some(LIMIT)).map_err(|why| why.to_string())?
+                while input.wait(Some(WAIT_TIMEOUT)).map_err(|why| why.to_string())?
                     == WaitResult::NotReady
                 {}
             }

@@ -2,10 +2,11 @@
 //! multiway pipe compared with one Linux pipe per consumer, written n times or filled by tee(2).
 //! [SL §5.1], FEATURES D9
 //!
-//! Consumers are processes that share only the descriptor they were sent. The producer is on
-//! processor 0, the consumers on 1. Rows are the throughput of a consumer (all together receive n
-//! times that), and the producer's processor time per block, system calls included. Another row has
-//! a consumer that does not read: with an overwriting ring it costs the others nothing.
+//! Consumers are processes that share only the descriptor they were sent. The producer runs on
+//! processor 0, the consumers on processor 1. Rows are the throughput of each consumer (all
+//! together receive n times that), and blocks per second of the producer's processor time, system
+//! calls included. In another row one consumer does not read; with an overwriting ring, this costs
+//! the others nothing.
 
 mod pipes;
 mod reader;
@@ -23,12 +24,12 @@ use reader::{PipeKind, PipeReader, move_to};
 use std::cell::RefCell;
 
 /// Block size in bytes.
-const BLOCKS: [usize; 3] = [64, 4096, 65_536];
-const CONSUMERS: [usize; 3] = [1, 2, 4];
+const BLOCK_SIZES: [usize; 3] = [64, 4096, 65_536];
+const CONSUMER_COUNTS: [usize; 3] = [1, 2, 4];
 /// Ring size in bytes.
-const RING: usize = 1 << 20;
+const RING_SIZE: usize = 1 << 20;
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 60_000_000;
+const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processor = usize::from(sys::machine::Machine::detect().processors > 1);
@@ -37,23 +38,23 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         eprintln!("all on one processor: this machine has no other one");
     }
     let mut rows = Vec::new();
-    for block in BLOCKS {
-        for consumers in CONSUMERS {
-            rows.extend(sized(block, consumers, processor, options.rounds)?);
+    for block in BLOCK_SIZES {
+        for consumers in CONSUMER_COUNTS {
+            rows.extend(measure_block_size(block, consumers, processor, options.rounds)?);
         }
-        rows.extend(stalled(block, processor, options.rounds)?);
+        rows.extend(measure_stalled_consumer(block, processor, options.rounds)?);
     }
     Ok(rows)
 }
 
 /// Measures one block size and number of consumers.
-fn sized(
+fn measure_block_size(
     block: usize,
     consumers: usize,
     processor: usize,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING);
+    let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
     let written = Measurement::new(WrittenPipes::new(block, consumers, processor)?);
     let teed = Measurement::new(TeePipes::new(block, consumers, processor)?);
     let ours = Measurement::new(OurFanOut::new(&plain, block, &vec![true; consumers], processor)?);
@@ -63,7 +64,7 @@ fn sized(
         Candidate { name: "mpipe", measure: Box::new(|| ours.throughput()) },
     ];
     let name = format!("{block} B, {consumers} consumers, each");
-    let x = figure(block as u64);
+    let x = to_f64(block as u64);
     let mut rows = interleave(("mpipe", &name, x), "GB/s", rounds, per_second, &[])?;
     // Larger is better, as everywhere: blocks per second of processor time.
     let cost = vec![
@@ -76,9 +77,13 @@ fn sized(
     Ok(rows)
 }
 
-/// Measures two consumers, one of which never reads: the ring overwrites.
-fn stalled(block: usize, processor: usize, rounds: usize) -> Result<Vec<Row>, String> {
-    let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING);
+/// Measures an overwriting ring with two consumers, one of which never reads.
+fn measure_stalled_consumer(
+    block: usize,
+    processor: usize,
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
+    let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
     let lossy = plain.policy(Policy::Overwrite);
     let both = Measurement::new(OurFanOut::new(&lossy, block, &[true, true], processor)?);
     let one = Measurement::new(OurFanOut::new(&lossy, block, &[true, false], processor)?);
@@ -87,7 +92,7 @@ fn stalled(block: usize, processor: usize, rounds: usize) -> Result<Vec<Row>, St
         Candidate { name: "one is stopped", measure: Box::new(|| one.blocks_per_cpu_second()) },
     ];
     let name = format!("{block} B, overwriting, producer");
-    interleave(("mpipe", &name, figure(block as u64)), "Mblock/cpu-s", rounds, candidates, &[])
+    interleave(("mpipe", &name, to_f64(block as u64)), "Mblock/cpu-s", rounds, candidates, &[])
 }
 
 /// A transport of the same blocks to several consumers.
@@ -95,45 +100,45 @@ trait FanOut {
     fn block(&self) -> usize;
     /// Moves `blocks` blocks to every consumer, and returns once all have received them; returns
     /// the producer's processor time in ns.
-    fn go(&mut self, blocks: u64) -> Result<u64, String>;
+    fn transfer(&mut self, blocks: u64) -> Result<u64, String>;
 }
 
 /// A transport under measurement, and its number of blocks per measurement.
 struct Measurement<M>(RefCell<(M, u64)>);
 
 impl<M: FanOut> Measurement<M> {
-    fn new(mover: M) -> Self {
-        Self(RefCell::new((mover, 256)))
+    fn new(transport: M) -> Self {
+        Self(RefCell::new((transport, 256)))
     }
 
     /// Returns GB/s per consumer.
     fn throughput(&self) -> Result<f64, String> {
-        let (blocks, ns, _) = self.once()?;
-        Ok(figure(blocks * self.0.borrow().0.block() as u64) / figure(ns))
+        let (blocks, ns, _) = self.measure_once()?;
+        Ok(to_f64(blocks * self.0.borrow().0.block() as u64) / to_f64(ns))
     }
 
     /// Returns millions of blocks per second of the producer's processor time.
     fn blocks_per_cpu_second(&self) -> Result<f64, String> {
-        let (blocks, _, own) = self.once()?;
-        Ok(figure(blocks) * 1e3 / figure(own.max(1)))
+        let (blocks, _, own) = self.measure_once()?;
+        Ok(to_f64(blocks) * 1e3 / to_f64(own.max(1)))
     }
 
-    fn once(&self) -> Result<(u64, u64, u64), String> {
-        let (mover, blocks) = &mut *self.0.borrow_mut();
+    fn measure_once(&self) -> Result<(u64, u64, u64), String> {
+        let (transport, blocks) = &mut *self.0.borrow_mut();
         loop {
             let begin = sys::clock::monotonic();
-            let own = mover.go(*blocks)?;
+            let own = transport.transfer(*blocks)?;
             let ns = sys::clock::monotonic() - begin;
-            if ns >= LEAST_NS {
+            if ns >= MEASUREMENT_NS_MIN {
                 return Ok((*blocks, ns, own));
             }
-            *blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+            *blocks *= (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
         }
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure has few digits")]
-const fn figure(number: u64) -> f64 {
+const fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
@@ -175,7 +180,7 @@ impl FanOut for OurFanOut {
         self.block.len()
     }
 
-    fn go(&mut self, blocks: u64) -> Result<u64, String> {
+    fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
         let Self { output, readers, block, lossy } = self;
         move_to(readers, blocks * block.len() as u64, || {
             for number in 0..blocks {

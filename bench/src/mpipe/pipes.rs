@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 /// Creates a pipe, and starts its consumer.
-fn consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader), String> {
+fn start_consumer(block: usize, processor: usize) -> Result<(OwnedFd, PipeReader), String> {
     let (reading, writing) = sys::descriptor::pipe().map_err(|why| why.to_string())?;
     let reader = PipeReader::start(PipeKind::Pipe, processor, block, &reading, true)?;
     Ok((writing, reader))
@@ -25,7 +25,7 @@ impl WrittenPipes {
     pub(super) fn new(block: usize, consumers: usize, processor: usize) -> Result<Self, String> {
         let (mut pipes, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..consumers {
-            let (pipe, reader) = consumer(block, processor)?;
+            let (pipe, reader) = start_consumer(block, processor)?;
             pipes.push(pipe.into());
             readers.push(reader);
         }
@@ -38,7 +38,7 @@ impl FanOut for WrittenPipes {
         self.block.len()
     }
 
-    fn go(&mut self, blocks: u64) -> Result<u64, String> {
+    fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
         move_to(&self.readers, blocks * self.block.len() as u64, || {
             for _ in 0..blocks {
                 for mut pipe in &self.pipes {
@@ -55,7 +55,7 @@ impl FanOut for WrittenPipes {
 pub(super) struct TeePipes {
     /// The producer's own pipe.
     first: File,
-    /// For each consumer: the source pipe, the consumer's pipe, and the pipe to the next stage.
+    /// The stages, one for each consumer.
     stages: Vec<Stage>,
     readers: Vec<PipeReader>,
     block: Vec<u8>,
@@ -68,7 +68,7 @@ struct Stage {
 }
 
 /// Number of bytes written before they are passed on: the size of a pipe.
-const PIPE: usize = 64 << 10;
+const PIPE_SIZE: usize = 64 << 10;
 
 impl TeePipes {
     pub(super) fn new(block: usize, consumers: usize, processor: usize) -> Result<Self, String> {
@@ -76,7 +76,7 @@ impl TeePipes {
         let (mut from, first) = own()?;
         let (mut stages, mut readers) = (Vec::new(), Vec::new());
         for left in (1..=consumers).rev() {
-            let (pipe, reader) = consumer(block, processor)?;
+            let (pipe, reader) = start_consumer(block, processor)?;
             readers.push(reader);
             if left == 1 {
                 // The last consumer gets the pages themselves.
@@ -91,8 +91,8 @@ impl TeePipes {
         Ok(Self { first: first.into(), stages, readers, block: vec![7; block] })
     }
 
-    /// Passes the written bytes on.
-    fn pass(&self, length: usize) -> Result<(), String> {
+    /// Passes `length` written bytes through all stages to the consumers.
+    fn forward(&self, length: usize) -> Result<(), String> {
         for stage in &self.stages {
             let mut left = length;
             while left > 0 {
@@ -118,20 +118,20 @@ impl FanOut for TeePipes {
         self.block.len()
     }
 
-    fn go(&mut self, blocks: u64) -> Result<u64, String> {
+    fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
         move_to(&self.readers, blocks * self.block.len() as u64, || {
             let mut held = 0;
             for _ in 0..blocks {
                 // A page that was passed on accepts no more bytes: half a pipe is safe.
-                if held > 0 && held + self.block.len() > PIPE / 2 {
-                    self.pass(held)?;
+                if held > 0 && held + self.block.len() > PIPE_SIZE / 2 {
+                    self.forward(held)?;
                     held = 0;
                 }
                 let block = std::hint::black_box(&self.block);
                 (&self.first).write_all(block).map_err(|e| e.to_string())?;
                 held += self.block.len();
             }
-            self.pass(held)
+            self.forward(held)
         })
     }
 }

@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) enum PipeKind {
     /// A reading end of our pipe.
     End,
-    /// A reading end of an overwriting ring, whose last block is marked.
+    /// A reading end of an overwriting ring. The last block is marked by its first byte, because
+    /// the number of received bytes does not reveal the end.
     LossyEnd,
     /// A Linux pipe.
     Pipe,
@@ -36,8 +37,8 @@ pub(super) struct PipeReader {
 }
 
 impl PipeReader {
-    /// Starts the consumer on a processor, and sends it its end. A consumer that does not read only
-    /// opens the end.
+    /// Starts a consumer on a processor, and sends it its end. If `reads` is false, the consumer
+    /// opens the end but never reads.
     pub(super) fn start(
         kind: PipeKind,
         processor: usize,
@@ -49,35 +50,36 @@ impl PipeReader {
         Ok(Self { child: BenchChild::start(words, &[end.as_fd()])?, reads })
     }
 
-    /// Announces the number of bytes that follow.
-    fn expect(&self, bytes: u64) -> Result<(), String> {
-        if self.reads { self.child.expect(bytes) } else { Ok(()) }
+    /// Announces the number of bytes that follow. Does nothing for a consumer that does not read.
+    fn announce(&self, bytes: u64) -> Result<(), String> {
+        if self.reads { self.child.announce(bytes) } else { Ok(()) }
     }
 
-    /// Blocks until the consumer has received the announced bytes.
-    fn done(&self) -> Result<(), String> {
-        if self.reads { self.child.done() } else { Ok(()) }
+    /// Blocks until the consumer has received the announced bytes. Returns at once for a consumer
+    /// that does not read.
+    fn wait_until_received(&self) -> Result<(), String> {
+        if self.reads { self.child.wait_until_received() } else { Ok(()) }
     }
 }
 
-/// Announces `bytes` to all consumers, calls `write`, and waits until all have received them;
-/// returns the processor time of writing in ns.
+/// Announces `bytes` to all consumers, calls `write`, and waits until the consumers that read have
+/// received all bytes. Returns the processor time of `write` in ns.
 pub(super) fn move_to(
     readers: &[PipeReader],
     bytes: u64,
     write: impl FnOnce() -> Result<(), String>,
 ) -> Result<u64, String> {
-    readers.iter().try_for_each(|reader| reader.expect(bytes))?;
+    readers.iter().try_for_each(|reader| reader.announce(bytes))?;
     let begin = sys::clock::thread();
     write()?;
     let own = sys::clock::thread() - begin;
-    readers.iter().try_for_each(PipeReader::done)?;
+    readers.iter().try_for_each(PipeReader::wait_until_received)?;
     Ok(own)
 }
 
 /// Runs the consumer process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let (kind, processor, block) = crate::child::arguments(words)?;
+    let (kind, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let end = descriptors.into_iter().next().ok_or("no end")?;
     let open = |end| -> Result<Box<Input>, String> {
@@ -107,7 +109,8 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once; returns the number of bytes left.
+    /// Reads once; returns the number of bytes left of `left`. On a lossy end this is `left` until
+    /// the marked block, and then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

@@ -5,11 +5,11 @@
 //! processes run to the end, without their start. The bench fails unless every candidate delivers
 //! the same blocks to the sink.
 
-use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
 use crate::processes::streamline;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -22,24 +22,24 @@ const CANDIDATES: [(&str, &str); 4] = [
 ];
 
 /// The requests: name in rows, and the filters after the source.
-const LINES: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
+const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
-pub(super) fn measured(
+pub(super) fn measure_request(
     capture: &impl std::fmt::Display,
-    folder: &Folder,
+    folder: &TempDirectory,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let Some(program) = streamline() else { return Ok(Vec::new()) };
     let report = folder.0.join("report");
     let mut all = Vec::new();
-    for (name, behind) in LINES {
+    for (name, behind) in REQUESTS {
         let mut taken: Vec<Vec<f64>> = vec![Vec::new(); CANDIDATES.len()];
         let (mut sentinels, mut out) = (Vec::new(), None);
         for round in 0..=rounds {
-            sentinels.push(Sentinel::take());
+            sentinels.push(Sentinel::measure());
             for ((option, _), samples) in CANDIDATES.iter().zip(&mut taken) {
                 let line = format!("{option}replay '{capture}' | {behind}");
-                let (rate, came) = once(&program, &line, &report)?;
+                let (rate, came) = run_once(&program, &line, &report)?;
                 if *out.get_or_insert(came) != came || came == 0 {
                     return Err(format!("`{line}` took {came} blocks, not {out:?}"));
                 }
@@ -60,7 +60,7 @@ pub(super) fn measured(
 }
 
 /// Runs a request; returns the capture's blocks per second, and the number that reached the sink.
-fn once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
+fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
     let mut command = Command::new(program);
     command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);
     let status = command.stdout(Stdio::null()).status().map_err(|why| why.to_string())?;

@@ -1,24 +1,24 @@
 //! `bench parallel`: one filter on two processors compared with one. [Th §5.4; CONTRACT 16],
 //! FEATURES N1, N2, N7, V13
 //!
-//! Blocks for stateless filters are dispatched by load, those for filters with sessions by a hash;
-//! the outputs are joined in the order of the inputs. A sink counts blocks and computes a sum that
-//! depends on their order; the bench fails unless it equals that of a single replica. The last rows
-//! have a filter of configurable cost, and show from which cost per block on two replicas pay off.
-//! `auto` starts without knowledge of the filter and measures while it runs; `auto, analyzed` has
-//! the costs of an earlier run, as `explain --analyze` stores them. The number of replicas at the
-//! end is reported too.
+//! Blocks are dispatched to replicas of stateless filters by load, and to replicas of filters with
+//! sessions by a hash; the outputs are joined in the order of the inputs. A sink counts blocks and
+//! computes a sum that depends on their order; the bench fails unless the sum equals that of a
+//! single instance. The last rows have a filter of configurable cost, and show the cost per block
+//! from which two replicas are faster. `auto` starts without knowledge of the filter and measures
+//! while it runs; `auto, analyzed` knows the costs of an earlier run, as `explain --analyze` stores
+//! them. The number of replicas at the end is reported too.
 
 mod engines;
 mod work;
 
-use crate::folder::Folder;
 use crate::harness::{Better, Samples, median, rows};
-use crate::line::planned_on;
+use crate::line::plan_for_machine;
 use crate::options::Options;
-use crate::replay::made;
+use crate::replay::generate_capture;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
 use engine::adapt::measurements;
 use engine::build::{Extras, Settings, build_with};
 use engine::kernel::point::Points;
@@ -36,9 +36,9 @@ const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=auto", "auto", false),
     ("--parallel=auto", "auto, analyzed", true),
 ];
-/// Approximate duration of a generated run without replicas in ns: ten times as long as measuring
-/// its cost takes.
-const RUNS_NS: u64 = 1_500_000_000;
+/// Approximate duration in ns of a generated run without replicas: ten times the time that the
+/// measurement of its cost takes.
+const RUN_DURATION_NS: u64 = 1_500_000_000;
 /// Loop iterations per block of the filter of configurable cost.
 const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
@@ -54,7 +54,7 @@ struct NamedRequest {
 /// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RunResult {
-    /// Blocks of the sources per second.
+    /// Blocks per second from the sources.
     rate: f64,
     /// Number of blocks at the sink, and their order-dependent sum.
     out: (u64, u64),
@@ -63,13 +63,14 @@ struct RunResult {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let folder = Folder::new("parallel").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("parallel").map_err(|why| why.to_string())?;
     let capture = folder.0.join("mixed.pcap");
-    made("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
+    generate_capture("mixed", &capture, options.size.min(CAPTURE_SIZE_MAX))?;
     let capture = capture.display();
     let line = |name: &str, text: String| NamedRequest { name: name.to_owned(), text, x: f64::NAN };
     // For a cost of about this many ns per block.
-    let made = |ns: u64| format!("generate count={} seq=yes flows=64 size=1400", RUNS_NS / ns);
+    let made =
+        |ns: u64| format!("generate count={} seq=yes flows=64 size=1400", RUN_DURATION_NS / ns);
     let mut lines = vec![
         line("by load, every byte", format!("{} | match hex=ff |all bench_digest", made(70))),
         line("by load, compressed", format!("{} | compress level=1 | bench_digest", made(3500))),
@@ -85,19 +86,19 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     }));
     let mut all = Vec::new();
     for line in &lines {
-        all.extend(measured(line, options.rounds)?);
+        all.extend(measure_request(line, options.rounds)?);
     }
-    all.extend(engines::measured(&capture, &folder, options.rounds)?);
+    all.extend(engines::measure_request(&capture, &folder, options.rounds)?);
     Ok(all)
 }
 
-fn measured(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_request(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, String> {
     let mut taken: Vec<Vec<RunResult>> = vec![Vec::new(); CANDIDATES.len()];
     let mut sentinels = Vec::new();
     let new = Machine::example();
-    let known = Machine { costs: analyzed(&line.text, &new)?, ..new.clone() };
+    let known = Machine { costs: analyze_costs(&line.text, &new)?, ..new.clone() };
     for round in 0..=rounds {
-        sentinels.push(Sentinel::take());
+        sentinels.push(Sentinel::measure());
         for ((option, _, knows), samples) in CANDIDATES.iter().zip(&mut taken) {
             let sample =
                 run_once(&format!("{option} {}", line.text), if *knows { &known } else { &new })?;
@@ -138,17 +139,17 @@ fn check_outputs_equal(line: &NamedRequest, taken: &[Vec<RunResult>]) -> Result<
 }
 
 fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
-    let plan = planned_on(text, machine)?;
+    let plan = plan_for_machine(text, machine)?;
     let (outcome, plan) = run_plan(plan, machine, false)?;
     let replicas = plan.replicas.iter().map(|copied| copied.spaces.len()).max().unwrap_or(1);
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
     let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
-    Ok(RunResult { rate, out: out(&outcome), replicas })
+    Ok(RunResult { rate, out: read_digest(&outcome), replicas })
 }
 
 /// Returns the costs measured by a run without replicas.
-fn analyzed(text: &str, machine: &Machine) -> Result<Costs, String> {
-    let plan = planned_on(&format!("--parallel=no {text}"), machine)?;
+fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
+    let plan = plan_for_machine(&format!("--parallel=no {text}"), machine)?;
     let (outcome, plan) = run_plan(plan, machine, true)?;
     let elapsed_ns = outcome.elapsed_ns;
     let mut costs = machine.costs.clone();
@@ -158,7 +159,8 @@ fn analyzed(text: &str, machine: &Machine) -> Result<Costs, String> {
 
 /// Runs a plan to its end; returns the outcome and the final plan.
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
-    let settings = Settings { sinks: crate::doors::SINKS, timed, ..Settings::default() };
+    let settings =
+        Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
     let extras = Extras { adapt: Adapt::asked(&plan, machine), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras);
     let paths = paths.map_err(|why| why.to_string())?;
@@ -175,11 +177,11 @@ fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan
 }
 
 /// Reads the number of blocks and their sum from the sink's report.
-fn out(outcome: &Outcome) -> (u64, u64) {
+fn read_digest(outcome: &Outcome) -> (u64, u64) {
     let rows: Vec<&(String, u64)> =
         outcome.reports.iter().flat_map(|reported| &reported.report.rows).collect();
     let named = |name: &str| rows.iter().find(|(known, _)| known == name).map_or(0, |(_, n)| *n);
-    (named(work::COUNTED), named(work::SUM))
+    (named(work::BLOCKS_COUNTER), named(work::SUM_COUNTER))
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use filter::prelude::*;
 use filter::{OutputForm, Report, Time};
 
 /// The names of the sink's counters.
-pub(super) const COUNTED: &str = "blocks";
-pub(super) const SUM: &str = "sum in their order";
+pub(super) const BLOCKS_COUNTER: &str = "blocks";
+pub(super) const SUM_COUNTER: &str = "sum in their order";
 
 /// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
 const SUMMED_BYTES: usize = 64;
@@ -40,9 +40,9 @@ impl Classify for Work {
 }
 
 /// The sink that computes the order-dependent sum.
-pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGESTED, open);
+pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open);
 
-const DIGESTED: Description = Description {
+const DIGEST_DESCRIPTION: Description = Description {
     name: "bench_digest",
     summary: "adds up blocks in their order",
     kind: FilterKind::Sink,
@@ -76,7 +76,8 @@ impl Sink for Digest {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        let rows = vec![(COUNTED.to_owned(), self.blocks), (SUM.to_owned(), self.sum)];
+        let rows =
+            vec![(BLOCKS_COUNTER.to_owned(), self.blocks), (SUM_COUNTER.to_owned(), self.sum)];
         Ok(Report::of_rows(rows))
     }
 }

@@ -1,11 +1,12 @@
 //! `bench peek`: reading a block in place instead of copying it. [SL fig. 3], goal G5; FEATURES D10
 //!
-//! Measured are the cost of a call of `peek`, checks included; reading and peeking through a full
-//! ring in one thread; and two processes that trust each other: copied in and out (a stream),
-//! compared with copied in and read in place (a trusting stream, and an indirect one). The reader
-//! reads the first word of each block, or every word. The references are the plain ring in C, with
-//! a copy and in place, and with a reader that reads nothing, an upper bound ("most"): where
-//! copying comes near it, reading in place cannot gain what the goal requires.
+//! The bench measures the cost of a call of `peek`, checks included; reading and peeking through a
+//! full ring in one thread; and two processes that trust each other: blocks copied in and out (a
+//! stream), compared with blocks copied in and read in place (a trusting stream, and an indirect
+//! stream). The reader reads the first word of each block, or every word. The references are the
+//! plain ring in C, with a copy and in place, and with a reader that reads nothing, an upper bound
+//! ("most"): if copying is nearly as fast as this bound, reading in place cannot gain what the goal
+//! requires.
 
 mod other;
 
@@ -13,7 +14,7 @@ pub(crate) use other::serve;
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
-use crate::peers::Compiled;
+use crate::peers::CompiledPeer;
 use crate::pipe::{Ring, plain};
 use crate::row::Row;
 use abi::DbufId;
@@ -33,13 +34,13 @@ use std::path::Path;
 use sys::process::identity;
 
 /// Block sizes in bytes.
-const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Sizes of the ring in bytes.
 const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 /// Reference rate, in millions of calls per second: 1.5 ns per call.
-const BUDGET: f64 = 1e3 / 1.5;
+const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 12_000_000;
+const MEASUREMENT_NS_MIN: u64 = 12_000_000;
 
 fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
@@ -52,33 +53,38 @@ fn words(why: impl std::fmt::Display) -> String {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(words)?;
-    let mut rows = calls(options.rounds)?;
+    let mut rows = measure_calls(options.rounds)?;
     for dbuf in RING_SIZES {
-        for block in BLOCKS {
-            rows.extend(rings(dbuf, block, options.rounds)?);
+        for block in BLOCK_SIZES {
+            rows.extend(measure_rings(dbuf, block, options.rounds)?);
         }
     }
     let plain = plain();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let plain = plain.as_ref().map(Compiled::program).ok();
+    let plain = plain.as_ref().map(CompiledPeer::program).ok();
     for (cores, reader) in [("one core", 0), ("two cores", 1)] {
         if reader >= processors {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        for look in [ReadExtent::First, ReadExtent::All] {
-            for block in BLOCKS {
-                rows.extend(processes((cores, reader, plain), look, block, options.rounds)?);
+        for extent in [ReadExtent::First, ReadExtent::All] {
+            for block in BLOCK_SIZES {
+                rows.extend(measure_processes(
+                    (cores, reader, plain),
+                    extent,
+                    block,
+                    options.rounds,
+                )?);
             }
         }
     }
     Ok(rows)
 }
 
-/// Measures repeated calls on the same block.
-fn calls(rounds: usize) -> Result<Vec<Row>, String> {
+/// Measures repeated calls of `peek` on the same block.
+fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     let (mut writer, mut readers) = dbuf::ring(&dbuf::BlockConfig::new(id(1)));
     writer.write(&[1; 1024]).map_err(words)?;
     writer.publish();
@@ -87,7 +93,7 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     let frozen = Frozen::read(id(2), &[2; 4096][..], 4096).map_err(words)?;
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
     grants.owner(share).map_err(words)?;
-    let backing = shared(&grants, id(3), 64 << 10, 4)?;
+    let backing = share_dbuf(&grants, id(3), 64 << 10, 4)?;
     let (mut output, mut offers) = indirect(&Config::new(id(4)), backing).map_err(words)?;
     let space = Space::trusting();
     space.introduce(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
@@ -97,7 +103,7 @@ fn calls(rounds: usize) -> Result<Vec<Row>, String> {
     let file = frozen.aggregate().map_err(words)?;
     let mut held = Held::new(&file, 1024);
     let candidates = vec![
-        Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(BUDGET)) },
+        Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(REFERENCE_RATE)) },
         Candidate {
             name: "dbuf",
             measure: Box::new(|| per_call(|| reader.peek().map(|b| b.map(<[u8]>::as_ptr)))),
@@ -129,7 +135,7 @@ fn per_call<T, E: std::fmt::Display>(
         }
         count += 4096;
         let ns = sys::clock::monotonic() - begin;
-        if ns >= LEAST_NS {
+        if ns >= MEASUREMENT_NS_MIN {
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok(count as f64 * 1e3 / ns as f64);
         }
@@ -137,7 +143,7 @@ fn per_call<T, E: std::fmt::Display>(
 }
 
 /// Measures a full ring in one thread; filling it is not measured.
-fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let config = dbuf::BlockConfig { capacity: dbuf, ..dbuf::BlockConfig::new(id(1)) };
     let (writer, mut readers) = dbuf::ring(&config);
     let reader = readers.pop().ok_or("no reader")?;
@@ -145,7 +151,7 @@ fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
     let through = |peek: bool| {
         let (writer, reader, out) = &mut *ring.borrow_mut();
         let (mut count, mut ns) = (0_u64, 0);
-        while ns < LEAST_NS {
+        while ns < MEASUREMENT_NS_MIN {
             while writer.write(out).map_err(words)? {}
             writer.publish();
             let begin = sys::clock::monotonic();
@@ -177,29 +183,29 @@ fn rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Measures two processes: the writer copies in, the reader copies out or reads in place.
-fn processes(
+fn measure_processes(
     (cores, reader, plain): (&'static str, usize, Option<&Path>),
-    look: ReadExtent,
+    extent: ReadExtent,
     block: usize,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let mut copied = WriterEnds::start(PeekMethod::Stream, reader, look, block)?;
-    let mut peeked = WriterEnds::start(PeekMethod::InPlace, reader, look, block)?;
-    let mut indirect = WriterEnds::start(PeekMethod::Indirect, reader, look, block)?;
+    let mut copied = WriterEnds::start(PeekMethod::Stream, reader, extent, block)?;
+    let mut peeked = WriterEnds::start(PeekMethod::InPlace, reader, extent, block)?;
+    let mut indirect = WriterEnds::start(PeekMethod::Indirect, reader, extent, block)?;
     let mut candidates = vec![
         Candidate { name: "copy, copy", measure: Box::new(move || copied.measure()) },
         Candidate { name: "copy, peek", measure: Box::new(move || peeked.measure()) },
         Candidate { name: "indirect", measure: Box::new(move || indirect.measure()) },
     ];
-    let [copied, looked] = look.words();
-    let unlooked = (look == ReadExtent::First).then_some(("C ring: nobody looks", "none"));
+    let [copied, looked] = extent.words();
+    let unread = (extent == ReadExtent::First).then_some(("C ring: nobody looks", "none"));
     let plains = [("C ring: copy, copy", copied), ("C ring: copy, peek", looked)];
-    for (name, word) in plains.into_iter().chain(unlooked) {
+    for (name, word) in plains.into_iter().chain(unread) {
         let Some(program) = plain else { continue };
         let mut ring = Ring::start(program, word, reader + 1, block)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
-    let target = match (reader, look, block) {
+    let target = match (reader, extent, block) {
         (0, ReadExtent::First, 1024..) => Some(1.5),
         (1, ReadExtent::All, 1024..) => Some(1.0),
         (1, ReadExtent::First, 1024..) => Some(1.4),
@@ -212,12 +218,12 @@ fn processes(
     let theirs = goal(["C ring: copy, peek", "C ring: copy, copy"], "G5 in C");
     let most = goal(["C ring: nobody looks", "copy, copy"], "G5, most");
     let goals: Vec<Goal> = ours.into_iter().chain(theirs).chain(most).collect();
-    let name = format!("{block} B, {cores}, {}", look.name());
+    let name = format!("{block} B, {cores}, {}", extent.name());
     interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
 }
 
 /// Creates the shared dbuf of a stream.
-fn shared(
+fn share_dbuf(
     grants: &GrantServer,
     id: DbufId,
     segment: usize,

@@ -1,6 +1,6 @@
 //! Two processes that trust each other: the writer, and the reader, which is this program again.
 
-use super::{id, shared, words};
+use super::{id, share_dbuf, words};
 use crate::child::BenchChild;
 use abi::access::Credentials;
 use buffer::stream;
@@ -47,9 +47,9 @@ impl ReadExtent {
 }
 
 /// Ring size in bytes, as in `bench pipe`.
-const RING: usize = 4 << 20;
+const RING_SIZE: usize = 4 << 20;
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 30_000_000;
+const MEASUREMENT_NS_MIN: u64 = 30_000_000;
 
 /// The stream and the reading process, seen from the writer.
 pub(super) struct WriterEnds {
@@ -64,30 +64,30 @@ impl WriterEnds {
     pub(super) fn start(
         kind: PeekMethod,
         reader: usize,
-        look: ReadExtent,
+        extent: ReadExtent,
         block: usize,
     ) -> Result<Self, String> {
         let (output, grants, descriptors) = match kind {
             PeekMethod::Stream | PeekMethod::InPlace => {
-                let made = stream::stream(&stream::Config::new(id(1)).capacity(RING));
+                let made = stream::stream(&stream::Config::new(id(1)).capacity(RING_SIZE));
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
                     output.spin(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
                 let output: Box<dyn StreamWriter> = Box::new(output);
-                (output, None, copies(&offer.descriptors())?)
+                (output, None, duplicate_descriptors(&offer.descriptors())?)
             }
             PeekMethod::Indirect => {
                 let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
-                let backing = shared(&grants, id(1), 64 << 10, RING >> 16)?;
+                let backing = share_dbuf(&grants, id(1), 64 << 10, RING_SIZE >> 16)?;
                 let made = indirect(&Config::new(id(2)), backing);
                 let (mut output, mut offers) = made.map_err(words)?;
                 if reader == 0 {
                     output.spin(0);
                 }
                 let offer = offers.pop().ok_or("no reader")?;
-                let mut all = copies(&offer.descriptors())?;
+                let mut all = duplicate_descriptors(&offer.descriptors())?;
                 all.push(grants.introduce(Credentials::from(identity())).map_err(words)?.1);
                 let output: Box<dyn StreamWriter> = Box::new(output);
                 (output, Some(grants), all)
@@ -98,7 +98,7 @@ impl WriterEnds {
             PeekMethod::InPlace => "peek-place",
             PeekMethod::Indirect => "peek-indirect",
         };
-        let size = if look == ReadExtent::All { block } else { 8 };
+        let size = if extent == ReadExtent::All { block } else { 8 };
         let all: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let child = BenchChild::start([word, &reader.to_string(), &size.to_string()], &all)?;
         Ok(Self { output, block: vec![7; block], blocks: 1024, child, _grants: grants })
@@ -115,24 +115,26 @@ impl WriterEnds {
                 self.output.write(black_box(&self.block)).map_err(words)?;
             }
             self.output.flush();
-            self.child.done()?;
+            self.child.wait_until_received()?;
             let ns = sys::clock::monotonic() - begin;
-            if ns >= LEAST_NS {
+            if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(bytes as f64 / ns as f64);
             }
-            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+            self.blocks *= (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
         }
     }
 }
 
-fn copies(descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, String> {
+fn duplicate_descriptors(
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<Vec<OwnedFd>, String> {
     descriptors.iter().map(|fd| fd.try_clone_to_owned().map_err(words)).collect()
 }
 
 /// Runs the reading process: `--reader peek-KIND PROCESSOR BYTES`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
-    let (kind, processor, look) = crate::child::arguments(arguments)?;
+    let (kind, processor, read_length) = crate::child::parse_arguments(arguments)?;
     sys::process::pin_to(processor).map_err(words)?;
     let orders = std::io::stdin();
     let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
@@ -166,7 +168,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
         let mut out = vec![0; usize::try_from(block).map_err(words)?];
         let mut left = bytes;
         while left > 0 {
-            left = left.saturating_sub(input.block(&mut out, look)?);
+            left = left.saturating_sub(input.block(&mut out, read_length)?);
         }
         sys::descriptor::send(&orders, b"done", &[]).map_err(words)?;
     }
@@ -186,19 +188,19 @@ impl PeekInput {
         }
     }
 
-    /// Reads a block and the wanted part of its bytes; returns a number that depends on them.
+    /// Receives a block, reads its first `read_length` bytes, and returns its length.
     #[inline]
-    fn block(&mut self, out: &mut [u8], look: usize) -> Result<u64, String> {
+    fn block(&mut self, out: &mut [u8], read_length: usize) -> Result<u64, String> {
         match self {
             Self::Stream(input) => {
                 let count = input.read(out).map_err(words)?;
-                black_box(sum(out.get(..look.min(count)).unwrap_or_default()));
+                black_box(sum(out.get(..read_length.min(count)).unwrap_or_default()));
                 Ok(count as u64)
             }
             Self::InPlace(input) => loop {
                 if let Some(block) = input.peek().map_err(words)? {
                     let count = block.len();
-                    black_box(sum(block.get(..look.min(count)).unwrap_or_default()));
+                    black_box(sum(block.get(..read_length.min(count)).unwrap_or_default()));
                     input.take(count);
                     return Ok(count as u64);
                 }
@@ -207,7 +209,7 @@ impl PeekInput {
             Self::Indirect(input) => loop {
                 if let Some(block) = input.peek().map_err(words)? {
                     let count = block.len();
-                    black_box(sum(block.get(..look.min(count)).unwrap_or_default()));
+                    black_box(sum(block.get(..read_length.min(count)).unwrap_or_default()));
                     input.take(count);
                     return Ok(count as u64);
                 }

@@ -1,15 +1,15 @@
 //! `bench filter`: selection of one frame in a hundred from a flood of short ones, in frames per
 //! second of processor time.
 //!
-//! All candidates do the same job: they count UDP to port 53 among 64-byte frames that arrive at
-//! full rate over a veth pair. We have two candidates: the generated program alone at the device,
-//! which is what remains of `rx | ip | udp | dport |53 count` if all of it runs in the kernel; and
-//! `streamline run` of that request, placed by the planner. The others are tcpdump with the same
-//! expression, whose filter runs in the kernel too; plain AF_XDP, which passes every frame to a
-//! process; and the Click modular router, which receives every frame through a packet socket.
+//! All candidates count UDP to port 53 among 64-byte frames that arrive at full rate over a veth
+//! pair. Two candidates are ours: the program generated for `rx | ip | udp | dport |53 count`,
+//! alone at the device, and `streamline run` of that request, placed by the planner. The others are
+//! tcpdump with an equivalent expression, which the kernel evaluates; plain AF_XDP, which passes
+//! every frame to a process; and the Click modular router, which receives every frame through a
+//! packet socket.
 //!
-//! Processor time is the sender's, which includes the kernel's, plus that of the processes. Lost
-//! frames are charged: only counted frames enter the rate.
+//! Processor time is that of the sender, which includes the kernel's work, plus that of the
+//! processes. Lost frames reduce the rate: only counted frames enter it.
 
 mod tools;
 mod xdp;
@@ -18,21 +18,22 @@ pub(crate) use xdp::serve;
 
 use crate::decide::Generated;
 use crate::flood::{Floods, Host};
-use crate::folder::Folder;
 use crate::harness::{Better, Goal, Samples, median, rows};
 use crate::options::Options;
-use crate::processes::when_idle;
+use crate::processes::wait_until_idle;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
 use sys::bpf::ProgramKind;
 use tools::PickTool;
 use xdp::SelectingProcess;
 
-/// Frames per sample, warm-up frames, and the share of wanted frames: one in a hundred.
+/// Numbers of frames per sample and for warm-up; one frame in [`WANTED_ONE_IN`] is wanted. The
+/// length of all frames in bytes.
 const FRAMES: usize = 200_000;
-const BEFORE: usize = 2_000;
-const ONE_IN: usize = 100;
-const LENGTH: usize = 64;
+const WARM_UP_FRAMES: usize = 2_000;
+const WANTED_ONE_IN: usize = 100;
+const FRAME_LENGTH: usize = 64;
 
 const NO_SELECTOR: &str = "nobody";
 const KERNEL: &str = "streamline, kernel";
@@ -41,17 +42,17 @@ const ROW: &str = "1 % of 64 B";
 
 /// The candidates.
 enum Selector<'b> {
-    NoPicker,
+    NoSelector,
     Program(&'b Generated),
-    PickTool(PickTool),
+    Tool(PickTool),
     Xdp,
 }
 
 /// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
 struct PickSample {
-    /// Times of sending, of sending without a receiver, and of the process, in ns of processor time
-    /// per frame.
+    /// Processor times per frame in ns: of sending, of sending over the unobserved veth pair, and
+    /// of the selecting process.
     sending: f64,
     alone: f64,
     process: f64,
@@ -61,16 +62,18 @@ struct PickSample {
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
-    let folder = Folder::new("filter").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
-    let mut all = vec![(NO_SELECTOR, Selector::NoPicker), (KERNEL, Selector::Program(&generated))];
-    all.extend(tools::all().into_iter().map(|tool| (tool.name, Selector::PickTool(tool))));
+    let mut all =
+        vec![(NO_SELECTOR, Selector::NoSelector), (KERNEL, Selector::Program(&generated))];
+    all.extend(tools::installed_tools().into_iter().map(|tool| (tool.name, Selector::Tool(tool))));
     all.push((XDP, Selector::Xdp));
-    let mut bench = PickBench { floods: Floods::new(LENGTH, ONE_IN, Host::Ignores)?, folder };
+    let mut bench =
+        PickBench { floods: Floods::new(FRAME_LENGTH, WANTED_ONE_IN, Host::Ignores)?, folder };
     let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
-        sentinels.push(Sentinel::take());
+        sentinels.push(Sentinel::measure());
         for ((_, picks), samples) in all.iter().zip(&mut taken) {
             let sample = bench.pick(picks)?;
             // The first round is a warm-up.
@@ -80,45 +83,45 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         }
     }
     let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
-    Ok(told(&names, &taken, median(&sentinels)))
+    Ok(result_rows(&names, &taken, median(&sentinels)))
 }
 
 struct PickBench {
     floods: Floods,
-    folder: Folder,
+    folder: TempDirectory,
 }
 
 impl PickBench {
     fn pick(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
-            Selector::NoPicker => {
-                self.floods.send(BEFORE)?;
-                (self.floods.send(FRAMES)?, 0, BEFORE + FRAMES)
+            Selector::NoSelector => {
+                self.floods.send(WARM_UP_FRAMES)?;
+                (self.floods.send(FRAMES)?, 0, WARM_UP_FRAMES + FRAMES)
             }
             Selector::Program(generated) => {
                 let device = self.floods.observed.device()?;
                 let before = generated.blocks()?;
                 let link = generated.attach(&self.floods.observed.pair.server, device)?;
-                self.floods.send(BEFORE)?;
+                self.floods.send(WARM_UP_FRAMES)?;
                 let took = self.floods.send(FRAMES)?;
                 drop(link);
-                (took, 0, of_one_in(generated.blocks()? - before))
+                (took, 0, frames_sent_for(generated.blocks()? - before))
             }
-            Selector::PickTool(tool) => {
+            Selector::Tool(tool) => {
                 let child = tool.start(&self.floods.observed.pair.server, &self.folder.0)?;
-                self.floods.send(BEFORE)?;
-                let before = when_idle(&[child.id()]);
+                self.floods.send(WARM_UP_FRAMES)?;
+                let before = wait_until_idle(&[child.id()]);
                 let took = self.floods.send(FRAMES)?;
                 let (used, counted) = tool.end(child, &self.folder.0)?;
-                (took, used - before, of_one_in(counted))
+                (took, used - before, frames_sent_for(counted))
             }
             Selector::Xdp => {
                 let picker = SelectingProcess::start(&self.floods.observed.pair.server)?;
-                self.floods.send(BEFORE)?;
-                let before = when_idle(&[picker.child.id()]);
+                self.floods.send(WARM_UP_FRAMES)?;
+                let before = wait_until_idle(&[picker.child.id()]);
                 let took = self.floods.send(FRAMES)?;
-                let used = when_idle(&[picker.child.id()]) - before;
-                (took, used, of_one_in(picker.counted()?))
+                let used = wait_until_idle(&[picker.child.id()]) - before;
+                (took, used, frames_sent_for(picker.counted()?))
             }
         };
         let (took, used, observed) = sample;
@@ -127,18 +130,18 @@ impl PickBench {
             sending: took.observed as f64 / frames,
             alone: took.unobserved as f64 / frames,
             process: used as f64 / frames,
-            counted: (observed as f64 / (BEFORE + FRAMES) as f64).min(1.0),
+            counted: (observed as f64 / (WARM_UP_FRAMES + FRAMES) as f64).min(1.0),
         })
     }
 }
 
-/// Returns the number of frames sent for `counted` counted ones.
-fn of_one_in(counted: u64) -> usize {
-    usize::try_from(counted).unwrap_or(0) * ONE_IN
+/// Returns the number of sent frames of which `counted` are wanted.
+fn frames_sent_for(counted: u64) -> usize {
+    usize::try_from(counted).unwrap_or(0) * WANTED_ONE_IN
 }
 
 /// Returns the rows: frames per second of processor time, the cost of selection, and losses.
-fn told(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f64) -> Vec<Row> {
+fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f64) -> Vec<Row> {
     let each = |value: &dyn Fn(&PickSample) -> f64, skip: usize| -> Vec<Samples> {
         let values = |samples: &[PickSample]| samples.iter().map(value).collect();
         let named = names.iter().zip(taken).skip(skip);

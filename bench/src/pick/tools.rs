@@ -2,9 +2,10 @@
 //! counted.
 
 use crate::processes::{
-    end, has_tap, installed, number_before, start_beside, streamline, text, when_idle,
+    has_tap, interrupt_and_wait, is_installed, number_before, read_text, start_on_second_processor,
+    streamline, wait_until_idle,
 };
-use crate::replay::find;
+use crate::replay::find_program;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,7 +27,7 @@ pub(super) struct PickTool {
 }
 
 /// Returns the installed programs, and prints the names of missing ones.
-pub(super) fn all() -> Vec<PickTool> {
+pub(super) fn installed_tools() -> Vec<PickTool> {
     [ours(), tcpdump(), click()].into_iter().flatten().collect()
 }
 
@@ -37,7 +38,7 @@ fn ours() -> Option<PickTool> {
 }
 
 fn tcpdump() -> Option<PickTool> {
-    let path = find("tcpdump").filter(|_| installed("tcpdump", "tcpdump"))?;
+    let path = find_program("tcpdump").filter(|_| is_installed("tcpdump", "tcpdump"))?;
     let words = format!("-n -Z root -B {} -w /dev/null -i {SERVER_DEVICE}", RING_MB * 1024);
     let words = words.split(' ').chain(["udp dst port 53"]).map(str::to_owned);
     Some(PickTool {
@@ -51,10 +52,12 @@ fn tcpdump() -> Option<PickTool> {
 
 /// The Click modular router. Debian has a package manager of the same name.
 fn click() -> Option<PickTool> {
-    let path = find("click");
+    let path = find_program("click");
     let router = path.filter(|path| {
-        let told = Command::new(path).arg("--version").stdin(Stdio::null()).output();
-        told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).starts_with("click (Click)"))
+        let report = Command::new(path).arg("--version").stdin(Stdio::null()).output();
+        report.is_ok_and(|report| {
+            String::from_utf8_lossy(&report.stdout).starts_with("click (Click)")
+        })
     });
     let Some(path) = router else {
         eprintln!(
@@ -77,22 +80,22 @@ fn click() -> Option<PickTool> {
     })
 }
 
-fn count_of_ours(told: &str) -> u64 {
-    told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
+fn count_of_ours(report: &str) -> u64 {
+    report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the number of frames that passed tcpdump's filter, including those of a partly filled
-/// block.
-fn count_of_tcpdump(told: &str) -> u64 {
-    let received = number_before(told, " packets received by filter");
-    let dropped = number_before(told, " packets dropped by kernel");
+/// Returns the number of frames that passed tcpdump's filter, including frames that it had not read
+/// from a partly filled block.
+fn count_of_tcpdump(report: &str) -> u64 {
+    let received = number_before(report, " packets received by filter");
+    let dropped = number_before(report, " packets dropped by kernel");
     let known = |number: u64| if number == u64::MAX { 0 } else { number };
     known(received).saturating_sub(known(dropped))
 }
 
-/// Returns the number that stands on a line by itself.
-fn count_of_click(told: &str) -> u64 {
-    told.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
+/// Returns the number on a line of its own.
+fn count_of_click(report: &str) -> u64 {
+    report.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
 impl PickTool {
@@ -108,18 +111,18 @@ impl PickTool {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).current_dir(folder).stdin(Stdio::null());
         command.stdout(file("out")?).stderr(file("err")?);
-        let mut child = start_beside(space, &mut command)?;
+        let mut child = start_on_second_processor(space, &mut command)?;
         let mut ended = false;
         until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
                 "" => is_observing(space, child.id()) || has_tap(space),
-                words => text(&folder.join("err")).contains(words),
+                words => read_text(&folder.join("err")).contains(words),
             };
             begun || ended
         });
         if ended {
-            return Err(format!("{}: {}", self.name, text(&folder.join("err"))));
+            return Err(format!("{}: {}", self.name, read_text(&folder.join("err"))));
         }
         Ok(child)
     }
@@ -127,10 +130,10 @@ impl PickTool {
     /// Stops the program once it is idle; returns its processor time in ns, and the number of
     /// frames counted.
     pub(super) fn end(&self, child: Child, folder: &Path) -> Result<(u64, u64), String> {
-        let used = when_idle(&[child.id()]);
-        end(child, self.name)?;
-        let told = text(&folder.join("out")) + &text(&folder.join("err"));
-        Ok((used, (self.counted)(&told)))
+        let used = wait_until_idle(&[child.id()]);
+        interrupt_and_wait(child, self.name)?;
+        let report = read_text(&folder.join("out")) + &read_text(&folder.join("err"));
+        Ok((used, (self.counted)(&report)))
     }
 }
 
@@ -140,8 +143,8 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_reports_of_programs() {
-        let told = "listening on server0\n12 packets captured\n14 packets received by filter\n";
-        assert_eq!(count_of_tcpdump(told), 14);
+        let report = "listening on server0\n12 packets captured\n14 packets received by filter\n";
+        assert_eq!(count_of_tcpdump(report), 14);
         assert_eq!(count_of_tcpdump("it broke"), 0);
         assert_eq!(count_of_click("counted.count:\n2020\n\n"), 2020);
         assert_eq!(count_of_click("2020\n"), 2020);

@@ -2,7 +2,7 @@
 //! selects UDP to port 53 itself. The frames bypass the host's stack, but so do all frames for
 //! other ports.
 
-use crate::flood::WANTED;
+use crate::flood::WANTED_PORT;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -136,8 +136,8 @@ impl XdpReceiver {
         }
     }
 
-    /// Receives the available frames, inspects them, and returns them to the fill ring; returns
-    /// their number.
+    /// Receives the available frames, inspects them, and puts them back into the fill ring; returns
+    /// the number of frames.
     fn take(&mut self, taken: &mut Vec<Descriptor>, back: &mut Vec<u64>) -> Result<usize, String> {
         let text = |why: sys::Error| why.to_string();
         taken.clear();
@@ -166,7 +166,7 @@ impl XdpReceiver {
 /// to that port.
 fn is_wanted(frame: &[u8]) -> bool {
     let is_udp = frame.get(12..15) == Some(&[8, 0, 0x45]) && frame.get(23) == Some(&17);
-    is_udp && frame.get(36..38) == Some(&WANTED.to_be_bytes())
+    is_udp && frame.get(36..38) == Some(&WANTED_PORT.to_be_bytes())
 }
 
 #[cfg(test)]
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn wanted_frames_of_the_flood_are_recognized() {
-        assert!(is_wanted(&crate::flood::udp(WANTED, 64)));
-        assert!(!is_wanted(&crate::flood::udp(WANTED + 1, 64)));
+        assert!(is_wanted(&crate::flood::udp(WANTED_PORT, 64)));
+        assert!(!is_wanted(&crate::flood::udp(WANTED_PORT + 1, 64)));
         assert!(!is_wanted(&[0; 20]));
     }
 }

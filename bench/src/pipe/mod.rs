@@ -2,8 +2,8 @@
 //! Linux pipe, third-party rings and the machine's memory copy. [SL fig. 11], goals G1 to G4
 //!
 //! The reader is a process that shares only the descriptors it was sent, and checks every index in
-//! the ring. On one core both run on processor 0, as in the paper; on two cores the writer is on
-//! processor 0 and the reader on 1.
+//! the ring. On one core both run on processor 0, as in the paper; on two cores the writer runs on
+//! processor 0 and the reader on processor 1.
 
 mod other;
 mod rings;
@@ -12,9 +12,9 @@ pub(crate) use other::serve;
 pub(crate) use rings::{Ring, plain};
 
 use crate::child::BenchChild;
-use crate::harness::{Candidate, Goal, interleave, is_wanted};
+use crate::harness::{Candidate, Goal, interleave, is_selected};
 use crate::options::Options;
-use crate::peers::Compiled;
+use crate::peers::CompiledPeer;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::dbuf::fixed;
@@ -26,22 +26,22 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Block sizes in bytes.
-const BLOCKS: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Ring size in bytes: the one that a self-scaling stream reaches on one processor (`bench scale`),
-/// and the best on two (BASELINES, working set).
-const RING: usize = 4 << 20;
+const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+/// Ring size in bytes: the size that a self-scaling stream reaches on one processor (`bench
+/// scale`), and the best size on two processors (BASELINES, working set).
+const RING_SIZE: usize = 4 << 20;
 /// Size of a second ring in bytes: without a shared cache, a cache line arrives sooner from memory
 /// than from the other processor's cache; a term of Aeron's has this size.
-const LARGE_RING: usize = 64 << 20;
+const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
-/// Number of bytes of slots published at once, if they are at most 32 blocks; the same as for a
+/// Maximum number of bytes of slots that are published at once, but at most 32 blocks, as in a
 /// stream.
 const NOTIFY_BYTES: usize = 64 << 10;
 /// The name of our stream of slots in rows.
 const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 60_000_000;
+const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
 /// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,35 +77,35 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let others = (plain.as_ref().map(Compiled::program).ok(), peers());
+    let others = (plain.as_ref().map(CompiledPeer::program).ok(), peers());
     let mut rows = Vec::new();
     for cores in [Cores::One, Cores::Two] {
         if cores == Cores::Two && processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        for block in BLOCKS {
-            rows.extend(sized(cores, block, options.rounds, &others)?);
+        for block in BLOCK_SIZES {
+            rows.extend(measure_block_size(cores, block, options.rounds, &others)?);
         }
     }
     Ok(rows)
 }
 
 /// Measures one block size.
-fn sized(
+fn measure_block_size(
     cores: Cores,
     block: usize,
     rounds: usize,
     (plain, peers): &(Option<&Path>, Vec<Peer>),
 ) -> Result<Vec<Row>, String> {
     let name = format!("{} B, {}", block, cores.name());
-    if !is_wanted(&name) {
+    if !is_selected(&name) {
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
-    let mut ours = StreamMover::stream(cores, block, RING)?;
-    let mut long = StreamMover::stream(cores, block, LARGE_RING)?;
-    let mut slots = StreamMover::slots(cores, block)?;
+    let mut ours = StreamTransport::stream(cores, block, RING_SIZE)?;
+    let mut long = StreamTransport::stream(cores, block, LARGE_RING_SIZE)?;
+    let mut slots = StreamTransport::slots(cores, block)?;
     let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
@@ -128,21 +128,23 @@ fn sized(
 }
 
 fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
-    let at = BLOCKS.iter().position(|known| *known == block).unwrap_or(0);
+    let at = BLOCK_SIZES.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
         Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
-        Cores::Two if Sentinel::take() < SAME_CACHE_NS => ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0]),
+        Cores::Two if Sentinel::measure() < SAME_CACHE_NS => {
+            ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0])
+        }
         Cores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
     };
     let (candidate, goal) = ("stream", over_pipe.0);
     let mut goals =
         vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
-    let near = cores == Cores::Two && Sentinel::take() < SAME_CACHE_NS;
+    let near = cores == Cores::Two && Sentinel::measure() < SAME_CACHE_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
         for candidate in [candidate, SLOTS] {
             goals.extend(peers.iter().map(|peer| {
-                let target = if peer.joins == Endpoints::Threads { threads } else { 1.4 };
+                let target = if peer.endpoints == Endpoints::Threads { threads } else { 1.4 };
                 Goal { candidate, reference: peer.name, goal: "G3", target }
             }));
         }
@@ -155,47 +157,48 @@ fn goals(cores: Cores, block: usize, peers: &[Peer]) -> Vec<Goal> {
 }
 
 /// A transport of bytes between two processes.
-trait Mover {
+trait Transport {
     fn block(&self) -> usize;
-    /// Moves `blocks` blocks, and returns once they have arrived.
-    fn go(&mut self, blocks: u64) -> Result<(), String>;
-    /// Returns the number of blocks per measurement; 0 until it is known.
+    /// Sends `blocks` blocks, and returns when all have arrived.
+    fn transfer(&mut self, blocks: u64) -> Result<(), String>;
+    /// Returns the number of blocks per measurement, which is 0 before the first one.
     fn blocks(&mut self) -> &mut u64;
 }
 
 /// Returns GB/s, over enough blocks for the minimum duration.
-fn measure(mover: &mut dyn Mover) -> Result<f64, String> {
+fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
-        let blocks = (*mover.blocks()).max(1024);
+        let blocks = (*transport.blocks()).max(1024);
         let begin = sys::clock::monotonic();
-        mover.go(blocks)?;
+        transport.transfer(blocks)?;
         let ns = sys::clock::monotonic() - begin;
-        if ns >= LEAST_NS {
-            *mover.blocks() = blocks;
+        if ns >= MEASUREMENT_NS_MIN {
+            *transport.blocks() = blocks;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-            return Ok(blocks as f64 * mover.block() as f64 / ns as f64);
+            return Ok(blocks as f64 * transport.block() as f64 / ns as f64);
         }
-        *mover.blocks() = more(blocks, ns);
+        *transport.blocks() = next_block_count(blocks, ns);
     }
 }
 
-/// Returns the number of blocks to try after `blocks` took `ns`, which was too short.
-fn more(blocks: u64, ns: u64) -> u64 {
-    blocks * (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
+/// Returns the number of blocks for the next attempt, after `blocks` took `ns`, less than the
+/// minimum duration.
+fn next_block_count(blocks: u64, ns: u64) -> u64 {
+    blocks * (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
 /// Writes a block the given number of times, and publishes it.
 type WriteBlocks = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
 
 /// Our stream, and the process that reads it.
-struct StreamMover {
+struct StreamTransport {
     write: WriteBlocks,
     other: BenchChild,
     block: Vec<u8>,
     blocks: u64,
 }
 
-impl StreamMover {
+impl StreamTransport {
     fn stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let made = stream(&Config::new(id).capacity(ring));
@@ -216,11 +219,14 @@ impl StreamMover {
     }
 
     /// Creates a stream of slots: blocks of one size without headers, each at a multiple of that
-    /// size, like third-party rings with fixed-size elements.
+    /// size, as in third-party rings of fixed-size elements.
     fn slots(cores: Cores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
-        let config =
-            fixed::SlotConfig { slot: block, slots: RING / block, ..fixed::SlotConfig::new(id) };
+        let config = fixed::SlotConfig {
+            slot: block,
+            slots: RING_SIZE / block,
+            ..fixed::SlotConfig::new(id)
+        };
         let made = fixed::stream::stream(&config, (NOTIFY_BYTES / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
@@ -239,15 +245,15 @@ impl StreamMover {
     }
 }
 
-impl Mover for StreamMover {
+impl Transport for StreamTransport {
     fn block(&self) -> usize {
         self.block.len()
     }
 
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
-        self.other.expect(blocks * self.block.len() as u64)?;
+    fn transfer(&mut self, blocks: u64) -> Result<(), String> {
+        self.other.announce(blocks * self.block.len() as u64)?;
         (self.write)(&self.block, blocks).map_err(|why| why.to_string())?;
-        self.other.done()
+        self.other.wait_until_received()
     }
 
     fn blocks(&mut self) -> &mut u64 {
@@ -271,19 +277,19 @@ impl Pipe {
     }
 }
 
-impl Mover for Pipe {
+impl Transport for Pipe {
     fn block(&self) -> usize {
         self.block.len()
     }
 
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
-        self.other.expect(blocks * self.block.len() as u64)?;
+    fn transfer(&mut self, blocks: u64) -> Result<(), String> {
+        self.other.announce(blocks * self.block.len() as u64)?;
         for _ in 0..blocks {
             self.pipe
                 .write_all(std::hint::black_box(&self.block))
                 .map_err(|why| why.to_string())?;
         }
-        self.other.done()
+        self.other.wait_until_received()
     }
 
     fn blocks(&mut self) -> &mut u64 {
@@ -307,12 +313,12 @@ impl MemoryCopy {
     }
 }
 
-impl Mover for MemoryCopy {
+impl Transport for MemoryCopy {
     fn block(&self) -> usize {
         self.block
     }
 
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
+    fn transfer(&mut self, blocks: u64) -> Result<(), String> {
         let mut left = blocks;
         while left > 0 {
             let pieces = self.to.chunks_exact_mut(self.block);

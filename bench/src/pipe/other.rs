@@ -38,7 +38,7 @@ pub(super) fn start(
 
 /// Runs the reading process: `--reader KIND PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let (kind, processor, block) = crate::child::arguments(words)?;
+    let (kind, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let mut from = match kind {
         "stream" => {

@@ -1,14 +1,13 @@
-//! Third-party rings: those of the program `bench/peers/rings`, if it was built; and those in C and
-//! C++ of `bench/peers`, compiled here if their sources are installed. Each program reads the
-//! number of blocks to move, and prints the time that took.
+//! Third-party rings: the rings of the program `bench/peers/rings`, if it was built, and rings in C
+//! and C++ with programs in `bench/peers`, compiled here if their sources are installed. Each
+//! program reads a number of blocks, transfers these blocks, and prints the duration in ns.
 
-use crate::peers::Compiled;
+use crate::peers::CompiledPeer;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The endpoints that a ring connects, threads or processes, which decide the baseline of its
-/// comparison. [goal G3]
+/// The endpoints that a ring connects, which determine the target of the comparison. [goal G3]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoints {
     Threads,
@@ -18,40 +17,42 @@ pub(super) enum Endpoints {
 /// A third-party ring.
 pub(super) struct Peer {
     pub(super) name: &'static str,
-    pub(super) joins: Endpoints,
+    pub(super) endpoints: Endpoints,
     program: RingProgram,
 }
 
 enum RingProgram {
-    Found(PathBuf),
-    Made(Compiled),
+    Prebuilt(PathBuf),
+    Compiled(CompiledPeer),
 }
 
 impl Peer {
     /// Starts the ring's processes.
     pub(super) fn start(&self, processors: usize, block: usize) -> Result<Ring, String> {
         let program = match &self.program {
-            RingProgram::Found(path) => path,
-            RingProgram::Made(program) => program.program(),
+            RingProgram::Prebuilt(path) => path,
+            RingProgram::Compiled(program) => program.program(),
         };
         Ring::start(program, self.name, processors, block)
     }
 }
 
-/// Returns the available rings, and prints the missing ones with the reason.
+/// Returns the available rings; prints the names of missing rings, with the reasons.
 pub(super) fn peers() -> Vec<Peer> {
     let mut peers = Vec::new();
-    match find() {
-        Ok(path) => peers.extend(RINGS.map(|(name, joins)| {
-            let program = RingProgram::Found(path.clone());
-            Peer { name, joins, program }
+    match find_program() {
+        Ok(path) => peers.extend(RINGS.map(|(name, endpoints)| {
+            let program = RingProgram::Prebuilt(path.clone());
+            Peer { name, endpoints, program }
         })),
         Err(why) => eprintln!("left out: {}: {why}", RINGS.map(|(name, _)| name).join(", ")),
     }
-    for built in BUILT {
-        let CompiledRing { name, joins, .. } = built;
-        match built.make() {
-            Ok(program) => peers.push(Peer { name, joins, program: RingProgram::Made(program) }),
+    for ring in COMPILED_RINGS {
+        let CompiledRing { name, endpoints, .. } = ring;
+        match ring.compile() {
+            Ok(program) => {
+                peers.push(Peer { name, endpoints, program: RingProgram::Compiled(program) })
+            }
             Err(why) => eprintln!("left out: {name}: {why}"),
         }
     }
@@ -67,16 +68,17 @@ const RINGS: [(&str, Endpoints); 5] = [
     ("shmem-ipc", Endpoints::Processes),
 ];
 
-/// Returns the path of the program: the one in STREAMLINE_RINGS, or one next to this program.
-fn find() -> Result<PathBuf, String> {
+/// Returns the path of the program with third-party rings: named by STREAMLINE_RINGS, in the
+/// directory of this program, or in the build directory of `bench/peers/rings`.
+fn find_program() -> Result<PathBuf, String> {
     let named = std::env::var_os("STREAMLINE_RINGS").map(PathBuf::from);
     let beside = || {
         let itself = std::env::current_exe().ok()?;
         Some(itself.with_file_name("streamline-bench-rings"))
     };
     let built = "bench/peers/rings/target/release/streamline-bench-rings";
-    let places = [named, beside(), Some(PathBuf::from(built))];
-    places.into_iter().flatten().find(|place| place.is_file()).ok_or_else(|| {
+    let paths = [named, beside(), Some(PathBuf::from(built))];
+    paths.into_iter().flatten().find(|path| path.is_file()).ok_or_else(|| {
         "they are not built: `cargo build --release --manifest-path bench/peers/rings/Cargo.toml` \
          (iceoryx2 needs libclang), or name the program in STREAMLINE_RINGS"
             .to_owned()
@@ -86,12 +88,12 @@ fn find() -> Result<PathBuf, String> {
 /// A ring compiled here from installed sources.
 struct CompiledRing {
     name: &'static str,
-    joins: Endpoints,
+    endpoints: Endpoints,
     /// Environment variable with the directory of the ring's sources; `None` for the system's
     /// include directory.
-    folder: Option<&'static str>,
+    folder_variable: Option<&'static str>,
     /// Compiler arguments; `@` stands for the directory of the sources.
-    words: &'static [&'static str],
+    arguments: &'static [&'static str],
     source: Source,
 }
 
@@ -102,33 +104,33 @@ enum Source {
 
 const THREADS: Source = Source::Cpp(include_str!("../../peers/threads.cpp"));
 
-const BUILT: [CompiledRing; 4] = [
+const COMPILED_RINGS: [CompiledRing; 4] = [
     CompiledRing {
         name: "boost",
-        joins: Endpoints::Threads,
-        folder: None,
-        words: &["-DBOOST"],
+        endpoints: Endpoints::Threads,
+        folder_variable: None,
+        arguments: &["-DBOOST"],
         source: THREADS,
     },
     CompiledRing {
         name: "rigtorp",
-        joins: Endpoints::Threads,
-        folder: Some("STREAMLINE_RIGTORP"),
-        words: &["-DRIGTORP", "-I@/include"],
+        endpoints: Endpoints::Threads,
+        folder_variable: Some("STREAMLINE_RIGTORP"),
+        arguments: &["-DRIGTORP", "-I@/include"],
         source: THREADS,
     },
     CompiledRing {
         name: "folly",
-        joins: Endpoints::Threads,
-        folder: Some("STREAMLINE_FOLLY"),
-        words: &["-DFOLLY", "-DFOLLY_NO_CONFIG", "-I@"],
+        endpoints: Endpoints::Threads,
+        folder_variable: Some("STREAMLINE_FOLLY"),
+        arguments: &["-DFOLLY", "-DFOLLY_NO_CONFIG", "-I@"],
         source: THREADS,
     },
     CompiledRing {
         name: "aeron",
-        joins: Endpoints::Processes,
-        folder: Some("STREAMLINE_AERON"),
-        words: &[
+        endpoints: Endpoints::Processes,
+        folder_variable: Some("STREAMLINE_AERON"),
+        arguments: &[
             "-I@/aeron-client/src/main/c",
             "-I@/aeron-driver/src/main/c",
             "-L@/build/lib",
@@ -141,19 +143,19 @@ const BUILT: [CompiledRing; 4] = [
 ];
 
 impl CompiledRing {
-    /// Compiles the ring; the error states why that failed. Without a directory, the system's
-    /// headers are used.
-    fn make(&self) -> Result<Compiled, String> {
-        let folder = self.folder.and_then(std::env::var_os);
+    /// Compiles the ring; the error is the reason of a failure. Without a directory, arguments that
+    /// contain `@` are omitted, so the system's headers are used.
+    fn compile(&self) -> Result<CompiledPeer, String> {
+        let folder = self.folder_variable.and_then(std::env::var_os);
         let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
-        let words = self.words.iter().filter_map(|word| match &folder {
+        let arguments = self.arguments.iter().filter_map(|word| match &folder {
             Some(folder) => Some(word.replace('@', folder)),
             None => (!word.contains('@')).then(|| (*word).to_owned()),
         });
-        let words: Vec<String> = words.collect();
+        let arguments: Vec<String> = arguments.collect();
         match self.source {
-            Source::C(source) => Compiled::with(self.name, source, &words),
-            Source::Cpp(source) => Compiled::in_cpp(self.name, source, &words),
+            Source::C(source) => CompiledPeer::with_arguments(self.name, source, &arguments),
+            Source::Cpp(source) => CompiledPeer::new_cpp(self.name, source, &arguments),
         }
     }
 }
@@ -162,58 +164,58 @@ const PLAIN: &str = include_str!("../../peers/ring.c");
 
 /// Compiles the plain ring, which checks nothing and wakes no reader. Goals are shares of its rate,
 /// because whatever limits it is a limit of the machine.
-pub(crate) fn plain() -> Result<Compiled, String> {
-    Compiled::new("ring", PLAIN)
+pub(crate) fn plain() -> Result<CompiledPeer, String> {
+    CompiledPeer::new("ring", PLAIN)
 }
 
 /// A running ring with its processes.
 pub(crate) struct Ring {
     process: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
     block: usize,
     blocks: u64,
 }
 
 impl Ring {
-    /// Starts a program with the ring or reading method, the number of processors, and the block
-    /// size as arguments.
+    /// Starts a program with these arguments: the ring or the reading method, the number of
+    /// processors, and the block size in bytes.
     pub(crate) fn start(
         program: &Path,
         ring: &str,
         processors: usize,
         block: usize,
     ) -> Result<Self, String> {
-        let words = [ring, &processors.to_string(), &block.to_string()].map(str::to_owned);
+        let arguments = [ring, &processors.to_string(), &block.to_string()].map(str::to_owned);
         let mut process = Command::new(program)
-            .args(words)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .map_err(|why| format!("{}: {why}", program.display()))?;
-        let orders = process.stdin.take().ok_or("no standard input")?;
-        let answers = BufReader::new(process.stdout.take().ok_or("no standard output")?);
-        Ok(Self { process, orders, answers, block, blocks: 1024 })
+        let requests = process.stdin.take().ok_or("no standard input")?;
+        let replies = BufReader::new(process.stdout.take().ok_or("no standard output")?);
+        Ok(Self { process, requests, replies, block, blocks: 1024 })
     }
 
     /// Returns GB/s, over enough blocks for the minimum duration.
     pub(crate) fn measure(&mut self) -> Result<f64, String> {
         loop {
-            let ns = self.go(self.blocks)?;
-            if ns >= super::LEAST_NS {
+            let ns = self.transfer(self.blocks)?;
+            if ns >= super::MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(self.blocks as f64 * self.block as f64 / ns as f64);
             }
-            self.blocks = super::more(self.blocks, ns);
+            self.blocks = super::next_block_count(self.blocks, ns);
         }
     }
 
-    fn go(&mut self, blocks: u64) -> Result<u64, String> {
-        let told = writeln!(self.orders, "{blocks}").and_then(|()| self.orders.flush());
-        told.map_err(|why| why.to_string())?;
+    fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
+        let sent = writeln!(self.requests, "{blocks}").and_then(|()| self.requests.flush());
+        sent.map_err(|why| why.to_string())?;
         let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        self.replies.read_line(&mut line).map_err(|why| why.to_string())?;
         line.trim().parse().map_err(|_| "the program with the other rings has ended".to_owned())
     }
 }

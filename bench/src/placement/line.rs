@@ -14,11 +14,11 @@ use sys::clock;
 use sys::eventfd::EventFd;
 use testkit::net::until;
 
-/// Number of frames per sample, which fit into any ring here, and of warm-up frames.
+/// Numbers of frames per sample, which fit into every ring of the requests, and for warm-up.
 const FRAMES: usize = 6 * GROUP_FRAMES;
-const BEFORE: usize = 1_000;
-/// Number of frames sent without observers in the same sample.
-const ALONE: usize = 2 * GROUP_FRAMES;
+const WARM_UP_FRAMES: usize = 1_000;
+/// Number of frames sent without observers as part of a sample.
+const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
 /// Processor time in ns per [`WINDOW`] below which threads are idle. A kernel ring with a few
 /// blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
@@ -37,15 +37,20 @@ pub(super) struct PlacementSample {
 
 /// Runs a plan under the flood; returns `None` if it lost frames.
 pub(super) fn sample(flood: &mut Flood, plan: &Plan) -> Result<Option<PlacementSample>, String> {
-    let (sample, outcome) = under(flood, plan, Settings::default())?;
+    let (sample, outcome) = run_under_flood(flood, plan, Settings::default())?;
     let whole = outcome.ledger.lost() == 0 && outcome.failures.is_empty();
     Ok(whole.then_some(sample))
 }
 
-/// Returns `known` costs updated by a run of the plan under the flood, as `explain --analyze` does.
-pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<Costs, String> {
+/// Runs the plan under the flood; returns the `known` costs updated with the measured ones, as by
+/// `explain --analyze`.
+pub(super) fn analyze_costs(
+    flood: &mut Flood,
+    plan: &Plan,
+    known: &Costs,
+) -> Result<Costs, String> {
     let settings = Settings { timed: true, programs_timed: true, ..Settings::default() };
-    let (_, outcome) = under(flood, plan, settings)?;
+    let (_, outcome) = run_under_flood(flood, plan, settings)?;
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
     }
@@ -54,24 +59,25 @@ pub(super) fn analyzed(flood: &mut Flood, plan: &Plan, known: &Costs) -> Result<
     Ok(costs)
 }
 
-fn under(
+fn run_under_flood(
     flood: &mut Flood,
     plan: &Plan,
     settings: Settings,
 ) -> Result<(PlacementSample, Outcome), String> {
-    let unobserved = flood.median_group_ns(ALONE)?;
+    let unobserved = flood.median_group_ns(UNOBSERVED_FRAMES)?;
     let stop = EventFd::new().map_err(|why| why.to_string())?;
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
     std::thread::scope(|scope| {
-        let line = scope.spawn(|| pair.server.enter(|| live(plan, settings, &stop, ready)));
+        let line =
+            scope.spawn(|| pair.server.enter(|| run_until_stopped(plan, settings, &stop, ready)));
         // The channel closes if the plan cannot be built.
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
-            flood.send(BEFORE)?;
-            let before = when_idle();
+            flood.send(WARM_UP_FRAMES)?;
+            let before = wait_until_idle();
             let sending = flood.median_group_ns(FRAMES)?;
             // Both readings include this thread's time, which may have grown in between.
-            let threads = when_idle().saturating_sub(before) as f64 / FRAMES as f64;
+            let threads = wait_until_idle().saturating_sub(before) as f64 / FRAMES as f64;
             Ok(PlacementSample { unobserved, sending, threads })
         });
         stop.notify();
@@ -80,8 +86,8 @@ fn under(
     })
 }
 
-/// Builds and runs a plan until `stop` is readable.
-fn live(
+/// Builds a plan, signals `ready`, and runs the plan until `stop` is readable.
+fn run_until_stopped(
     plan: &Plan,
     settings: Settings,
     stop: &EventFd,
@@ -97,7 +103,7 @@ fn live(
 }
 
 /// Waits until all other threads are idle; returns their processor time in ns.
-fn when_idle() -> u64 {
+fn wait_until_idle() -> u64 {
     // This thread's own time advances between the two readings.
     let others = || {
         let own = clock::thread();

@@ -3,9 +3,9 @@
 use engine::registry::MachineRegistry;
 use pipeline::plan::{Machine, Plan, plan};
 
-/// Requests of at least three filters. Each begins with `rx`, to which the device is added. The
-/// flood is UDP, alternately to port 53 and another port, with `Z` in all payload bytes.
-pub(super) const LINES: [&str; 29] = [
+/// Requests of at least three filters. Each begins with `rx`, to which the bench adds the device.
+/// The flood is UDP, alternately to port 53 and to another port, with `Z` in all payload bytes.
+pub(super) const REQUESTS: [&str; 29] = [
     // All filters have twins.
     "rx | eth | ip | udp | count",
     "rx | eth |ip ip | udp | dport |53 count",
@@ -72,7 +72,7 @@ impl Placement {
 }
 
 /// Returns every placement of a request that can be planned: an optional prefix in the kernel, then
-/// a thread, then optionally a second one.
+/// one or two threads.
 pub(super) fn placements(line: &str, machine: &Machine) -> Vec<Placement> {
     let nodes = nodes(line);
     let count = nodes.len();
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn every_request_has_at_least_two_placements() {
         let machine = Machine::with_kernel();
-        for line in LINES {
+        for line in REQUESTS {
             assert!(nodes(line).len() > 3, "{line}: three filters behind the source");
             let line = line.replacen("rx", "rx lo", 1);
             let all = placements(&line, &machine);

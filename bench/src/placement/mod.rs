@@ -14,43 +14,43 @@
 //! Before a request has run, the share of input on each arc is unknown. So `cost` is evaluated
 //! twice: with the table alone, and after the request was analyzed once, with the knowledge of that
 //! run only (`explain --analyze`). Goal: after the analysis, its choice never costs more than 1.1
-//! times any other placement. Pairs of placements are judged ([`judged`]): rounds are added until
+//! times any other placement. Pairs of placements are judged ([`verdict`]): rounds are added until
 //! the confidence interval of their ratio decides, is narrow, or the maximum is reached. Rows
 //! report that interval, and the number of requests that are certainly within the limit, certainly
 //! beyond, and undecided.
 
-mod judged;
 mod line;
 mod lines;
+mod verdict;
 
 use crate::flood::{Flood, Host};
-use crate::harness::{Better, Samples, is_wanted, median, rows};
+use crate::harness::{Better, Samples, is_selected, median, rows};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::calibrate::calibrate;
 use engine::machine;
-use judged::{CostRatio, Verdict, worst};
-use line::{PlacementSample, analyzed, sample};
-use lines::{LINES, Placement, placements};
+use line::{PlacementSample, analyze_costs, sample};
+use lines::{Placement, REQUESTS, placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
+use verdict::{CostRatio, Verdict, worst};
 
 /// Every second frame goes to port 53.
-const ONE_IN: usize = 2;
-const LENGTH: usize = 128;
-/// Number of rounds of all placements, and of the best placements that run in the final.
-const TRIALS: usize = 2;
-const FINALISTS: usize = 3;
-/// Number of rounds added to the final at a time, and their maximum.
+const WANTED_ONE_IN: usize = 2;
+const FRAME_LENGTH: usize = 128;
+/// Number of rounds with all placements, and maximum number of the best of them in the final.
+const TRIAL_ROUNDS: usize = 2;
+const FINALISTS_MAX: usize = 3;
+/// Number of rounds added to the final at a time, and maximum number of all its rounds.
 const ROUNDS_ADDED: usize = 4;
 const ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
 /// Limit of the choice's cost, as a multiple of the best placement's.
 const COST_RATIO_MAX: f64 = 1.1;
-const TIMES: &str = "of the best";
+const RATIO_UNIT: &str = "of the best";
 
 const PLACED: &str = "placed so";
 const BEST: &str = "best of all";
@@ -60,17 +60,17 @@ const DEEPEST: &str = "policy deepest";
 const ONE_THREAD: &str = "all in one thread";
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let flood = Flood::new(LENGTH, ONE_IN, Host::Ignores)?;
+    let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, Host::Ignores)?;
     let mut machine = machine::look();
     if machine.costs.version < COSTS_VERSION {
         machine.costs = calibrate(&|what| eprintln!("measured first: {what}")).costs;
     }
     let mut bench = PlacementBench { flood, machine };
-    let wanted = LINES.iter().zip(1..);
-    let wanted = wanted.filter(|(line, number)| is_wanted(&format!("{number} {line}")));
+    let wanted = REQUESTS.iter().zip(1..);
+    let wanted = wanted.filter(|(line, number)| is_selected(&format!("{number} {line}")));
     let (mut all, mut lines) = (Vec::new(), 0);
     for (line, number) in wanted {
-        all.extend(bench.line(number, line, options.rounds)?);
+        all.extend(bench.measure_request(number, line, options.rounds)?);
         lines += 1;
     }
     let summary = summary(&all, lines);
@@ -83,7 +83,7 @@ struct PlacementBench {
     machine: Machine,
 }
 
-/// Processor times per frame in ns, per round: beyond unobserved sending, and in total.
+/// Processor times per frame in ns, one per round: beyond unobserved sending, and in total.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
     beyond: Vec<f64>,
@@ -92,18 +92,23 @@ struct FrameCosts {
 
 impl PlacementBench {
     /// Measures all placements of a request.
-    fn line(&mut self, number: usize, line: &str, rounds: usize) -> Result<Vec<Row>, String> {
+    fn measure_request(
+        &mut self,
+        number: usize,
+        line: &str,
+        rounds: usize,
+    ) -> Result<Vec<Row>, String> {
         let text = line.replacen("rx", &format!("rx {SERVER_DEVICE} ring=8MB"), 1);
         let deepest =
             Placement::plan_pinned(&format!("--policy=deepest {text}"), &self.machine)?.spaces;
         let first = Placement::plan_pinned(&text, &self.machine)?;
-        let learned = analyzed(&mut self.flood, &first.plan, &self.machine.costs)?;
+        let learned = analyze_costs(&mut self.flood, &first.plan, &self.machine.costs)?;
         let knowing = Machine { costs: learned, ..self.machine.clone() };
         let (second, cost) = (Placement::plan_pinned(&text, &knowing)?.spaces, first.spaces);
         let all = placements(&text, &self.machine);
         let one_thread = vec!["thread0".to_owned(); cost.len()];
         let mut tried = vec![Some(FrameCosts::default()); all.len()];
-        self.rounds(&all, &mut tried, TRIALS);
+        self.run_rounds(&all, &mut tried, TRIAL_ROUNDS);
         let mut order: Vec<usize> = (0..all.len()).filter(|at| tried[*at].is_some()).collect();
         let least = |at: &usize| {
             let beyond = tried[*at].iter().flat_map(|taken| taken.beyond.iter().copied());
@@ -113,15 +118,15 @@ impl PlacementBench {
         let policies =
             [(COST, cost), (ANALYZED, second), (DEEPEST, deepest), (ONE_THREAD, one_thread)];
         let is_asked = |at: &usize| policies.iter().any(|(_, spaces)| *spaces == all[*at].spaces);
-        let (best, rest) = order.split_at(FINALISTS.min(order.len()));
+        let (best, rest) = order.split_at(FINALISTS_MAX.min(order.len()));
         let asked = rest.iter().filter(|at| is_asked(at));
         let last: Vec<Placement> = best.iter().chain(asked).map(|at| all[*at].clone()).collect();
-        let sentinel = Sentinel::take();
+        let sentinel = Sentinel::measure();
         let analyzed = last.iter().position(|placed| placed.spaces == policies[1].1);
         let mut final_ = vec![Some(FrameCosts::default()); last.len()];
-        self.rounds(&last, &mut final_, rounds);
+        self.run_rounds(&last, &mut final_, rounds);
         for _ in (rounds..ROUNDS_MAX).step_by(ROUNDS_ADDED) {
-            let open = open(&final_, analyzed);
+            let open = undecided(&final_, analyzed);
             if open.is_empty() {
                 break;
             }
@@ -129,31 +134,31 @@ impl PlacementBench {
             // others.
             let again: Vec<Placement> = open.iter().map(|at| last[*at].clone()).collect();
             let mut taken: Vec<_> = open.iter().map(|at| final_[*at].take()).collect();
-            self.rounds(&again, &mut taken, ROUNDS_ADDED);
+            self.run_rounds(&again, &mut taken, ROUNDS_ADDED);
             open.iter().zip(taken).for_each(|(at, taken)| final_[*at] = taken);
         }
-        let mut rows = each((number, line), &all, &tried, sentinel);
+        let mut rows = placement_rows((number, line), &all, &tried, sentinel);
         let whole = |placed: Vec<Placement>, taken: Vec<Option<FrameCosts>>| {
             let both = placed.into_iter().zip(taken);
             both.filter_map(|(placed, taken)| Some((placed, taken?))).collect::<Vec<_>>()
         };
         let final_ = whole(last, final_);
-        rows.extend(told((number, line, all.len()), &final_, &policies, sentinel));
+        rows.extend(request_rows((number, line, all.len()), &final_, &policies, sentinel));
         let chosen = final_.iter().find(|(placed, _)| placed.spaces == policies[1].1);
         rows.extend(chosen.map(|(_, chosen)| {
             let others = final_.iter().filter(|(placed, _)| placed.spaces != policies[1].1);
-            judged((number, line), chosen, others.map(|(_, taken)| taken), sentinel)
+            goal_row((number, line), chosen, others.map(|(_, taken)| taken), sentinel)
         }));
         Ok(rows)
     }
 
-    /// Runs the placements interleaved for `rounds` rounds, and appends their samples; sets `None`
-    /// for those that lose frames.
-    fn rounds(&mut self, all: &[Placement], taken: &mut [Option<FrameCosts>], rounds: usize) {
+    /// Runs the placements interleaved for `rounds` rounds, and appends their samples; sets the
+    /// samples of a placement that loses frames or fails to `None`.
+    fn run_rounds(&mut self, all: &[Placement], taken: &mut [Option<FrameCosts>], rounds: usize) {
         for _ in 0..rounds {
             let mut samples: Vec<Option<PlacementSample>> = Vec::new();
             for (placement, taken) in all.iter().zip(&*taken) {
-                let sample = if taken.is_some() { self.tried(placement) } else { None };
+                let sample = if taken.is_some() { self.try_sample(placement) } else { None };
                 samples.push(sample);
             }
             // All placements of a round share the same unobserved time.
@@ -161,12 +166,12 @@ impl PlacementBench {
                 samples.iter().flatten().map(|sample| sample.unobserved).collect();
             let unobserved = median(&unobserved);
             for (sample, place) in samples.into_iter().zip(&mut *taken) {
-                *place = sample.and_then(|sample| Some(place.take()?.with(sample, unobserved)));
+                *place = sample.and_then(|sample| Some(place.take()?.add(sample, unobserved)));
             }
         }
     }
 
-    fn tried(&mut self, placement: &Placement) -> Option<PlacementSample> {
+    fn try_sample(&mut self, placement: &Placement) -> Option<PlacementSample> {
         for _ in 0..ATTEMPTS_MAX {
             match sample(&mut self.flood, &placement.plan) {
                 Ok(None) => {}
@@ -183,7 +188,7 @@ impl PlacementBench {
 }
 
 impl FrameCosts {
-    fn with(mut self, sample: PlacementSample, unobserved: f64) -> Self {
+    fn add(mut self, sample: PlacementSample, unobserved: f64) -> Self {
         let whole = sample.sending + sample.threads;
         self.whole.push(whole);
         // Noise may make the difference negative.
@@ -192,9 +197,9 @@ impl FrameCosts {
     }
 }
 
-/// Returns the choice, and the placements for which more rounds could change the verdict; empty if
-/// there are none.
-fn open(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
+/// Returns the indices of the choice and of the placements whose comparison with it needs more
+/// rounds; empty if there are no such placements.
+fn undecided(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {
         return Vec::new();
@@ -202,7 +207,7 @@ fn open(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let is_open = |other: &usize| {
         let times =
             taken_by(*other).and_then(|other| CostRatio::compare(&chosen.beyond, &other.beyond));
-        *other != at && times.is_some_and(|times| !times.is_within(COST_RATIO_MAX))
+        *other != at && times.is_some_and(|times| !times.is_decided(COST_RATIO_MAX))
     };
     let mut open: Vec<usize> = (0..taken.len()).filter(is_open).collect();
     if !open.is_empty() {
@@ -211,9 +216,9 @@ fn open(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     open
 }
 
-/// Returns the row of the goal: the ratio of the choice to the best other placement, with its
-/// interval.
-fn judged<'t>(
+/// Returns the row of the goal: the least favorable ratio of the choice to another placement, with
+/// its interval.
+fn goal_row<'t>(
     (number, line): (usize, &str),
     choice: &FrameCosts,
     others: impl Iterator<Item = &'t FrameCosts>,
@@ -232,12 +237,17 @@ fn judged<'t>(
         n: times.rounds,
         spread: times.interval,
         sentinel_ns,
-        ..replay::single(format!("{number} {line}, by pairs"), ANALYZED, times.median, TIMES)
+        ..replay::single_sample_row(
+            format!("{number} {line}, by pairs"),
+            ANALYZED,
+            times.median,
+            RATIO_UNIT,
+        )
     }
 }
 
 /// Returns a row for every placement.
-fn each(
+fn placement_rows(
     (number, line): (usize, &str),
     all: &[Placement],
     tried: &[Option<FrameCosts>],
@@ -253,8 +263,8 @@ fn each(
     taken.flat_map(row).collect()
 }
 
-/// Returns the rows of a request: the best placement, and the choices.
-fn told(
+/// Returns the rows of a request: the best placement, and the choices of the policies.
+fn request_rows(
     (number, line, count): (usize, &str, usize),
     all: &[(Placement, FrameCosts)],
     policies: &[(&'static str, Vec<String>)],
@@ -296,7 +306,7 @@ fn told(
     made
 }
 
-/// Returns the rows with the verdict of the goal on all requests.
+/// Returns the rows that summarize the verdicts on all requests.
 fn summary(all: &[Row], lines: usize) -> Vec<Row> {
     let of = |who: &str| -> Vec<f64> {
         let costs = |row: &&Row| row.candidate == who && row.unit == "ns CPU/frame";
@@ -309,10 +319,10 @@ fn summary(all: &[Row], lines: usize) -> Vec<Row> {
         bench: "placement",
         goal: Some("placement"),
         target: Some(1.0),
-        ..replay::single(name.to_owned(), who, value, unit)
+        ..replay::single_sample_row(name.to_owned(), who, value, unit)
     };
     let at_least = |row: Row, least: f64| Row { ratio: row.value / least, reference: "5", ..row };
-    let judged: Vec<&Row> = all.iter().filter(|row| row.unit == TIMES).collect();
+    let judged: Vec<&Row> = all.iter().filter(|row| row.unit == RATIO_UNIT).collect();
     let count = |verdict| {
         let of = |row: &&&Row| {
             let (median, interval, rounds) = (row.value, row.spread, row.n);
@@ -326,7 +336,7 @@ fn summary(all: &[Row], lines: usize) -> Vec<Row> {
         Row { ratio: certain.value / lines as f64, reference: "all lines", ..certain },
         told(row("cannot be told", ANALYZED, count(Verdict::Unknown), "lines")),
         told(row("surely more than 1.1x", ANALYZED, count(Verdict::Loses), "lines")),
-        told(row("worst choice", COST, worst_of(COST), TIMES)),
+        told(row("worst choice", COST, worst_of(COST), RATIO_UNIT)),
         told(row("more than 1.1x the best", COST, lost(COST_RATIO_MAX, COST), "lines")),
         at_least(row("loses by 1.1x", DEEPEST, lost(COST_RATIO_MAX, DEEPEST), "lines"), 5.0),
         at_least(row("loses by 1.3x", ONE_THREAD, lost(1.3, ONE_THREAD), "lines"), 5.0),
@@ -347,14 +357,14 @@ mod tests {
         let taken = |ns| FrameCosts { beyond: vec![ns; 3], whole: vec![1000.0 + ns; 3] };
         let policies = [(ANALYZED, kernel.spaces.clone()), (DEEPEST, thread.spaces.clone())];
         let all = [(kernel, taken(100.0)), (thread, taken(200.0))];
-        let rows = told((1, "rx | udp | count", 2), &all, &policies, 0.0);
+        let rows = request_rows((1, "rx | udp | count", 2), &all, &policies, 0.0);
         let of: Vec<_> = rows.iter().map(|row| (row.candidate, row.unit, row.ratio)).collect();
         let unit = "ns CPU/frame";
         assert_eq!(of[..3], [(BEST, unit, 1.0), (ANALYZED, unit, 1.0), (DEEPEST, unit, 0.5)]);
         let mut rows = rows;
         let taken = [50.0, 100.0, 200.0].map(taken);
-        rows.push(judged((1, "rx | udp | count"), &taken[1], taken[2..].iter(), 0.0));
-        rows.push(judged((2, "rx | udp | count"), &taken[1], taken[..1].iter(), 0.0));
+        rows.push(goal_row((1, "rx | udp | count"), &taken[1], taken[2..].iter(), 0.0));
+        rows.push(goal_row((2, "rx | udp | count"), &taken[1], taken[..1].iter(), 0.0));
         let summary = summary(&rows, 4);
         let goals = summary.iter().filter(|row| row.goal.is_some());
         let of: Vec<_> = goals.map(|row| (row.value, row.ratio)).collect();
@@ -367,9 +377,9 @@ mod tests {
         let of = |values: &[f64]| Some(FrameCosts { beyond: values.to_vec(), whole: Vec::new() });
         let (choice, near, far) = (of(&[100.0; 9]), of(&[80.0, 100.0, 120.0]), of(&[200.0; 9]));
         let all = [far.clone(), choice, None, near.clone()];
-        assert_eq!(open(&all, Some(1)), [1, 3]);
-        assert_eq!(open(&all, Some(2)), [0; 0]);
-        assert_eq!(open(&all, None), [0; 0]);
-        assert_eq!(open(&[far, near], Some(0)), [0; 0]);
+        assert_eq!(undecided(&all, Some(1)), [1, 3]);
+        assert_eq!(undecided(&all, Some(2)), [0; 0]);
+        assert_eq!(undecided(&all, None), [0; 0]);
+        assert_eq!(undecided(&[far, near], Some(0)), [0; 0]);
     }
 }

@@ -1,10 +1,11 @@
 //! Generated captures of HTTP/1.1 between many clients and a server, as recorded by a tap that
-//! loses a few packets. The size determines every byte: all random numbers have a fixed seed.
+//! loses a few packets. The size of a capture determines its contents, because random numbers have
+//! fixed seeds.
 //!
-//! Bodies have 200 bytes to 100 KB (as many around 1 KB as around 10 KB), every fifth in chunks;
-//! half of the connections carry one request, the others up to ten; one connection in eight uses
-//! IPv6; one segment in a hundred is swapped with the next, one frame in a thousand is missing.
-//! Lengths, checksums, sequence and acknowledgement numbers are correct.
+//! Bodies have 200 bytes to 100 KB (as many around 1 KB as around 10 KB), and every fifth is
+//! chunked. Half of the connections carry one request, the others up to ten; one connection in
+//! eight uses IPv6. One segment in a hundred is swapped with its successor, one frame in a thousand
+//! is missing. Lengths, checksums, sequence and acknowledgement numbers are correct.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,7 +16,7 @@ use testkit::{Frame, Random, Segment};
 use wire::capture::write;
 
 /// Number of connections open at any time.
-const CONNECTIONS_OPEN: usize = 2_000;
+const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
 /// One frame in this many is missing.
@@ -29,13 +30,13 @@ const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
 /// Writes a capture of at least `size` bytes; returns its size in bytes.
-pub(super) fn mixed(path: &Path, size: u64) -> Result<u64> {
+pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 17)?;
     let content: Vec<u8> = tap.random.bytes(1 << 20);
     let mut number = 0;
     let mut open: Vec<Connection> = Vec::new();
     while tap.written < size {
-        if open.len() < CONNECTIONS_OPEN {
+        if open.len() < OPEN_CONNECTIONS {
             number += 1;
             open.push(Connection::new(number, &mut tap.random));
         }
@@ -57,8 +58,8 @@ pub(super) fn mixed(path: &Path, size: u64) -> Result<u64> {
 }
 
 /// Writes a capture of connections that are all open at its end, each within a response; returns
-/// its size.
-pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
+/// its size in bytes.
+pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 18)?;
     let mut open: Vec<Connection> = Vec::new();
     for number in 1..=connections {
@@ -86,9 +87,9 @@ pub(super) fn open(path: &Path, connections: u32) -> Result<u64> {
     tap.end()
 }
 
-/// Returns the number of frames that begin a request in a generated capture, where no head exceeds
-/// a segment.
-pub(crate) fn requests(path: &Path) -> Result<u64> {
+/// Returns the number of frames that begin a request in a generated capture, in which every head
+/// fits into a segment.
+pub(crate) fn count_requests(path: &Path) -> Result<u64> {
     let capture = std::fs::read(path)?;
     let packets = wire::capture::packets(&capture).map_while(|packet| Some(packet.ok()?.1));
     let begins = |frame: &&[u8]| {
@@ -216,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Sends data in segments; the peer acknowledges every second one, and the last.
+    /// Sends data in segments; the peer acknowledges every second segment, and the last.
     fn send(&mut self, backward: bool, data: &[u8]) {
         let segments = data.chunks(SEGMENT_MAX).count();
         for (index, segment) in data.chunks(SEGMENT_MAX).enumerate() {
@@ -290,14 +291,14 @@ mod tests {
         let folder = std::env::temp_dir();
         let path = |name: &str| folder.join(format!("{name}-{}.pcap", std::process::id()));
         let (one, two) = (path("one"), path("two"));
-        let length = mixed(&one, 3_000_000).unwrap();
-        assert_eq!(length, mixed(&two, 3_000_000).unwrap());
+        let length = write_mixed(&one, 3_000_000).unwrap();
+        assert_eq!(length, write_mixed(&two, 3_000_000).unwrap());
         let bytes = std::fs::read(&one).unwrap();
         assert!(bytes == std::fs::read(&two).unwrap() && bytes.len() as u64 == length);
         let packets = wire::capture::packets(&bytes).map(|packet| packet.unwrap().1);
         let is_syn = |packet: &&[u8]| packet[12..14] == [8, 0] && packet[47] == SYN;
         assert!(packets.filter(is_syn).count() > 500);
-        let length = open(&one, 1000).unwrap();
+        let length = write_open(&one, 1000).unwrap();
         let bytes = std::fs::read(&one).unwrap();
         assert_eq!((wire::capture::packets(&bytes).count(), bytes.len() as u64), (5000, length));
         std::fs::remove_file(one).unwrap();

@@ -2,57 +2,57 @@
 //! bytes of the capture per second of processor time (user and system, all threads), goal G17.
 //!
 //! The capture is generated in a temporary directory ([`capture`]) and stays in the page cache.
-//! While programs are measured, their output goes to /dev/null; the number of requests that each
-//! finds is counted in a separate run. A row of peak memory uses another capture, whose connections
-//! are all open at its end.
+//! While a program is measured, its output goes to /dev/null; the requests that it finds are
+//! counted in a separate run. A row for peak memory uses another capture, at whose end all
+//! connections are open.
 
 mod capture;
 mod programs;
 
-pub(crate) use capture::requests as requests_in;
-pub(crate) use programs::{EVE, find, occurrences};
+pub(crate) use capture::count_requests as requests_in;
+pub(crate) use programs::{EVE, find_program, occurrences};
 
-use crate::folder::Folder;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
+use crate::temp_directory::TempDirectory;
 use programs::{OURS, ReplayProgram};
 use std::path::Path;
 use std::process::Command;
 
 /// Number of open connections in the measurement of memory.
-const CONNECTIONS_OPEN: u64 = 100_000;
-/// Limit of the memory for these connections, in bytes.
+const OPEN_CONNECTIONS: u64 = 100_000;
+/// Limit of the peak memory for [`OPEN_CONNECTIONS`] connections, in bytes.
 const MEMORY_MAX: f64 = 256e6;
 /// Capture size in bytes to which the goals refer; smaller runs have no goals.
-const GOAL_SIZE: u64 = 1_000_000_000;
+const GOAL_CAPTURE_SIZE: u64 = 1_000_000_000;
 
 /// Measures memory, throughput and requests. Memory is measured first, and a child process
 /// generates the captures, because a process inherits its parent's peak memory.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let folder = Folder::new("replay").map_err(|why| why.to_string())?;
-    let programs = programs::all(&folder.0)?;
-    let mut rows = memory(&programs, &folder.0, options.size)?;
+    let folder = TempDirectory::new("replay").map_err(|why| why.to_string())?;
+    let programs = programs::installed_programs(&folder.0)?;
+    let mut rows = measure_memory(&programs, &folder.0, options.size)?;
     let file = folder.0.join("mixed.pcap");
-    let length = made("mixed", &file, options.size)?;
-    rows.extend(throughput(&programs, &file, length, options)?);
-    rows.extend(requests(&programs, &file, &folder.0, length)?);
+    let length = generate_capture("mixed", &file, options.size)?;
+    rows.extend(measure_throughput(&programs, &file, length, options)?);
+    rows.extend(compare_requests(&programs, &file, &folder.0, length)?);
     Ok(rows)
 }
 
 /// Writes a capture: `mixed` with `size` bytes, or `open` with `size` connections that stay open.
-pub(crate) fn make(kind: &str, file: &Path, size: &str) -> Result<(), String> {
+pub(crate) fn write_capture(kind: &str, file: &Path, size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(|_| format!("{size} is not a number"))?;
     let made = match kind {
-        "mixed" => capture::mixed(file, size),
-        "open" => capture::open(file, u32::try_from(size).unwrap_or(u32::MAX)),
+        "mixed" => capture::write_mixed(file, size),
+        "open" => capture::write_open(file, u32::try_from(size).unwrap_or(u32::MAX)),
         _ => return Err(format!("{kind} is neither mixed nor open")),
     };
     made.map(|_| ()).map_err(|why| format!("{}: {why}", file.display()))
 }
 
-/// Writes a capture in a child process; returns its size.
-pub(crate) fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
+/// Writes a capture in a child process and waits for it; returns the capture's size in bytes.
+pub(crate) fn generate_capture(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let mut command = Command::new(own);
     command.arg("--capture").arg(kind).arg(file).arg(size.to_string());
@@ -63,7 +63,7 @@ pub(crate) fn made(kind: &str, file: &Path, size: u64) -> Result<u64, String> {
     std::fs::metadata(file).map(|file| file.len()).map_err(|why| why.to_string())
 }
 
-fn throughput<'p>(
+fn measure_throughput<'p>(
     programs: &'p [ReplayProgram],
     file: &'p Path,
     length: u64,
@@ -81,21 +81,21 @@ fn throughput<'p>(
     let goal = |reference, target| Goal { candidate: OURS, reference, goal: "G17", target };
     let goals =
         [goal("tshark", 80.0), goal("tcpflow", 15.0), goal("suricata", 10.0), goal("tcpdump", 1.0)];
-    let goals = if length >= GOAL_SIZE { &goals[..] } else { &[] };
+    let goals = if length >= GOAL_CAPTURE_SIZE { &goals[..] } else { &[] };
     let row = format!("{} MB of HTTP", length / 1_000_000);
     interleave(("replay", &row, f64::NAN), "MB/CPU s", options.rounds, candidates, goals)
 }
 
-/// Compares the number of requests: ours must find every request that another program finds. The
-/// reference is the number of frames that begin a request.
-fn requests(
+/// Compares the numbers of requests that the programs find. Ours must find at least as many as any
+/// other program; the first row is the number of frames that begin a request.
+fn compare_requests(
     programs: &[ReplayProgram],
     file: &Path,
     folder: &Path,
     length: u64,
 ) -> Result<Vec<Row>, String> {
     let mut found =
-        vec![("capture", capture::requests(file).map_err(|why| why.to_string())? as f64)];
+        vec![("capture", capture::count_requests(file).map_err(|why| why.to_string())? as f64)];
     for program in programs {
         if let Some(requests) = program.requests(file, folder)? {
             found.push((program.name, requests as f64));
@@ -104,7 +104,7 @@ fn requests(
     let ours = found.iter().find(|(name, _)| *name == OURS).map_or(0.0, |(_, found)| *found);
     let row = |(candidate, value): &(&'static str, f64)| {
         let row = format!("{} MB of HTTP", length / 1_000_000);
-        let mut row = single(row, OURS, *value, "requests");
+        let mut row = single_sample_row(row, OURS, *value, "requests");
         (row.reference, row.ratio) = (candidate, ours / value.max(1.0));
         (row.goal, row.target) = (Some("G17"), Some(1.0));
         row.candidate = candidate;
@@ -114,16 +114,20 @@ fn requests(
 }
 
 /// Measures the peak memory of each program for connections that are all open.
-fn memory(programs: &[ReplayProgram], folder: &Path, size: u64) -> Result<Vec<Row>, String> {
+fn measure_memory(
+    programs: &[ReplayProgram],
+    folder: &Path,
+    size: u64,
+) -> Result<Vec<Row>, String> {
     // Scales the number of connections with the size of the run.
-    let connections = (CONNECTIONS_OPEN * size.min(GOAL_SIZE) / GOAL_SIZE).max(1);
+    let connections = (OPEN_CONNECTIONS * size.min(GOAL_CAPTURE_SIZE) / GOAL_CAPTURE_SIZE).max(1);
     let file = folder.join("open.pcap");
-    made("open", &file, connections)?;
+    generate_capture("open", &file, connections)?;
     let mut rows = Vec::new();
     for program in programs {
         let peak = program.cost(&file, folder)?.resident_bytes as f64;
         let row = format!("{connections} open connections");
-        let mut row = single(row, program.name, peak / 1e6, "MB");
+        let mut row = single_sample_row(row, program.name, peak / 1e6, "MB");
         if program.name == OURS {
             (row.reference, row.ratio) = ("256 MB", MEMORY_MAX / peak.max(1.0));
             (row.goal, row.target) = (Some("G17"), Some(1.0));
@@ -135,7 +139,12 @@ fn memory(programs: &[ReplayProgram], folder: &Path, size: u64) -> Result<Vec<Ro
 }
 
 /// Returns a row with a single sample.
-pub(crate) fn single(row: String, candidate: &'static str, value: f64, unit: &'static str) -> Row {
+pub(crate) fn single_sample_row(
+    row: String,
+    candidate: &'static str,
+    value: f64,
+    unit: &'static str,
+) -> Row {
     Row {
         bench: "replay",
         row,

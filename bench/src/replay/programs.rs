@@ -20,7 +20,7 @@ pub(super) struct ReplayProgram {
 pub(super) const OURS: &str = "streamline";
 
 /// Returns the installed programs, ours first, and prints the names of missing ones.
-pub(super) fn all(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
+pub(super) fn installed_programs(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     let suricata = folder.join("suricata.yaml");
     std::fs::write(&suricata, SURICATA).map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name(OURS);
@@ -30,7 +30,7 @@ pub(super) fn all(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     }
     let mut programs = vec![ours(own)];
     for peer in peers() {
-        match find(peer.name) {
+        match find_program(peer.name) {
             Some(path) => programs.push(ReplayProgram { path, ..peer }),
             None => eprintln!("left out: {}: it is not installed", peer.name),
         }
@@ -151,7 +151,7 @@ fn words(before: &str, capture: &Path, behind: &[&str]) -> Vec<String> {
     words
 }
 
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }

@@ -2,9 +2,9 @@
 //! F1, F3, F5
 //!
 //! Three settings: one thread that writes and reads each block; two processes on one processor; two
-//! processes on two. Each has rings of fixed sizes from 16 KB to 64 MB, and one that starts with 64
-//! MB and scales itself. Besides the rate, the writer's context switches per MB are counted (fig.
-//! 12). The chart has log2 of the size on its x axis.
+//! processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB, and a ring that
+//! starts with 64 MB and scales itself. Besides the rate, the writer's context switches per MB are
+//! counted (fig. 12). The chart has log2 of the size on its x axis.
 
 mod other;
 pub(crate) mod rounds;
@@ -12,16 +12,16 @@ pub(crate) mod rounds;
 pub(crate) use other::serve;
 
 use crate::child::BenchChild;
-use crate::harness::{is_wanted, median};
+use crate::harness::{is_selected, median};
 use crate::options::Options;
-use crate::processes::switches;
+use crate::processes::context_switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
 use buffer::scale::Scaling;
 use buffer::stream::{Config, Input, Output, stream};
 
 /// Ring sizes in bytes.
-const SIZES: [usize; 10] = [
+const RING_SIZES: [usize; 10] = [
     16 << 10,
     64 << 10,
     256 << 10,
@@ -31,15 +31,15 @@ const SIZES: [usize; 10] = [
     8 << 20,
     16 << 20,
     32 << 20,
-    LARGEST,
+    LARGEST_RING_SIZE,
 ];
-const LARGEST: usize = 64 << 20;
+const LARGEST_RING_SIZE: usize = 64 << 20;
 /// Block size in bytes.
-const BLOCK: usize = 2048;
+const BLOCK_SIZE: usize = 2048;
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 60_000_000;
-/// Maximum amount of data written until the size of a self-scaling ring settles, as a multiple of
-/// the largest ring.
+const MEASUREMENT_NS_MIN: u64 = 60_000_000;
+/// Maximum amount of data written while waiting for the size of a self-scaling ring to settle, as a
+/// multiple of the largest ring.
 const SETTLING_MAX: usize = 40;
 
 /// The processors of writer and reader.
@@ -74,12 +74,12 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     let settings = [Processors::Thread, Processors::OneCore, Processors::TwoCores];
-    for setting in settings.into_iter().filter(|setting| is_wanted(setting.name())) {
+    for setting in settings.into_iter().filter(|setting| is_selected(setting.name())) {
         if setting == Processors::TwoCores && machine.processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        rows.extend(measured(setting, &machine.caches, options.rounds)?);
+        rows.extend(measure_setting(setting, &machine.caches, options.rounds)?);
     }
     Ok(rows)
 }
@@ -91,17 +91,22 @@ struct RingSamples {
     switches: Vec<f64>,
 }
 
-fn measured(setting: Processors, caches: &[usize], rounds: usize) -> Result<Vec<Row>, String> {
-    let mut fixed = SIZES
+fn measure_setting(
+    setting: Processors,
+    caches: &[usize],
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
+    let mut fixed = RING_SIZES
         .iter()
         .map(|size| StreamPair::new(setting, *size, None))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut scaled = StreamPair::new(setting, LARGEST, Some(Scaling::reallocation(caches)))?;
+    let mut scaled =
+        StreamPair::new(setting, LARGEST_RING_SIZE, Some(Scaling::reallocation(caches)))?;
     scaled.settle()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
     let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
     for round in 0..=rounds {
-        sentinels.push(Sentinel::take());
+        sentinels.push(Sentinel::measure());
         let pairs = fixed.iter_mut().chain([&mut scaled]);
         for (pair, samples) in pairs.zip(samples.iter_mut().chain([&mut own])) {
             let (rate, switches) = pair.measure()?;
@@ -154,7 +159,7 @@ fn result_rows(
     let best = fixed.iter().max_by(|a, b| median(&a.rates).total_cmp(&median(&b.rates)));
     let (Some(best), Some(largest)) = (best, fixed.last()) else { return Vec::new() };
     let mut rows = Vec::new();
-    let sized = fixed.iter().zip(SIZES).map(|(of, size)| (fixed_name, of, size));
+    let sized = fixed.iter().zip(RING_SIZES).map(|(of, size)| (fixed_name, of, size));
     for (name, of, size) in sized.chain([(scaled_name, own, found)]) {
         let label = format!("{} KB", size >> 10);
         let at = axis(size);
@@ -197,19 +202,19 @@ impl StreamPair {
         let reader = match setting {
             Processors::Thread => {
                 let input = offer.open().map_err(|why| why.to_string())?;
-                ScaleReader::Here(Box::new(input), vec![0; BLOCK])
+                ScaleReader::Here(Box::new(input), vec![0; BLOCK_SIZE])
             }
             Processors::OneCore => ScaleReader::There(other::start(0, &offer)?),
             Processors::TwoCores => ScaleReader::There(other::start(1, &offer)?),
         };
-        Ok(Self { output, reader, block: vec![7; BLOCK], blocks: 1024 })
+        Ok(Self { output, reader, block: vec![7; BLOCK_SIZE], blocks: 1024 })
     }
 
     /// Writes until the ring's size has settled.
     fn settle(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
         for _ in 0..SETTLING_MAX {
-            self.go((LARGEST / BLOCK) as u64)?;
+            self.transfer((LARGEST_RING_SIZE / BLOCK_SIZE) as u64)?;
             same = if self.output.capacity() == before { same + 1 } else { 0 };
             if same == 4 {
                 break;
@@ -222,24 +227,24 @@ impl StreamPair {
     /// Returns GB/s over enough blocks for the minimum duration, and context switches per MB.
     fn measure(&mut self) -> Result<(f64, f64), String> {
         loop {
-            let (begin, before) = (sys::clock::monotonic(), context_switches());
-            self.go(self.blocks)?;
+            let (begin, before) = (sys::clock::monotonic(), own_context_switches());
+            self.transfer(self.blocks)?;
             let ns = sys::clock::monotonic() - begin;
-            if ns >= LEAST_NS {
+            if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 let (bytes, ns, times) = (
-                    self.blocks as f64 * BLOCK as f64,
+                    self.blocks as f64 * BLOCK_SIZE as f64,
                     ns as f64,
-                    (context_switches() - before) as f64,
+                    (own_context_switches() - before) as f64,
                 );
                 return Ok((bytes / ns, times * 1e6 / bytes));
             }
-            self.blocks *= (LEAST_NS * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
+            self.blocks *= (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64);
         }
     }
 
     /// Moves `blocks` blocks, and returns once they have arrived.
-    fn go(&mut self, blocks: u64) -> Result<(), String> {
+    fn transfer(&mut self, blocks: u64) -> Result<(), String> {
         let words = |why: buffer::Fault| why.to_string();
         match &mut self.reader {
             ScaleReader::Here(input, out) => {
@@ -251,18 +256,18 @@ impl StreamPair {
                 Ok(())
             }
             ScaleReader::There(other) => {
-                other.expect(blocks * BLOCK as u64)?;
+                other.announce(blocks * BLOCK_SIZE as u64)?;
                 for _ in 0..blocks {
                     self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                 }
                 self.output.flush();
-                other.done()
+                other.wait_until_received()
             }
         }
     }
 }
 
-/// Returns the voluntary and involuntary context switches of this thread.
-fn context_switches() -> u64 {
-    switches("thread-self").iter().sum()
+/// Returns the total number of context switches of this thread, voluntary and involuntary.
+fn own_context_switches() -> u64 {
+    context_switches("thread-self").iter().sum()
 }

@@ -1,7 +1,7 @@
 //! The reading process: this program again, which receives its stream and requests over a socket as
 //! its standard input.
 
-use super::BLOCK;
+use super::BLOCK_SIZE;
 use crate::child::{BenchChild, Parent};
 use buffer::stream::Offer;
 
@@ -12,14 +12,14 @@ pub(super) fn start(processor: usize, offer: &Offer) -> Result<BenchChild, Strin
 
 /// Runs the reading process: `--reader scale PROCESSOR 0`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let (_, processor, _) = crate::child::arguments(words)?;
+    let (_, processor, _) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
     let mut input = offer.open().map_err(|why| why.to_string())?;
     if processor == 0 {
         input.spin(0);
     }
-    let mut out = vec![0; BLOCK];
+    let mut out = vec![0; BLOCK_SIZE];
     parent.serve(|left| {
         let count = input.read(&mut out).map_err(|why| why.to_string())?;
         std::hint::black_box(&mut out);

@@ -1,8 +1,8 @@
 //! `bench rounds`: the behavior of a ring that starts too large. [SL fig. 7]
 //!
-//! One thread writes and reads each block. A round ends when the writer wraps around. A ring of
-//! fixed size keeps its size; a reallocated one, and one cut in place, halve as long as they are
-//! nearly empty. Rows are the rate of each round, and the sizes.
+//! One thread writes and reads each block. A round ends when the writer wraps around. One ring has
+//! a fixed size; two rings halve while they are nearly empty, one by reallocation, the other in
+//! place. Rows are the rate and the ring size in each round.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 /// Initial size of every ring in bytes.
 const INITIAL_SIZE: usize = 16 << 20;
 const ROUNDS: usize = 14;
-const BLOCK: usize = 1024;
+const BLOCK_SIZE: usize = 1024;
 
 #[derive(Clone, Copy)]
 enum RingKind {
@@ -66,15 +66,17 @@ fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize)
                 Scaling { together: (INITIAL_SIZE, INITIAL_SIZE), ..Scaling::reallocation(caches) };
             config.scaling(stays)
         }
-        RingKind::Reallocated => config.scaling(bounds(Scaling::reallocation(caches))),
-        RingKind::Cut => config.cut(INITIAL_SIZE).scaling(bounds(Scaling::deck_cut(caches))),
+        RingKind::Reallocated => config.scaling(shrinking_bounds(Scaling::reallocation(caches))),
+        RingKind::Cut => {
+            config.cut(INITIAL_SIZE).scaling(shrinking_bounds(Scaling::deck_cut(caches)))
+        }
     };
     let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
     let offer = offers.pop().ok_or("no reader")?;
     let opened = offer.open_trusting();
     let mut input = opened.map_err(|why| why.to_string())?;
     output.spin(0);
-    let (block, mut out) = (vec![7; BLOCK], vec![0; BLOCK]);
+    let (block, mut out) = (vec![7; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
     let (mut begin, mut blocks) = (0, 0u64);
     loop {
         let ended = output.scale().map_or(0, |scale| scale.rounds);
@@ -82,7 +84,7 @@ fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize)
         if ended > round as u64 + 1 {
             let ns = sys::clock::monotonic() - begin;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-            return Ok((blocks as f64 * BLOCK as f64 / ns as f64, output.capacity()));
+            return Ok((blocks as f64 * BLOCK_SIZE as f64 / ns as f64, output.capacity()));
         }
         if ended == round as u64 + 1 {
             if blocks == 0 {
@@ -96,7 +98,7 @@ fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize)
     }
 }
 
-/// Returns scaling bounds as in the paper, where rings shrink down to their marks.
-fn bounds(scaling: Scaling) -> Scaling {
+/// Returns the scaling bounds of the paper, in which rings shrink down to their marks.
+fn shrinking_bounds(scaling: Scaling) -> Scaling {
     Scaling { together: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -2,39 +2,40 @@
 //!
 //! UDP to many ports is sent at full rate over a veth pair. 1, 2, 5 and 10 unprivileged users each
 //! run a request that selects one port and writes its frames to /dev/null; a daemon runs the common
-//! prefixes of the requests as one program. The peers are as many tcpdumps with the same filters,
-//! each with its own packet socket and kernel filter. Readers are on the second processor. Rows
-//! `one thread` are the same requests with their sinks pinned to the reading thread, which shows
-//! the cost of the crossing.
+//! prefixes of the requests as one program. The peers are the same numbers of tcpdumps with
+//! equivalent filters, each with its own packet socket and kernel filter. Readers run on the second
+//! processor. In rows `one thread`, the sinks of the requests are pinned to the reading thread,
+//! which shows the cost of the crossing.
 //!
-//! The cost is that of the whole machine beyond the sender alone: the additional time of sending
-//! compared with an unobserved veth pair, and the processor time of the processes, the daemon
-//! included. Rows are frames per second of that time, less the lost share. The bench fails if a
-//! user's ledger does not balance, if frames are neither observed nor lost, or if there is more
-//! than one program.
+//! The cost is the processor time of the machine beyond sending alone: the additional time of
+//! sending compared with an unobserved veth pair, and the processor time of the processes, the
+//! daemon included. Rows are received frames per second of that time. The bench fails if a user's
+//! ledger does not balance, if frames are neither observed nor lost, or if there is more than one
+//! program.
 
 mod users;
 
-use crate::flood::{Floods, Host, OTHER, WANTED};
-use crate::folder::Folder;
-use crate::harness::{Better, Samples, is_wanted, rows};
+use crate::flood::{Floods, Host, OTHER_PORT, WANTED_PORT};
+use crate::harness::{Better, Samples, is_selected, rows};
 use crate::observed::{ObserverSamples, Sample};
 use crate::options::Options;
-use crate::processes::installed;
+use crate::processes::is_installed;
 use crate::row::Row;
 use crate::tcpdump::{TCPDUMP, Tcpdumps};
+use crate::temp_directory::TempDirectory;
 use users::{FrameCounts, SharedDaemon};
 
 /// Numbers of users, with their names in rows.
 const USERS: [(u16, &str); 4] = [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const USERS_MAX: u16 = 10;
-/// Numbers of frames per sample and for warm-up; one frame in [`ONE_IN`] is for each user.
+/// Numbers of frames per sample and for warm-up; one frame in [`USER_FRAME_ONE_IN`] is for each
+/// user.
 const FRAMES: usize = 200_000;
-const BEFORE: usize = 2_000;
-const ONE_IN: usize = 20;
+const WARM_UP_FRAMES: usize = 2_000;
+const USER_FRAME_ONE_IN: usize = 20;
 /// Number of frames sent for each user.
-const FRAMES_PER_USER: u64 = ((BEFORE + FRAMES) / ONE_IN) as u64;
-const LENGTH: usize = 64;
+const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
+const FRAME_LENGTH: usize = 64;
 /// Ring size in MB.
 const RING_MB: u32 = 4;
 
@@ -54,33 +55,33 @@ enum ShareObservers {
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
-    let folder = Folder::new("share").map_err(|why| why.to_string())?;
-    let others = std::iter::repeat_n(OTHER, ONE_IN - usize::from(USERS_MAX));
+    let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
+    let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USERS_MAX));
     let ports: Vec<u16> = (0..USERS_MAX).map(port).chain(others).collect();
-    let floods = Floods::to_ports(&ports, LENGTH, Host::Ignores)?;
+    let floods = Floods::to_ports(&ports, FRAME_LENGTH, Host::Ignores)?;
     let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USERS_MAX)?;
     let mut bench = ShareBench { floods, folder: &folder, daemon };
     let mut all = vec![ShareObservers::NoObserver];
-    let wanted = USERS.iter().filter(|(_, name)| is_wanted(name)).map(|(count, _)| *count);
+    let wanted = USERS.iter().filter(|(_, name)| is_selected(name)).map(|(count, _)| *count);
     let wanted: Vec<u16> = wanted.collect();
     all.extend(wanted.iter().copied().map(ShareObservers::Users));
     all.extend(wanted.iter().copied().map(ShareObservers::Together));
-    if installed(TCPDUMP, "tcpdump") {
+    if is_installed(TCPDUMP, "tcpdump") {
         all.extend(wanted.into_iter().map(ShareObservers::Tcpdumps));
     }
     let taken = ObserverSamples::take(options.rounds, &all, |observers| bench.observe(observers))?;
     bench.daemon.end()?;
-    Ok(told(&taken))
+    Ok(result_rows(&taken))
 }
 
 /// Returns the port that a user selects.
 fn port(user: u16) -> u16 {
-    WANTED + user
+    WANTED_PORT + user
 }
 
 struct ShareBench<'b> {
     floods: Floods,
-    folder: &'b Folder,
+    folder: &'b TempDirectory,
     daemon: SharedDaemon,
 }
 
@@ -88,43 +89,46 @@ impl ShareBench<'_> {
     /// Measures a sample with the given observers.
     fn observe(&mut self, observers: ShareObservers) -> Result<Sample, String> {
         match observers {
-            ShareObservers::NoObserver => Sample::of(&mut self.floods, &[], (BEFORE, FRAMES)),
-            ShareObservers::Users(count) => self.users(count, ""),
-            ShareObservers::Together(count) => self.users(count, "@thread0"),
-            ShareObservers::Tcpdumps(count) => self.tcpdumps(count),
+            ShareObservers::NoObserver => {
+                Sample::measure(&mut self.floods, &[], (WARM_UP_FRAMES, FRAMES))
+            }
+            ShareObservers::Users(count) => self.measure_users(count, ""),
+            ShareObservers::Together(count) => self.measure_users(count, "@thread0"),
+            ShareObservers::Tcpdumps(count) => self.measure_tcpdumps(count),
         }
     }
 
     /// Measures users whose sinks have the pin `pin`.
-    fn users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
-        let users = self.daemon.users(&self.floods.observed.pair.server, count, pin)?;
+    fn measure_users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
+        let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.processes(), users.processes()].concat();
-        let sample = Sample::of(&mut self.floods, &processes, (BEFORE, FRAMES))?;
+        let sample = Sample::measure(&mut self.floods, &processes, (WARM_UP_FRAMES, FRAMES))?;
         // There is still one program, with all requests in it.
-        self.daemon.shared(count)?;
+        self.daemon.check_shared_program(count)?;
         let observed = users.end(&self.daemon)?;
-        lost("a user", &observed, sample)
+        add_losses("a user", &observed, sample)
     }
 
-    fn tcpdumps(&mut self, count: u16) -> Result<Sample, String> {
+    fn measure_tcpdumps(&mut self, count: u16) -> Result<Sample, String> {
         let filters = (0..count).map(|user| format!("udp dst port {}", port(user)));
         let filters: Vec<String> = filters.collect();
         let rings = (RING_MB << 20, 2048);
         let tcpdumps =
             Tcpdumps::start(&self.floods.observed.pair, &self.folder.0, &filters, rings)?;
-        let sample = Sample::of(&mut self.floods, &tcpdumps.processes(), (BEFORE, FRAMES))?;
-        let told = tcpdumps.end(&self.folder.0)?;
-        let observed = told.iter().map(|told| FrameCounts {
-            observed: told.received.saturating_sub(told.lost),
-            lost: told.lost,
+        let sample =
+            Sample::measure(&mut self.floods, &tcpdumps.processes(), (WARM_UP_FRAMES, FRAMES))?;
+        let reports = tcpdumps.end(&self.folder.0)?;
+        let observed = reports.iter().map(|report| FrameCounts {
+            observed: report.received.saturating_sub(report.lost),
+            lost: report.lost,
         });
-        lost(TCPDUMP, &observed.collect::<Vec<_>>(), sample)
+        add_losses(TCPDUMP, &observed.collect::<Vec<_>>(), sample)
     }
 }
 
-/// Adds the lost share to the sample; an error unless each observer has received or lost every
-/// frame sent for it.
-fn lost(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, String> {
+/// Adds the lost share to the sample. Fails unless each observer has received or lost every frame
+/// sent for it.
+fn add_losses(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, String> {
     let unexplained =
         all.iter().find(|one| one.observed.saturating_add(one.lost) != FRAMES_PER_USER);
     if let Some(FrameCounts { observed, lost }) = unexplained {
@@ -137,12 +141,12 @@ fn lost(who: &str, all: &[FrameCounts], sample: Sample) -> Result<Sample, String
 }
 
 /// Returns the rows: the rate, the total cost, the kernel's cost, and losses.
-fn told(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
+fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     let made = |row: &str, x, (unit, better), samples: Vec<Samples>| {
         let there: Vec<_> = samples.into_iter().filter(|one| !one.values.is_empty()).collect();
         rows(("share", row, x), (unit, better), taken.sentinel_ns, &there, &[])
     };
-    let alone = taken.each(ShareObservers::NoObserver, |sample| 1e6 / sample.sending);
+    let alone = taken.values(ShareObservers::NoObserver, |sample| 1e6 / sample.sending);
     let alone = vec![Samples { name: NO_OBSERVER, values: alone }];
     let mut all = made("the sender alone", f64::NAN, ("kframes/CPU s", Better::More), alone);
     for (count, name) in USERS {
@@ -157,10 +161,10 @@ fn told(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         let x = f64::from(count);
         let rates = each(&|who| rates(taken, who));
         all.extend(made(name, x, ("kframes/CPU s", Better::More), rates));
-        let costs = each(&|who| taken.each(who, Sample::cost));
+        let costs = each(&|who| taken.values(who, Sample::cost));
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
-        let kernel: Vec<Samples> = each(&|who| taken.each(who, Sample::kernel));
-        let lost: Vec<Samples> = each(&|who| taken.each(who, |sample| sample.lost * 100.0));
+        let kernel: Vec<Samples> = each(&|who| taken.values(who, Sample::kernel));
+        let lost: Vec<Samples> = each(&|who| taken.values(who, |sample| sample.lost * 100.0));
         // Each alone: 0 divided by 0 is no ratio.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
             for one in samples {
@@ -171,9 +175,9 @@ fn told(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     all
 }
 
-/// Returns thousands of received frames per second of the time of observing.
+/// Returns thousands of received frames per second of processor time spent on observing.
 fn rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
-    taken.each(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
+    taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
 }
 
 #[cfg(test)]
@@ -193,7 +197,7 @@ mod tests {
             (ShareObservers::Tcpdumps(2), sample(1300.0, 0.5)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
-        let rows = told(&ObserverSamples { all, sentinel_ns: 0.0 });
+        let rows = result_rows(&ObserverSamples { all, sentinel_ns: 0.0 });
         let of = |unit: &str| -> Vec<_> {
             let rows = rows.iter().filter(|row| row.unit == unit);
             rows.map(|row| (row.row.as_str(), row.candidate, row.value, row.ratio)).collect()
@@ -219,11 +223,11 @@ mod tests {
             lost: FRAMES_PER_USER - FRAMES_PER_USER / 2,
         };
         let all = FrameCounts { observed: FRAMES_PER_USER, lost: 0 };
-        assert_eq!(lost("a user", &[half, all], sample).unwrap().lost, 0.25);
+        assert_eq!(add_losses("a user", &[half, all], sample).unwrap().lost, 0.25);
         let less = FrameCounts { observed: FRAMES_PER_USER - 1, lost: 0 };
-        let why = lost("a user", &[all, less], sample).unwrap_err();
+        let why = add_losses("a user", &[all, less], sample).unwrap_err();
         assert_eq!(why, "a user has seen 10099 frames and lost 0: 10100 were sent");
         let unsaid = FrameCounts { observed: 0, lost: u64::MAX };
-        assert!(lost(TCPDUMP, &[unsaid], sample).is_err());
+        assert!(add_losses(TCPDUMP, &[unsaid], sample).is_err());
     }
 }

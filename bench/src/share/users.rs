@@ -1,8 +1,8 @@
-//! The users: a daemon whose policy permits them to observe the veth pair, and an unprivileged
-//! process for each user, with its final report.
+//! The users of `bench share`: a daemon whose policy permits them to observe the veth pair, and an
+//! unprivileged process for each user, which writes a final report.
 
 use super::{RING_MB, port};
-use crate::processes::{Children, start_beside, streamline, text};
+use crate::processes::{Children, read_text, start_on_second_processor, streamline};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -22,7 +22,7 @@ pub(super) struct SharedDaemon {
     daemon: Children,
 }
 
-/// The frames that an observer received and lost, of those sent for it.
+/// The numbers of frames that an observer received and lost, of the frames sent for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FrameCounts {
     pub(super) observed: u64,
@@ -43,14 +43,14 @@ impl SharedDaemon {
         command.args(["daemon", "--socket", "daemon", "--policy", "policy.toml"]);
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(folder.join("err")).map_err(failed)?);
-        daemon.daemon.add(start_beside(space, &mut command)?);
+        daemon.daemon.add(start_on_second_processor(space, &mut command)?);
         let mut ended = None;
         until("the daemon answers", || {
-            ended = daemon.daemon.ended();
-            ended.is_some() || daemon.listed().is_ok()
+            ended = daemon.daemon.first_exited();
+            ended.is_some() || daemon.list_paths().is_ok()
         });
         match ended {
-            Some(_) => Err(format!("the daemon: {}", text(&folder.join("err")))),
+            Some(_) => Err(format!("the daemon: {}", read_text(&folder.join("err")))),
             None => Ok(daemon),
         }
     }
@@ -60,27 +60,32 @@ impl SharedDaemon {
         self.daemon.processes()
     }
 
-    /// Starts a request for each user, whose sink has the pin `pin`, and waits until all are part
-    /// of the program.
-    pub(super) fn users(&self, space: &Namespace, count: u16, pin: &str) -> Result<Users, String> {
+    /// Starts a request for each user, in which the sink has the pin `pin`, and waits until all
+    /// requests are part of the program.
+    pub(super) fn start_users(
+        &self,
+        space: &Namespace,
+        count: u16,
+        pin: &str,
+    ) -> Result<Users, String> {
         let mut users = Users { children: Children::default(), folders: Vec::new() };
         for user in 0..count {
-            self.begin(space, user, pin, &mut users)?;
+            self.start_request(space, user, pin, &mut users)?;
         }
         let (mut ended, mut shared) = (None, Ok(()));
         until("all lines are in the program", || {
-            ended = users.children.ended();
-            shared = self.shared(count);
+            ended = users.children.first_exited();
+            shared = self.check_shared_program(count);
             ended.is_some() || shared.is_ok()
         });
         match ended.and_then(|user| users.folders.get(user)) {
-            Some(folder) => Err(format!("a user: {}", text(&folder.join("err")))),
+            Some(folder) => Err(format!("a user: {}", read_text(&folder.join("err")))),
             None => shared.map(|()| users),
         }
     }
 
     /// Starts the request of a user.
-    fn begin(
+    fn start_request(
         &self,
         space: &Namespace,
         user: u16,
@@ -97,41 +102,41 @@ impl SharedDaemon {
         command.args(["run", "--json", "--report=report", &line(user, pin)]);
         // From root, the standard library also drops groups, and with the user all capabilities.
         command.uid(number).gid(number).current_dir(&folder);
-        command.env("STREAMLINE_DAEMON", self.place()).env("HOME", &folder);
+        command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &folder);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(folder.join("err")).map_err(failed)?);
-        users.children.add(start_beside(space, &mut command)?);
+        users.children.add(start_on_second_processor(space, &mut command)?);
         users.folders.push(folder);
         Ok(())
     }
 
-    /// Checks that one program runs the requests of exactly `count` users, each with its own ring,
-    /// and common filters once.
-    pub(super) fn shared(&self, count: u16) -> Result<(), String> {
-        one_for_all(&self.listed()?, count)
+    /// Checks that one program runs the requests of exactly `count` users, with a ring for each
+    /// user and one instance of each common filter.
+    pub(super) fn check_shared_program(&self, count: u16) -> Result<(), String> {
+        check_one_program(&self.list_paths()?, count)
     }
 
     /// Returns the running paths, as printed by `ps --json`.
-    fn listed(&self) -> Result<Value, String> {
+    fn list_paths(&self) -> Result<Value, String> {
         let mut command = Command::new(self.program());
-        command.args(["ps", "--json"]).env("STREAMLINE_DAEMON", self.place());
-        let told = command.stdin(Stdio::null()).output().map_err(|why| format!("ps: {why}"))?;
-        if !told.status.success() {
-            return Err(format!("ps: {}", String::from_utf8_lossy(&told.stderr)));
+        command.args(["ps", "--json"]).env("STREAMLINE_DAEMON", self.state_directory());
+        let output = command.stdin(Stdio::null()).output().map_err(|why| format!("ps: {why}"))?;
+        if !output.status.success() {
+            return Err(format!("ps: {}", String::from_utf8_lossy(&output.stderr)));
         }
-        serde_json::from_slice(&told.stdout).map_err(|why| format!("ps --json: {why}"))
+        serde_json::from_slice(&output.stdout).map_err(|why| format!("ps --json: {why}"))
     }
 
     /// Ends the daemon.
     pub(super) fn end(self) -> Result<(), String> {
-        self.daemon.end("the daemon")
+        self.daemon.interrupt_and_wait("the daemon")
     }
 
     fn program(&self) -> PathBuf {
         self.folder.join("streamline")
     }
 
-    fn place(&self) -> PathBuf {
+    fn state_directory(&self) -> PathBuf {
         self.folder.join("daemon")
     }
 }
@@ -150,12 +155,12 @@ impl Users {
 
     /// Stops all requests, and waits until their program is gone; returns the counts of each user.
     pub(super) fn end(self, daemon: &SharedDaemon) -> Result<Vec<FrameCounts>, String> {
-        self.children.end("a user")?;
+        self.children.interrupt_and_wait("a user")?;
         until("no program is left", || {
-            let listed = daemon.listed();
+            let listed = daemon.list_paths();
             listed.is_ok_and(|listed| listed["kernel"].as_array().is_some_and(Vec::is_empty))
         });
-        self.folders.iter().map(|folder| observed(&text(&folder.join("report")))).collect()
+        self.folders.iter().map(|folder| parse_ledger(&read_text(&folder.join("report")))).collect()
     }
 }
 
@@ -180,7 +185,7 @@ fn policy(users: u16) -> String {
     )
 }
 
-fn one_for_all(listed: &Value, count: u16) -> Result<(), String> {
+fn check_one_program(listed: &Value, count: u16) -> Result<(), String> {
     let users: Vec<u64> = (0..count).map(|user| uid(user).into()).collect();
     let programs = listed["kernel"].as_array().map_or(&[][..], Vec::as_slice);
     let [program] = programs else {
@@ -205,8 +210,8 @@ fn one_for_all(listed: &Value, count: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the ledger of a user; an error if it does not balance.
-fn observed(report: &str) -> Result<FrameCounts, String> {
+/// Reads the ledger of a user. Fails if it does not balance.
+fn parse_ledger(report: &str) -> Result<FrameCounts, String> {
     let ledger: Value =
         serde_json::from_str(report).map_err(|why| format!("the ledger of a user: {why}"))?;
     if ledger["balanced"] != true {
@@ -237,20 +242,22 @@ mod tests {
 
     #[test]
     fn one_program_serves_all_users_with_common_filters_once() {
-        let told = |programs: Vec<Value>| one_for_all(&json!({ "kernel": programs }), 2);
-        assert_eq!(told(vec![program()]), Ok(()));
-        assert_eq!(told(vec![]).unwrap_err(), "there are 0 programs for 2 users");
-        assert_eq!(told(vec![program(); 2]).unwrap_err(), "there are 2 programs for 2 users");
+        let checked = |programs: Vec<Value>| check_one_program(&json!({ "kernel": programs }), 2);
+        assert_eq!(checked(vec![program()]), Ok(()));
+        assert_eq!(checked(vec![]).unwrap_err(), "there are 0 programs for 2 users");
+        assert_eq!(checked(vec![program(); 2]).unwrap_err(), "there are 2 programs for 2 users");
         let mut other = program();
         other["lines"][0]["uid"] = json!(0);
-        assert!(told(vec![other]).unwrap_err().starts_with("lines of the program are of [0, 4130"));
+        assert!(
+            checked(vec![other]).unwrap_err().starts_with("lines of the program are of [0, 4130")
+        );
         let mut other = program();
         other["rings"] = json!([]);
-        assert!(told(vec![other]).unwrap_err().starts_with("rings of the program are of []"));
+        assert!(checked(vec![other]).unwrap_err().starts_with("rings of the program are of []"));
         let mut other = program();
         other["steps"][1] = json!({ "name": "udp", "lines": 1 });
         let why = "`udp` does not run once for 2 users: [Some(1)]";
-        assert_eq!(told(vec![other]).unwrap_err(), why);
+        assert_eq!(checked(vec![other]).unwrap_err(), why);
     }
 
     #[test]
@@ -259,10 +266,10 @@ mod tests {
             let pcap = json!({ "name": "pcap", "taken": { "blocks": 7, "bytes": 42 } });
             json!({ "balanced": balanced, "lost": 2, "filters": [pcap] }).to_string()
         };
-        assert_eq!(observed(&ledger(true)), Ok(FrameCounts { observed: 7, lost: 2 }));
-        assert!(observed(&ledger(false)).unwrap_err().contains("does not balance"));
-        assert!(observed("").unwrap_err().starts_with("the ledger of a user"));
-        assert!(observed(r#"{"balanced":true}"#).unwrap_err().contains("does not tell"));
+        assert_eq!(parse_ledger(&ledger(true)), Ok(FrameCounts { observed: 7, lost: 2 }));
+        assert!(parse_ledger(&ledger(false)).unwrap_err().contains("does not balance"));
+        assert!(parse_ledger("").unwrap_err().starts_with("the ledger of a user"));
+        assert!(parse_ledger(r#"{"balanced":true}"#).unwrap_err().contains("does not tell"));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
 //! stream, in one thread, as a file server does; the stream is drained between measured sections.
-//! The references are the Linux pipe, and splice(2) from file to pipe to /dev/null. Also measured
-//! are rich pointers from one process to another, in batches of 32, with every index and pointer
-//! checked.
+//! The references are the Linux pipe, and splice(2) from file to pipe to /dev/null. The bench also
+//! measures rich pointers from one process to another, in batches of 32, with every index and
+//! pointer checked.
 
 mod pointers;
 mod setup;
@@ -19,9 +19,9 @@ use setup::{Kernel, Setup, SpliceMethod};
 use std::cell::RefCell;
 
 /// Block size in bytes.
-const BLOCKS: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
+const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Sizes of the dbuf in bytes.
-const DBUFS: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
+const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
 /// Millions of blocks per second at 4 ns each: the goal "at most 4 ns" as a minimum rate.
 const RATE_MIN: f64 = 250.0;
@@ -35,17 +35,17 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     } else {
         rows.extend(pointers::run(options)?);
     }
-    for dbuf in DBUFS {
+    for dbuf in DBUF_SIZES {
         let setup = RefCell::new(Setup::new(dbuf)?);
-        for block in BLOCKS {
-            rows.extend(sized(&setup, dbuf, block, options.rounds)?);
+        for block in BLOCK_SIZES {
+            rows.extend(measure_block_size(&setup, dbuf, block, options.rounds)?);
         }
     }
     Ok(rows)
 }
 
 /// Measures one block size.
-fn sized(
+fn measure_block_size(
     setup: &RefCell<Setup>,
     dbuf: usize,
     block: usize,
@@ -71,7 +71,7 @@ fn sized(
     ];
     let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
-    let x = if dbuf == DBUFS[0] { block as f64 } else { f64::NAN };
+    let x = if dbuf == DBUF_SIZES[0] { block as f64 } else { f64::NAN };
     interleave(("splice", &name, x), "M/s", rounds, candidates, &goals(dbuf, block))
 }
 
@@ -85,7 +85,7 @@ fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
         65_536 => Some(250.0),
         _ => None,
     };
-    if let (Some(target), true) = (over_copies, dbuf == DBUFS[0]) {
+    if let (Some(target), true) = (over_copies, dbuf == DBUF_SIZES[0]) {
         goals.push(goal("read + write", target));
     }
     goals

@@ -1,15 +1,15 @@
 //! Rich pointers from one process to another, in batches of 32: goal G7.
 //!
-//! The reader is a process that was sent descriptors and a socket to the owner of the dbuf, and
-//! does not trust the writer: it copies each pointer out of the ring once, and checks that it lies
-//! within mapped memory. For each pointer, the writer checks that a segment in flight keeps its
+//! The reader is a process that was sent descriptors and a socket to the owner of the dbuf. It does
+//! not trust the writer: it copies each pointer out of the ring once, and checks that the pointer
+//! is within mapped memory. For each pointer, the writer checks that a segment in flight keeps its
 //! bytes. The reference is a ring in C that works like DPDK's, compared by the number of bytes
-//! moved.
+//! transferred.
 
 use super::setup::{id, words};
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
-use crate::peers::Compiled;
+use crate::peers::CompiledPeer;
 use crate::pipe::Ring;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
@@ -28,33 +28,39 @@ use sys::process::identity;
 
 /// Number of pointers in a batch.
 const BATCH: usize = 32;
-/// Ring sizes in bytes: one that fits the second-level cache of each processor, and the one that a
-/// self-scaling stream reaches on two processors (an eighth of a third-level cache of 32 MB).
-const RINGS: [usize; 2] = [256 << 10, 4 << 20];
+/// Ring sizes in bytes: a size that fits the second-level cache of each processor, and the size
+/// that a self-scaling stream reaches on two processors (an eighth of a third-level cache of 32
+/// MB).
+const RING_SIZES: [usize; 2] = [256 << 10, 4 << 20];
 /// Number of pointers in one measurement.
-const COUNT: usize = 20_000_000;
+const POINTER_COUNT: usize = 20_000_000;
 /// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 
-/// Source of the upper bound: a C program without checks and wake-ups, with pointers half as long.
+/// Source of the upper bound: a C program without checks and wake-ups, with pointers of half the
+/// size.
 const COPY_LOOP: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>, String> {
-    let copy_loop = Compiled::new("burst", COPY_LOOP);
+    let copy_loop = CompiledPeer::new("burst", COPY_LOOP);
     if let Err(why) = &copy_loop {
         eprintln!("left out: the ring of bursts in C: {why}");
     }
     let mut rows = Vec::new();
-    for ring in RINGS {
-        rows.extend(sized(ring, copy_loop.as_ref().ok(), options.rounds)?);
+    for ring in RING_SIZES {
+        rows.extend(measure_ring_size(ring, copy_loop.as_ref().ok(), options.rounds)?);
     }
     Ok(rows)
 }
 
 /// Measures a ring of `ring` bytes.
-fn sized(ring: usize, copy_loop: Option<&Compiled>, rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_ring_size(
+    ring: usize,
+    copy_loop: Option<&CompiledPeer>,
+    rounds: usize,
+) -> Result<Vec<Row>, String> {
     let mut sender = Sender::new(ring / size_of::<RichPointer>())?;
-    let target = if Sentinel::take() < SAME_CACHE_NS { 400.0 } else { 80.0 };
+    let target = if Sentinel::measure() < SAME_CACHE_NS { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
@@ -76,7 +82,7 @@ struct Sender {
     output: Output,
     blocks: AllocationPool,
     batch: [RichPointer; BATCH],
-    orders: OwnedFd,
+    socket: OwnedFd,
     process: Child,
     _grants: GrantServer,
 }
@@ -102,8 +108,8 @@ impl Sender {
         let config = Config { entries, ..Config::new(id(2)) };
         let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
         let offer = offers.first().ok_or("no reader")?;
-        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
-        let (orders, theirs) = sys::descriptor::pair().map_err(words)?;
+        let (_, grants_socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
+        let (socket, theirs) = sys::descriptor::pair().map_err(words)?;
         let itself = std::env::current_exe().map_err(words)?;
         let process = Command::new(itself)
             .args(["--reader", "pointers", "1", "64"])
@@ -111,28 +117,28 @@ impl Sender {
             .spawn()
             .map_err(words)?;
         let mut all = offer.descriptors().to_vec();
-        all.push(socket.as_fd());
-        sys::descriptor::send(&orders, b"these", &all).map_err(words)?;
+        all.push(grants_socket.as_fd());
+        sys::descriptor::send(&socket, b"these", &all).map_err(words)?;
         let batch = std::array::from_fn(block);
-        Ok(Self { output, blocks, batch, orders, process, _grants: grants })
+        Ok(Self { output, blocks, batch, socket, process, _grants: grants })
     }
 
     /// Returns millions of pointers per second.
     fn measure(&mut self) -> Result<f64, String> {
-        sys::descriptor::send(&self.orders, &COUNT.to_le_bytes(), &[]).map_err(words)?;
+        sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[]).map_err(words)?;
         let begin = sys::clock::monotonic();
-        for _ in 0..COUNT / BATCH {
+        for _ in 0..POINTER_COUNT / BATCH {
             let batch = std::hint::black_box(&self.batch);
             self.output.put_all(batch, self.blocks.pool()).map_err(words)?;
         }
         self.output.flush();
-        let answer = sys::descriptor::receive(&self.orders, &mut [0; 8]).map_err(words)?;
+        let answer = sys::descriptor::receive(&self.socket, &mut [0; 8]).map_err(words)?;
         if answer.0 == 0 {
             return Err("the reading process has ended".to_owned());
         }
         let ns = sys::clock::monotonic() - begin;
         #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
-        Ok(COUNT as f64 * 1e3 / ns as f64)
+        Ok(POINTER_COUNT as f64 * 1e3 / ns as f64)
     }
 }
 
@@ -147,19 +153,19 @@ impl Drop for Sender {
 /// Runs the reading process: `--reader pointers PROCESSOR 64`.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
     sys::process::pin_to(processor).map_err(words)?;
-    let orders = std::io::stdin();
-    let (_, mut fds) = sys::descriptor::receive(&orders, &mut [0; 8]).map_err(words)?;
+    let socket = std::io::stdin();
+    let (_, mut fds) = sys::descriptor::receive(&socket, &mut [0; 8]).map_err(words)?;
     let space = Space::new();
     space.introduce(fds.pop().ok_or("no socket")?);
     let mut input =
         Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(words)?;
-    let mut order = [0; 8];
+    let mut request = [0; 8];
     let mut pointers = [RichPointer::default(); BATCH];
     loop {
-        if sys::descriptor::receive(&orders, &mut order).map_err(words)?.0 == 0 {
+        if sys::descriptor::receive(&socket, &mut request).map_err(words)?.0 == 0 {
             return Ok(());
         }
-        let mut left = usize::from_le_bytes(order);
+        let mut left = usize::from_le_bytes(request);
         while left > 0 {
             match input.pointers(&mut pointers).map_err(words)? {
                 0 => _ = input.wait(None).map_err(words)?,
@@ -168,6 +174,6 @@ pub(crate) fn serve(processor: usize) -> Result<(), String> {
             std::hint::black_box(&mut pointers);
         }
         input.give_back();
-        sys::descriptor::send(&orders, b"done", &[]).map_err(words)?;
+        sys::descriptor::send(&socket, b"done", &[]).map_err(words)?;
     }
 }

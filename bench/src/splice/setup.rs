@@ -1,5 +1,5 @@
-//! The candidates: a stream of pointers that holds the file's dbuf, one that does not, and the
-//! Linux pipe.
+//! The candidates: a stream of pointers that holds the file's dbuf, a stream that does not hold it,
+//! and the Linux pipe.
 
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
@@ -31,9 +31,9 @@ pub(super) enum SpliceMethod {
 }
 
 /// Minimum duration of a measurement in ns.
-const LEAST_NS: u64 = 12_000_000;
+const MEASUREMENT_NS_MIN: u64 = 12_000_000;
 /// Size of a stream's backing memory in bytes: half of a second-level cache of 1 MB.
-const BACKING: usize = 512 << 10;
+const BACKING_SIZE: usize = 512 << 10;
 
 /// A stream with both ends in this process.
 struct StreamEnds {
@@ -41,7 +41,7 @@ struct StreamEnds {
     input: Input,
 }
 
-/// A file in memory, and the streams it is written to.
+/// A file in memory, and the streams to which it is written.
 pub(super) struct Setup {
     file: Aggregate,
     /// A stream that holds the file's dbuf: passes pointers.
@@ -76,23 +76,23 @@ impl Setup {
     }
 
     /// Returns millions of blocks per second, over enough blocks for the minimum duration.
-    pub(super) fn measure(&mut self, way: SpliceMethod, block: usize) -> Result<f64, String> {
+    pub(super) fn measure(&mut self, method: SpliceMethod, block: usize) -> Result<f64, String> {
         let Self { file, by_pointer, by_copy, .. } = self;
-        let copies = matches!(way, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);
+        let copies = matches!(method, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);
         let to = if copies { by_copy } else { by_pointer };
         let file: &Aggregate = file;
         let mut held = Held::new(file, block);
         let mut out = vec![0; block];
         // Number of blocks that fit into the ring and its backing memory until it is drained.
-        let piece = if copies { (BACKING / 2 / block).clamp(4, 1024) } else { 1024 };
+        let piece = if copies { (BACKING_SIZE / 2 / block).clamp(4, 1024) } else { 1024 };
         let (mut blocks, mut ns) = (0_u64, 0);
-        while ns < LEAST_NS {
+        while ns < MEASUREMENT_NS_MIN {
             let begin = sys::clock::monotonic();
             for _ in 0..piece {
                 if held.look().len() < block {
                     held.rewind();
                 }
-                one(way, &mut held, &mut to.output, &mut out)?;
+                move_block(method, &mut held, &mut to.output, &mut out)?;
             }
             ns += sys::clock::monotonic() - begin;
             blocks += piece as u64;
@@ -105,14 +105,14 @@ impl Setup {
 
 /// Moves one block.
 #[inline(always)]
-fn one(
-    way: SpliceMethod,
+fn move_block(
+    method: SpliceMethod,
     from: &mut Held<'_>,
     to: &mut Output,
     out: &mut [u8],
 ) -> Result<(), String> {
     let block = out.len();
-    match way {
+    match method {
         SpliceMethod::Peek => {
             black_box(from.look());
             from.pass(block);
@@ -144,7 +144,7 @@ fn one(
 
 impl StreamEnds {
     fn new(grants: &GrantServer, number: u32) -> Result<Self, String> {
-        let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING >> 16 };
+        let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING_SIZE >> 16 };
         let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
             .map_err(words)?;
         grants.owner(|owner| owner.share(&pool)).map_err(words)?;
@@ -222,7 +222,7 @@ impl Kernel {
             }
             blocks += 64;
             let ns = sys::clock::monotonic() - begin;
-            if ns >= LEAST_NS {
+            if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(blocks as f64 * 1e3 / ns as f64);
             }

@@ -16,14 +16,14 @@ use testkit::net::Namespace;
 /// A time or number of bytes that a wake policy never reaches.
 pub(crate) const NEVER: u32 = u32::MAX >> 1;
 /// Number of pointers per processor, as in the rings of a request.
-const POINTERS: u32 = 1 << 14;
+const POINTERS_PER_PROCESSOR: u32 = 1 << 14;
 
 /// Returns the wake policy of a request that sets neither batches nor latency.
 pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
     engine::kernel::bell(&KernelRing::default(), shape)
 }
 
-/// Returns that policy for several readers.
+/// Returns the wake policy of such a request for several readers.
 pub(crate) fn default_policy_for_many(shape: RingsLayout) -> WakePolicy {
     WakePolicy { wakes: Wakeup::Everyone, ..default_policy(shape) }
 }
@@ -46,7 +46,8 @@ impl Tap {
     ) -> Result<Self, String> {
         let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
-        let shape = RingsLayout { cpus, sinks: 1, pointers: POINTERS, bytes, record_max };
+        let shape =
+            RingsLayout { cpus, sinks: 1, pointers: POINTERS_PER_PROCESSOR, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
         let program = program::load(&rings, &bell, when(shape))?;
@@ -61,18 +62,18 @@ impl Tap {
         Ok(())
     }
 
-    /// Drains the doorbell, which its readers do not do, so that it is sent again.
+    /// Drains the doorbell in place of its readers, so that it is sent again.
     pub(crate) fn drain_doorbell(&mut self) {
         self.bell.drain(|_| ());
     }
 
     /// Returns the number of doorbells sent.
-    pub(crate) fn doorbells(&self) -> u64 {
+    pub(crate) fn doorbells_sent(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0))
     }
 
     /// Returns the committed positions of all processors, summed.
-    pub(crate) fn committed(&self) -> u64 {
+    pub(crate) fn committed_sum(&self) -> u64 {
         self.sum(|cpu| self.rings.region(cpu).map_or(0, |region| region.committed()))
     }
 

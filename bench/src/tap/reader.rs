@@ -11,16 +11,16 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// After a loss, the reader skips one pointer in this many in addition to the lost ones, so that
-/// the writer does not lap it again at once.
+/// Reciprocal of the share of a ring's pointers that the reader skips after a loss in addition to
+/// the lost ones, so that the writer does not lap it again at once.
 const SKIPPED_ONE_IN: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with every
-/// frame, and each check fetches that cache line from its processor.
+/// frame, so each check fetches that cache line from the writer's processor.
 const RECORDS_PER_CHECK: usize = 16;
 /// Number of words in the first message.
 const WORDS: usize = 5;
 
-/// Records and doorbells that a reader received since the last request.
+/// Numbers of records that a reader received and lost, and of doorbells that woke it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
@@ -51,7 +51,7 @@ impl TapReader {
         let (rings, bell) = tap.descriptors()?;
         let sent = descriptor::send(&reader.socket, &message, &[rings, bell.as_fd()]);
         sent.map_err(|why| why.to_string())?;
-        reader.answer::<1>()?;
+        reader.receive_numbers::<1>()?;
         Ok(reader)
     }
 
@@ -61,14 +61,14 @@ impl TapReader {
     }
 
     /// Waits until the reader has received or lost `records` records in total; returns its counts.
-    pub(crate) fn observed(&self, records: u64) -> Result<ReaderCounts, String> {
+    pub(crate) fn wait_for_records(&self, records: u64) -> Result<ReaderCounts, String> {
         let sent = descriptor::send(&self.socket, &words(&[records]), &[]);
         sent.map_err(|why| why.to_string())?;
-        let [got, lost, doorbells] = self.answer()?;
+        let [got, lost, doorbells] = self.receive_numbers()?;
         Ok(ReaderCounts { got, lost, doorbells })
     }
 
-    fn answer<const N: usize>(&self) -> Result<[u64; N], String> {
+    fn receive_numbers<const N: usize>(&self) -> Result<[u64; N], String> {
         let mut message = [0; 64];
         let readable = descriptor::receive(&self.socket, &mut message);
         match readable.map_err(|why| why.to_string())? {
@@ -105,10 +105,10 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let readable = [bell.as_fd(), socket.as_fd()];
     let listener = Listener::to(&readable).map_err(|why| why.to_string())?;
     let mut walk = ReaderState::new(shape);
-    let tell = |numbers: &[u64]| {
+    let reply = |numbers: &[u64]| {
         descriptor::send(&socket, &words(numbers), &[]).map_err(|why| why.to_string())
     };
-    tell(&[1])?;
+    reply(&[1])?;
     let mut wanted = None;
     loop {
         let woken = listener.wait(POLL_INTERVAL);
@@ -116,24 +116,24 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
         // cache lines that it writes with each frame.
         let found = walk.read_all(&rings);
         walk.observed.doorbells += u64::from(woken && found);
-        if !found && wanted.is_none() && order_waits(&socket, Duration::ZERO) {
-            let mut order = [0; 8];
+        if !found && wanted.is_none() && has_request(&socket, Duration::ZERO) {
+            let mut request = [0; 8];
             let readable =
-                descriptor::receive(&socket, &mut order).map_err(|why| why.to_string())?;
+                descriptor::receive(&socket, &mut request).map_err(|why| why.to_string())?;
             if readable.0 == 0 {
                 return Ok(());
             }
-            wanted = Some(word(&order, 0));
+            wanted = Some(word(&request, 0));
             walk.read_all(&rings);
         }
         if wanted.is_some_and(|wanted| walk.observed.got + walk.observed.lost >= wanted) {
-            tell(&[walk.observed.got, walk.observed.lost, walk.observed.doorbells])?;
+            reply(&[walk.observed.got, walk.observed.lost, walk.observed.doorbells])?;
             wanted = None;
         }
     }
 }
 
-fn order_waits(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
+fn has_request(socket: impl std::os::fd::AsFd, limit: Duration) -> bool {
     sys::poll::readable(&[socket.as_fd()], Some(limit)) == [true]
 }
 
@@ -187,7 +187,7 @@ impl ReaderState {
             (reserved, newest) = (region.reserved(), region.head(0));
             for (number, position) in (next..end).zip(copied) {
                 let here = newest - number < pointers;
-                match position.filter(|position| here && !self.lapped(*position, reserved)) {
+                match position.filter(|position| here && !self.may_be_lapped(*position, reserved)) {
                     None => self.observed.lost += 1,
                     Some(_) => self.observed.got += 1,
                 }
@@ -202,7 +202,7 @@ impl ReaderState {
     fn copy(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // A lapped record is not copied, or the reader would never catch up.
-        if self.lapped(position, reserved) {
+        if self.may_be_lapped(position, reserved) {
             return None;
         }
         let length = length.min(self.shape.record_max) as usize;
@@ -214,7 +214,7 @@ impl ReaderState {
 
     /// Returns true if the writer, which has reserved space up to `reserved`, may have overwritten
     /// a record.
-    fn lapped(&self, position: u64, reserved: u64) -> bool {
+    fn may_be_lapped(&self, position: u64, reserved: u64) -> bool {
         reserved.wrapping_sub(position) > u64::from(self.shape.bytes)
     }
 }

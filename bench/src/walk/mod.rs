@@ -1,25 +1,25 @@
 //! `bench walk`: the number of blocks that a thread walks at once. FEATURES K2 [SL §6.2, Th §5.2.1]
 //!
 //! Captures of short and of long blocks are replayed from the page cache through few and through
-//! many filters: cheap ones, which read a byte; different ones, with separate code; ones that read
-//! every byte; and those for headers and requests of a web server. Block by block (`--batch=1`) is
-//! the papers' depth-first order; larger batches approach filter by filter. The planner's choice,
-//! 64, is compared with the best of all.
+//! many filters: cheap filters, which read one byte; different filters, with separate code; filters
+//! that read every byte; and the filters for headers and requests of a web server. Block by block
+//! (`--batch=1`) is the papers' depth-first order; larger batches approach filter by filter. The
+//! planner's choice, 64, is compared with the best of the other batch sizes.
 //!
-//! `replay` reads pieces of 256 KB into memory and walks the blocks of one piece, so it never has
-//! many long blocks at once. Their cost, and the gain of a call for more than the 64 blocks of a
-//! batch, is measured with filters alone, without walk and source ([`order`]).
+//! `replay` reads 256 KB at a time and walks the blocks in them, so it never has many long blocks
+//! at once. The cost of many long blocks, and the gain of calls for more than the 64 blocks of a
+//! batch, are measured with filters alone, without walk and source ([`order`]).
 
 mod order;
 
-use crate::folder::Folder;
 use crate::harness::{
-    Better, Candidate, Goal, Samples, is_wanted, measure_interleaved, median, rows,
+    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, median, rows,
 };
-use crate::line::outcome;
+use crate::line::run_request;
 use crate::options::Options;
-use crate::replay::made;
+use crate::replay::generate_capture;
 use crate::row::Row;
+use crate::temp_directory::TempDirectory;
 use std::path::Path;
 
 /// The candidates: name, and option of the request.
@@ -32,15 +32,15 @@ const CANDIDATES: [(&str, &str); 5] = [
 ];
 /// The name of the default: a full batch.
 const DEFAULT: &str = "64";
-/// Block sizes in bytes: the shortest frames, the longest of Ethernet, and longer ones that a
-/// network card has merged.
-const LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
-/// Maximum size of a capture in bytes, and maximum number of blocks.
-const BYTES: u64 = 64 << 20;
-const BLOCKS: u64 = 100_000;
-/// Size of the capture with requests in bytes.
-const MIXED: u64 = 64 << 20;
-/// Lowest allowed ratio of the choice to the best candidate.
+/// Block lengths in bytes: the shortest and the longest frames of Ethernet, and longer frames that
+/// a network card has merged.
+const BLOCK_LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
+/// Maximum size of a capture in bytes, and maximum number of its blocks.
+const CAPTURE_SIZE_MAX: u64 = 64 << 20;
+const CAPTURE_BLOCKS_MAX: u64 = 100_000;
+/// Size in bytes of the capture with HTTP requests.
+const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
+/// Minimum ratio of the rate of the choice to that of the best candidate.
 const RATIO_MIN: f64 = 1.0 / 1.1;
 
 const CHEAP: &[&str] = &["match hex=02 at=0 |all"];
@@ -55,7 +55,7 @@ const DIFFERENT: &[&str] = &[
     "sample 1 |all",
     "hist of=length |all",
 ];
-/// The filters of a chain, its name, and its lengths.
+/// The chains: their filters, in rotation, their name, and their numbers of filters.
 const CHAINS: [(&[&str], &str, &[usize]); 3] = [
     (CHEAP, "cheap", &[2, 8, 32]),
     (DIFFERENT, "different", &[8, 32]),
@@ -65,29 +65,32 @@ const CHAINS: [(&[&str], &str, &[usize]); 3] = [
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     // Everything on one processor, whose caches are measured.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
-    let folder = Folder::new("walk").map_err(|why| why.to_string())?;
+    let folder = TempDirectory::new("walk").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
-    for length in LENGTHS {
-        let (file, count) = (folder.0.join(format!("{length}.pcap")), BLOCKS.min(BYTES / length));
+    for length in BLOCK_LENGTHS {
+        let (file, count) = (
+            folder.0.join(format!("{length}.pcap")),
+            CAPTURE_BLOCKS_MAX.min(CAPTURE_SIZE_MAX / length),
+        );
         let path = file.display();
-        outcome(&format!("generate count={count} size={length} seq=yes | pcap {path}"))?;
+        run_request(&format!("generate count={count} size={length} seq=yes | pcap {path}"))?;
         for (kinds, name, counts) in CHAINS {
             for filters in counts {
                 let row = format!("{filters} {name}, {length} B");
-                all.extend(line(&row, &file, &chain(kinds, *filters), options)?);
+                all.extend(measure_request(&row, &file, &chain(kinds, *filters), options)?);
             }
         }
     }
     let file = folder.0.join("mixed.pcap");
-    made("mixed", &file, MIXED)?;
-    all.extend(line("ip | tcp | http", &file, "ip | tcp | http |all", options)?);
+    generate_capture("mixed", &file, MIXED_CAPTURE_SIZE)?;
+    all.extend(measure_request("ip | tcp | http", &file, "ip | tcp | http |all", options)?);
     for (kinds, name, filters) in [(DIFFERENT, "different", 32), (EVERY_BYTE, "every byte", 8)] {
-        for length in LENGTHS {
+        for length in BLOCK_LENGTHS {
             let row = format!("by hand, {filters} {name}, {length} B");
-            if is_wanted(&row) {
+            if is_selected(&row) {
                 let text = chain(kinds, filters);
                 let by_hand = order::candidates(&text, length)?;
-                all.extend(judged(&row, DEFAULT, by_hand, options)?);
+                all.extend(compare_with_best(&row, DEFAULT, by_hand, options)?);
             }
         }
     }
@@ -100,23 +103,28 @@ fn chain(kinds: &[&str], filters: usize) -> String {
 }
 
 /// Measures a request: millions of blocks per second for each batch size.
-fn line(row: &str, file: &Path, filters: &str, options: &Options) -> Result<Vec<Row>, String> {
-    if !is_wanted(row) {
+fn measure_request(
+    row: &str,
+    file: &Path,
+    filters: &str,
+    options: &Options,
+) -> Result<Vec<Row>, String> {
+    if !is_selected(row) {
         return Ok(Vec::new());
     }
     let candidates = CANDIDATES.map(|(name, asked)| {
         let text = format!("{asked} replay {} | {filters} discard", file.display());
         // The first run fills the caches.
-        let measure = move || rate(&text).and_then(|_| rate(&text));
+        let measure = move || measure_rate(&text).and_then(|_| measure_rate(&text));
         Candidate { name, measure: Box::new(measure) }
     });
-    judged(row, DEFAULT, candidates.into(), options)
+    compare_with_best(row, DEFAULT, candidates.into(), options)
 }
 
-/// Runs a request, whose first filter must receive all blocks; returns millions of blocks per
-/// second.
-fn rate(text: &str) -> Result<f64, String> {
-    let outcome = outcome(text)?;
+/// Runs a request; returns millions of blocks per second. Fails unless the first filter receives
+/// all blocks.
+fn measure_rate(text: &str) -> Result<f64, String> {
+    let outcome = run_request(text)?;
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
     let observed = outcome.ledger.filters.iter().map(|node| node.taken.blocks).max().unwrap_or(0);
     if given == 0 || observed != given {
@@ -128,7 +136,7 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// Measures the candidates, interleaved, and compares `one` with the best of the others.
-fn judged(
+fn compare_with_best(
     row: &str,
     one: &str,
     candidates: Vec<Candidate<'_>>,
@@ -139,8 +147,8 @@ fn judged(
     Ok(rows(("walk", row, f64::NAN), ("Mblocks/s", Better::More), sentinel_ns, &samples, &goals))
 }
 
-/// Returns the goal that the candidate `one` is within a tenth of the best of the others; `None`
-/// without others.
+/// Returns the goal that the rate of the candidate `one` is within a tenth of the best of the
+/// others; `None` without other candidates.
 fn goal(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);
@@ -158,7 +166,7 @@ mod tests {
             .map(|(name, value)| Samples { name, values: vec![value; 3] });
         let goal = goal(&samples, DEFAULT).unwrap();
         assert_eq!((goal.candidate, goal.reference), ("64", "8"));
-        assert_eq!(crate::line::planned("generate | discard").unwrap().batch.max, 64);
+        assert_eq!(crate::line::plan_request("generate | discard").unwrap().batch.max, 64);
         let rows = rows(("walk", "r", 0.0), ("x", Better::More), 0.0, &samples, &[goal]);
         let last = rows.last().unwrap();
         assert_eq!((last.goal, last.ratio), (Some("K2"), 0.9));

@@ -1,9 +1,9 @@
 //! Filters called directly, each for a number of blocks before the next filter: for part of a
-//! batch, a batch of 64, and several batches of 256 and 1024 blocks together. Without walk, ledger
-//! and source, only calls and their memory accesses remain.
+//! batch, a full batch of 64, and several batches of 256 or 1024 blocks in total. Without walk,
+//! ledger and source, only calls and their memory accesses remain.
 
 use crate::harness::Candidate;
-use crate::line::planned;
+use crate::line::plan_request;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
     Batch, BatchMemory, Block, ClassifyContext, Counts, Fill, Filter, Gateway, Keep, LANES,
@@ -14,15 +14,15 @@ use std::rc::Rc;
 use testkit::Frame;
 use wire::link::LinkType;
 
-/// Number of blocks that pass a filter before the next is called.
+/// Numbers of blocks that pass a filter before the next filter is called, with their names in rows.
 const BATCH_SIZES: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
 /// Number of blocks in a pass, each at a different address.
-const BLOCKS: usize = 1_024;
-/// Minimum number of blocks of a measurement.
-const MEASURED: usize = 65_536;
-/// Bytes read by a measurement of long blocks.
-const BYTES: usize = 256 << 20;
+const BLOCKS_PER_PASS: usize = 1_024;
+/// Maximum number of blocks of a measurement.
+const MEASURED_BLOCKS_MAX: usize = 65_536;
+/// Approximate number of bytes that a measurement of long blocks reads, at least one pass.
+const MEASURED_BYTES: usize = 256 << 20;
 
 /// Returns the candidates for the given filters over blocks of `length` bytes.
 pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'static>>, String> {
@@ -30,7 +30,7 @@ pub(super) fn candidates(filters: &str, length: u64) -> Result<Vec<Candidate<'st
     Ok(BATCH_SIZES
         .map(|(blocks, name)| {
             let bench = Rc::clone(&bench);
-            Candidate { name, measure: Box::new(move || bench.borrow_mut().rate(blocks)) }
+            Candidate { name, measure: Box::new(move || bench.borrow_mut().measure_rate(blocks)) }
         })
         .into())
 }
@@ -39,13 +39,13 @@ struct HandWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
-    /// Memory for batches, reused like that of a space.
+    /// Memory for batches, reused as by a space.
     batch_memory: Vec<BatchMemory>,
 }
 
 impl HandWalk {
     fn new(text: &str, length: u64) -> Result<Self, String> {
-        let plan = planned(&format!("generate | {text} discard"))?;
+        let plan = plan_request(&format!("generate | {text} discard"))?;
         let mut filters = Vec::new();
         for used in plan.graph.ids().filter_map(|(_, node)| node.filter()) {
             // Skips sources and sinks.
@@ -65,19 +65,25 @@ impl HandWalk {
             let marks = Marks::frame(LinkType::ETHERNET.0, bytes, bytes);
             Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
         };
-        let entries = (0..BLOCKS).map(entry).collect();
-        Ok(Self { filters, memory: frame.repeat(BLOCKS), entries, batch_memory: Vec::new() })
+        let entries = (0..BLOCKS_PER_PASS).map(entry).collect();
+        Ok(Self {
+            filters,
+            memory: frame.repeat(BLOCKS_PER_PASS),
+            entries,
+            batch_memory: Vec::new(),
+        })
     }
 
     /// Returns millions of blocks per second with this batch size.
-    fn rate(&mut self, at_once: usize) -> Result<f64, String> {
-        let passes = (BYTES / self.memory.len()).clamp(1, MEASURED / BLOCKS);
+    fn measure_rate(&mut self, at_once: usize) -> Result<f64, String> {
+        let passes =
+            (MEASURED_BYTES / self.memory.len()).clamp(1, MEASURED_BLOCKS_MAX / BLOCKS_PER_PASS);
         let begin = sys::clock::monotonic();
         for _ in 0..passes {
             self.pass(at_once)?;
         }
         let elapsed = sys::clock::monotonic() - begin;
-        Ok((passes * BLOCKS) as f64 * 1e3 / elapsed as f64)
+        Ok((passes * BLOCKS_PER_PASS) as f64 * 1e3 / elapsed as f64)
     }
 
     fn pass(&mut self, at_once: usize) -> Result<(), String> {
@@ -164,7 +170,7 @@ mod tests {
                 panic!("two filters, the second of which counts")
             };
             let counted = hist.report().rows.first().map(|(_, blocks)| *blocks);
-            assert_eq!(counted, Some(BLOCKS as u64), "{name}");
+            assert_eq!(counted, Some(BLOCKS_PER_PASS as u64), "{name}");
         }
         let why = HandWalk::new("tcp |all", 64).unwrap().pass(1).unwrap_err();
         assert!(why.contains("needs more"), "{why}");

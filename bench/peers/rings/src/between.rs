@@ -1,33 +1,33 @@
 //! Code shared by the rings between two processes. The writer starts the reader, which is this
 //! program again.
 
-use crate::{Mover, pin};
+use crate::{Transfer, pin};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-pub(crate) fn text(why: impl std::fmt::Debug) -> String {
+pub(crate) fn error_text(why: impl std::fmt::Debug) -> String {
     format!("{why:?}")
 }
 
-/// Runs the reading process: reads numbers from standard input, and receives that many blocks for
-/// each.
-pub(crate) fn read(
+/// Serves the requests of the writing process: for each number read from standard input, calls
+/// `take` with the number of blocks to receive, and then replies. Returns at the end of the input.
+pub(crate) fn serve_requests(
     cores: usize,
     mut take: impl FnMut(u64) -> Result<(), String>,
 ) -> Result<(), String> {
     pin(cores - 1)?;
-    answer("ready")?;
+    reply("ready")?;
     for line in std::io::stdin().lock().lines() {
-        let line = line.map_err(text)?;
-        take(line.trim().parse::<u64>().map_err(text)?)?;
-        answer("done")?;
+        let line = line.map_err(error_text)?;
+        take(line.trim().parse::<u64>().map_err(error_text)?)?;
+        reply("done")?;
     }
     Ok(())
 }
 
-fn answer(word: &str) -> Result<(), String> {
+fn reply(word: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{word}").and_then(|()| out.flush()).map_err(text)
+    writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
 /// The reading process, seen from the writer; ends at the end of its standard input.
@@ -45,13 +45,13 @@ impl ReaderProcess {
         block: usize,
         place: &str,
     ) -> Result<Self, String> {
-        let itself = std::env::current_exe().map_err(text)?;
+        let itself = std::env::current_exe().map_err(error_text)?;
         let mut process = Command::new(itself)
             .args([ring, &cores.to_string(), &block.to_string(), place])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(text)?;
+            .map_err(error_text)?;
         let orders = process.stdin.take();
         let answers = BufReader::new(process.stdout.take().ok_or("no answers")?);
         let mut other = Self { process, orders, answers };
@@ -59,14 +59,15 @@ impl ReaderProcess {
         Ok(other)
     }
 
-    /// Returns a mover whose `write` sends blocks to the reading process.
-    pub(crate) fn mover(
+    /// Returns a transfer that sends blocks with `write`, and waits until the reading process has
+    /// received them.
+    pub(crate) fn into_transfer(
         mut self,
         mut write: impl FnMut(u64) -> Result<(), String> + 'static,
-    ) -> Mover {
+    ) -> Transfer {
         Box::new(move |blocks| {
             let orders = self.orders.as_mut().ok_or("no orders")?;
-            writeln!(orders, "{blocks}").and_then(|()| orders.flush()).map_err(text)?;
+            writeln!(orders, "{blocks}").and_then(|()| orders.flush()).map_err(error_text)?;
             write(blocks)?;
             self.wait_for_reply()
         })
@@ -74,7 +75,7 @@ impl ReaderProcess {
 
     fn wait_for_reply(&mut self) -> Result<(), String> {
         let mut line = String::new();
-        match self.answers.read_line(&mut line).map_err(text)? {
+        match self.answers.read_line(&mut line).map_err(error_text)? {
             0 => Err("the reading process has ended".to_owned()),
             _ => Ok(()),
         }

@@ -1,42 +1,42 @@
 //! iceoryx2: the writer loans, fills and sends slices; the reader receives them and copies them
 //! out.
 
-use crate::between::{ReaderProcess, read, text};
-use crate::{CAPACITY, Mover, wait};
+use crate::between::{ReaderProcess, error_text, serve_requests};
+use crate::{CAPACITY, Transfer, wait};
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
 use std::hint::black_box;
 
 type Service = PortFactory<ipc::Service, [u8], ()>;
 
-/// Returns the maximum number of blocks in transit.
-fn depth(block: usize) -> usize {
+/// Returns the maximum number of blocks in transit, for a block size in bytes.
+fn blocks_in_transit_max(block: usize) -> usize {
     (CAPACITY / block).clamp(16, 1024)
 }
 
 fn service(node: &Node<ipc::Service>, name: &str, block: usize) -> Result<Service, String> {
-    let name = name.try_into().map_err(text)?;
+    let name = name.try_into().map_err(error_text)?;
     node.service_builder(&name)
         .publish_subscribe::<[u8]>()
-        .subscriber_max_buffer_size(depth(block))
+        .subscriber_max_buffer_size(blocks_in_transit_max(block))
         .enable_safe_overflow(false)
         .history_size(0)
         .max_publishers(1)
         .max_subscribers(1)
         .open_or_create()
-        .map_err(text)
+        .map_err(error_text)
 }
 
 /// Runs the reading process.
-pub(crate) fn reader(cores: usize, block: usize, name: &str) -> Result<(), String> {
-    let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
+pub(crate) fn run_reader(cores: usize, block: usize, name: &str) -> Result<(), String> {
+    let node = NodeBuilder::new().create::<ipc::Service>().map_err(error_text)?;
     let service = service(&node, name, block)?;
-    let subscriber = service.subscriber_builder().create().map_err(text)?;
+    let subscriber = service.subscriber_builder().create().map_err(error_text)?;
     let mut out = vec![0; block];
-    read(cores, |blocks| {
+    serve_requests(cores, |blocks| {
         for _ in 0..blocks {
             loop {
-                if let Some(sample) = subscriber.receive().map_err(text)? {
+                if let Some(sample) = subscriber.receive().map_err(error_text)? {
                     out.copy_from_slice(sample.payload());
                     black_box(&mut out);
                     break;
@@ -48,24 +48,24 @@ pub(crate) fn reader(cores: usize, block: usize, name: &str) -> Result<(), Strin
     })
 }
 
-/// Starts the reader and returns the mover of the writing process.
-pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
+/// Starts the reading process, and returns a transfer to it.
+pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let name = format!("streamline-bench-{}-{block}", std::process::id());
-    let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
+    let node = NodeBuilder::new().create::<ipc::Service>().map_err(error_text)?;
     let service = service(&node, &name, block)?;
     let publisher = service
         .publisher_builder()
         .initial_max_slice_len(block)
         .backpressure_strategy(BackpressureStrategy::RetryUntilDelivered)
         .create()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let other = ReaderProcess::start("iceoryx2", cores, block, &name)?;
     let data = vec![7; block];
-    Ok(other.mover(move |blocks| {
+    Ok(other.into_transfer(move |blocks| {
         let _alive = (&node, &service);
         for _ in 0..blocks {
-            let sample = publisher.loan_slice_uninit(data.len()).map_err(text)?;
-            sample.write_from_slice(black_box(&data)).send().map_err(text)?;
+            let sample = publisher.loan_slice_uninit(data.len()).map_err(error_text)?;
+            sample.write_from_slice(black_box(&data)).send().map_err(error_text)?;
         }
         Ok(())
     }))

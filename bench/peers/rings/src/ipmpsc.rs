@@ -1,21 +1,21 @@
-//! ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out. A writer
-//! without space sleeps until its reader wakes it, as the library provides.
+//! ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out. The library
+//! puts a writer without space to sleep until its reader wakes it.
 
-use crate::between::{ReaderProcess, read, text};
-use crate::{CAPACITY, Mover, wait};
+use crate::between::{ReaderProcess, error_text, serve_requests};
+use crate::{CAPACITY, Transfer, wait};
 use ipmpsc::{Receiver, Sender, SharedRingBuffer};
 use serde_bytes::Bytes;
 use std::hint::black_box;
 
 /// Runs the reading process.
-pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
-    let mut receiver = Receiver::new(SharedRingBuffer::open(path).map_err(text)?);
+pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
+    let mut receiver = Receiver::new(SharedRingBuffer::open(path).map_err(error_text)?);
     let mut out = vec![0; block];
-    read(cores, |blocks| {
+    serve_requests(cores, |blocks| {
         for _ in 0..blocks {
             loop {
                 let mut context = receiver.zero_copy_context();
-                if let Some(bytes) = context.try_recv::<&[u8]>().map_err(text)? {
+                if let Some(bytes) = context.try_recv::<&[u8]>().map_err(error_text)? {
                     out.copy_from_slice(bytes);
                     black_box(&mut out);
                     break;
@@ -27,18 +27,18 @@ pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), Strin
     })
 }
 
-/// Starts the reader and returns the mover of the writing process.
-pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
-    let size = u32::try_from(CAPACITY).map_err(text)?;
-    let (path, ring) = SharedRingBuffer::create_temp(size).map_err(text)?;
+/// Starts the reading process, and returns a transfer to it.
+pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
+    let size = u32::try_from(CAPACITY).map_err(error_text)?;
+    let (path, ring) = SharedRingBuffer::create_temp(size).map_err(error_text)?;
     let sender = Sender::new(ring);
     let other = ReaderProcess::start("ipmpsc", cores, block, &path)?;
     // Both processes have the file open. A killed process could not remove it later.
-    std::fs::remove_file(path).map_err(text)?;
+    std::fs::remove_file(path).map_err(error_text)?;
     let data = vec![7; block];
-    Ok(other.mover(move |blocks| {
+    Ok(other.into_transfer(move |blocks| {
         for _ in 0..blocks {
-            sender.send(&Bytes::new(black_box(&data))).map_err(text)?;
+            sender.send(&Bytes::new(black_box(&data))).map_err(error_text)?;
         }
         Ok(())
     }))

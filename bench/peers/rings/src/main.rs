@@ -1,11 +1,11 @@
 //! Third-party rings as references: `streamline-bench-rings RING CORES BLOCK`.
 //!
-//! Reads numbers from standard input, one per line; for each, moves that many blocks, copied in and
-//! copied out, and prints the time in nanoseconds. The writer runs on processor 0, the reader on
-//! processor 0 (CORES 1) or 1 (CORES 2). With a fourth argument, the program is the reader of the
-//! ring at that path. Each ring is used as its documentation recommends for blocks of a known size.
-//! There are no notifications unless a ring requires them: an idle side spins, or yields if both
-//! share a processor.
+//! Reads numbers from standard input, one per line; for each, transfers that many blocks of BLOCK
+//! bytes, copied in and copied out, and prints the duration in nanoseconds. The writer runs on
+//! processor 0, the reader on processor 0 (CORES 1) or 1 (CORES 2). With a fourth argument, the
+//! program is the reader of the ring with that path or name. Each ring is used as its documentation
+//! recommends for blocks of a known size. There are no notifications unless a ring requires them:
+//! an idle side spins, or yields if both sides share a processor.
 
 mod between;
 mod iceoryx;
@@ -20,8 +20,8 @@ use std::time::Instant;
 /// Capacity in bytes of the rings that are configured in bytes.
 const CAPACITY: usize = 4 << 20;
 
-/// Moves the given number of blocks, and returns once they have arrived.
-type Mover = Box<dyn FnMut(u64) -> Result<(), String>>;
+/// Transfers the given number of blocks, and returns when all have arrived.
+type Transfer = Box<dyn FnMut(u64) -> Result<(), String>>;
 
 fn main() -> ExitCode {
     match run() {
@@ -44,24 +44,24 @@ fn run() -> Result<(), String> {
     let (ring, cores, block) = (words[0].as_str(), number(words[1])?, number(words[2])?);
     if let Some(place) = place {
         return match ring {
-            "iceoryx2" => iceoryx::reader(cores, block, place),
-            "ipmpsc" => ipmpsc::reader(cores, block, place),
-            _ => shmem::reader(cores, block, place),
+            "iceoryx2" => iceoryx::run_reader(cores, block, place),
+            "ipmpsc" => ipmpsc::run_reader(cores, block, place),
+            _ => shmem::run_reader(cores, block, place),
         };
     }
     pin(0)?;
-    let mut mover = match ring {
-        "iceoryx2" => iceoryx::writer(cores, block)?,
-        "ipmpsc" => ipmpsc::writer(cores, block)?,
-        "shmem-ipc" => shmem::writer(cores, block)?,
-        "rtrb" | "ringbuf" => threads::mover(ring, cores, block)?,
+    let mut transfer = match ring {
+        "iceoryx2" => iceoryx::start(cores, block)?,
+        "ipmpsc" => ipmpsc::start(cores, block)?,
+        "shmem-ipc" => shmem::start(cores, block)?,
+        "rtrb" | "ringbuf" => threads::start(ring, cores, block)?,
         other => return Err(format!("no ring is called `{other}`")),
     };
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|why| why.to_string())?;
         let blocks = line.trim().parse::<u64>().map_err(|why| format!("{line}: {why}"))?;
         let begin = Instant::now();
-        mover(blocks)?;
+        transfer(blocks)?;
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", begin.elapsed().as_nanos()).map_err(|why| why.to_string())?;
         out.flush().map_err(|why| why.to_string())?;

@@ -1,37 +1,41 @@
 //! shmem-ipc: a ring of 64-byte elements, filled and emptied by its safe calls, one block at a
 //! time, without its signals.
 
-use crate::between::{ReaderProcess, read, text};
-use crate::{CAPACITY, Mover, wait};
+use crate::between::{ReaderProcess, error_text, serve_requests};
+use crate::{CAPACITY, Transfer, wait};
 use shmem_ipc::sharedring::{Receiver, Sender};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
-/// An element of the ring. A block is a whole number of elements.
+/// An element of the ring. The size of a block is a multiple of it.
 type CacheLine = [u8; 64];
 
-const LINES: usize = CAPACITY / size_of::<CacheLine>();
+const LINES_IN_RING: usize = CAPACITY / size_of::<CacheLine>();
 
-fn lines(block: usize) -> usize {
+fn lines_per_block(block: usize) -> usize {
     block / size_of::<CacheLine>()
 }
 
 /// Runs the reading process.
-pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
+pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let open = || File::options().read(true).write(true).open(path);
     // Stands in for the two signal descriptors, which are never read.
     let nothing = || File::open("/dev/null");
-    let (ring, empty, full) =
-        (open().map_err(text)?, nothing().map_err(text)?, nothing().map_err(text)?);
-    let mut receiver = Receiver::<CacheLine>::open(LINES, ring, empty, full).map_err(text)?;
-    let mut out = vec![[0; 64]; lines(block)];
-    read(cores, |blocks| {
+    let (ring, empty, full) = (
+        open().map_err(error_text)?,
+        nothing().map_err(error_text)?,
+        nothing().map_err(error_text)?,
+    );
+    let mut receiver =
+        Receiver::<CacheLine>::open(LINES_IN_RING, ring, empty, full).map_err(error_text)?;
+    let mut out = vec![[0; 64]; lines_per_block(block)];
+    serve_requests(cores, |blocks| {
         for _ in 0..blocks {
             let mut to = out.iter_mut();
             while to.len() > 0 {
                 let receiver = receiver.receiver_mut();
-                if receiver.read_count().map_err(text)? == 0 {
+                if receiver.read_count().map_err(error_text)? == 0 {
                     wait(cores);
                     continue;
                 }
@@ -48,19 +52,19 @@ pub(crate) fn reader(cores: usize, block: usize, path: &str) -> Result<(), Strin
     })
 }
 
-/// Starts the reader and returns the mover of the writing process.
-pub(crate) fn writer(cores: usize, block: usize) -> Result<Mover, String> {
-    let mut sender = Sender::<CacheLine>::new(LINES).map_err(text)?;
+/// Starts the reading process, and returns a transfer to it.
+pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
+    let mut sender = Sender::<CacheLine>::new(LINES_IN_RING).map_err(error_text)?;
     let descriptor = sender.memfd().as_file().as_raw_fd();
     let path = format!("/proc/{}/fd/{descriptor}", std::process::id());
     let other = ReaderProcess::start("shmem-ipc", cores, block, &path)?;
-    let data = vec![[7; 64]; lines(block)];
-    Ok(other.mover(move |blocks| {
+    let data = vec![[7; 64]; lines_per_block(block)];
+    Ok(other.into_transfer(move |blocks| {
         for _ in 0..blocks {
             let mut from = black_box(&data).iter();
             while from.len() > 0 {
                 let sender = sender.sender_mut();
-                if sender.write_count().map_err(text)? == 0 {
+                if sender.write_count().map_err(error_text)? == 0 {
                     wait(cores);
                     continue;
                 }

@@ -1,13 +1,13 @@
 //! Rings between two threads: rtrb and ringbuf, which copy whole slices in and out.
 
-use crate::{CAPACITY, Mover, pin, wait};
+use crate::{CAPACITY, Transfer, pin, wait};
 use ringbuf::HeapRb;
 use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use std::hint::black_box;
 use std::sync::mpsc;
 
-/// Creates the named ring, with its reader in another thread; returns the writer's mover.
-pub(crate) fn mover(ring: &str, cores: usize, block: usize) -> Result<Mover, String> {
+/// Creates the named ring, with its reader in another thread; returns a transfer to the reader.
+pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, String> {
     let slots = (CAPACITY / block).min(1 << 16);
     match (ring, block) {
         ("rtrb", 64) => Ok(rtrb_of::<64>(cores, slots)),
@@ -18,8 +18,9 @@ pub(crate) fn mover(ring: &str, cores: usize, block: usize) -> Result<Mover, Str
     }
 }
 
-/// Starts a thread that runs `read` for each number received, and replies when it is done.
-fn reader(
+/// Starts a thread that calls `read` with each number received over the returned channel, and then
+/// sends a reply.
+fn start_reader(
     cores: usize,
     mut read: impl FnMut(u64) + Send + 'static,
 ) -> (mpsc::Sender<u64>, mpsc::Receiver<()>) {
@@ -39,11 +40,11 @@ fn reader(
     (orders, done)
 }
 
-/// Returns a mover that writes with `write` and waits for the reader.
+/// Returns a transfer that sends blocks with `write`, and waits for the reader's reply.
 fn join(
     (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
     mut write: impl FnMut(u64) + 'static,
-) -> Mover {
+) -> Transfer {
     Box::new(move |blocks| {
         orders.send(blocks).map_err(|why| why.to_string())?;
         write(blocks);
@@ -51,10 +52,10 @@ fn join(
     })
 }
 
-/// Returns a mover for small blocks: one element per block.
-fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Mover {
+/// Returns a transfer of small blocks, with one element per block.
+fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
-    let reader = reader(cores, move |blocks| {
+    let reader = start_reader(cores, move |blocks| {
         for _ in 0..blocks {
             loop {
                 if let Ok(block) = consumer.pop() {
@@ -75,10 +76,10 @@ fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Mover {
     })
 }
 
-fn rtrb_bytes(cores: usize, block: usize) -> Mover {
+fn rtrb_bytes(cores: usize, block: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<u8>::new(CAPACITY);
     let mut out = vec![0; block];
-    let reader = reader(cores, move |blocks| {
+    let reader = start_reader(cores, move |blocks| {
         for _ in 0..blocks {
             while consumer.pop_entire_slice(&mut out).is_err() {
                 wait(cores);
@@ -96,10 +97,10 @@ fn rtrb_bytes(cores: usize, block: usize) -> Mover {
     })
 }
 
-fn ringbuf_bytes(cores: usize, block: usize) -> Mover {
+fn ringbuf_bytes(cores: usize, block: usize) -> Transfer {
     let (mut producer, mut consumer) = HeapRb::<u8>::new(CAPACITY).split();
     let mut out = vec![0; block];
-    let reader = reader(cores, move |blocks| {
+    let reader = start_reader(cores, move |blocks| {
         for _ in 0..blocks {
             while consumer.occupied_len() < out.len() {
                 wait(cores);

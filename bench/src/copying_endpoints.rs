@@ -1,5 +1,5 @@
-//! A source and a sink that copy like a Unix pipe: the source copies every block from a user buffer
-//! into the dbuf, the sink copies every block from the ring into a user buffer. [Th §5.2.1,
+//! A source and a sink that copy like a Unix pipe: the source copies each block from a user buffer
+//! into the dbuf, and the sink copies each block from the ring into a user buffer. [Th §5.2.1,
 //! "slslow"]
 
 use crate::parallel::DIGEST;
@@ -16,9 +16,9 @@ use filter::{
 const BLOCK: usize = 1024;
 
 /// The sources that benches add to the catalog.
-pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, writer)];
+pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&WRITER, open_source)];
 /// The sinks that benches add to the catalog.
-pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&READER, reader), DIGEST];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&READER, open_sink), DIGEST];
 
 const WRITER: Description = Description {
     name: "bench_write",
@@ -48,7 +48,7 @@ struct CopyingSource {
     given: Amount,
 }
 
-fn writer(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open_source(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let left = opening.arguments.number("count").unwrap_or(0);
     Ok(Box::new(CopyingSource {
         user: Box::new(UserBuffer([2; BLOCK])),
@@ -94,7 +94,7 @@ struct CopyingSink {
     blocks: u64,
 }
 
-fn reader(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(CopyingSink { user: Box::new(UserBuffer([0; BLOCK])), blocks: 0 }))
 }
 

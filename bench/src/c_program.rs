@@ -1,5 +1,5 @@
-//! BPF programs in C, compiled by clang at run time. Only the code of section `program` of the
-//! object file is used, and its references to variables in `.bss`.
+//! BPF programs in C, compiled by clang at run time. Of the object file, only the code of section
+//! `program` and its references to variables in `.bss` are used.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -8,19 +8,19 @@ use std::process::Command;
 use sys::bpf::{Map, Program, ProgramKind};
 use sys::memory::ReadMapping;
 
-/// Type of a relocation (`R_BPF_64_64`): the address of a symbol, in a wide load.
+/// Relocation type of the address of a symbol in a wide load.
 const R_BPF_64_64: u64 = 1;
 /// Size of a relocation entry in bytes.
-const RELOCATION: usize = 16;
+const RELOCATION_SIZE: usize = 16;
 
 /// The source of a BPF program in C.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CSource<'s> {
-    /// The program name, also in the kernel.
+    /// The name of the source file and of the program in the kernel.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
     /// Macro definitions: `NAME` or `NAME=VALUE`.
-    pub(crate) defined: &'s [String],
+    pub(crate) macros: &'s [String],
     /// Size of `.bss` in bytes.
     pub(crate) bss_size: u32,
 }
@@ -42,7 +42,7 @@ impl CProgram {
         let bss =
             Map::array(source.name, source.bss_size, 1, true).map_err(|why| why.to_string())?;
         let object = compile(folder, source)?;
-        let code = code(&object, bss.as_fd().as_raw_fd());
+        let code = program_code(&object, bss.as_fd().as_raw_fd());
         let code = code.ok_or("clang made an object file of another form")?;
         let program = Program::load(kind, source.name, &code);
         let program = program.map_err(|why| format!("{why}\n{}", why.log))?;
@@ -51,20 +51,20 @@ impl CProgram {
     }
 
     /// Returns the first `N` `u64` words of `.bss`; words out of range read as 0.
-    pub(crate) fn numbers<const N: usize>(&self) -> [u64; N] {
+    pub(crate) fn bss_words<const N: usize>(&self) -> [u64; N] {
         let word = |at: usize| self.bss.word(8 * at).unwrap_or(0);
         std::array::from_fn(word)
     }
 }
 
 fn compile(folder: &Path, source: CSource<'_>) -> Result<Vec<u8>, String> {
-    let CSource { name, text, defined, .. } = source;
+    let CSource { name, text, macros, .. } = source;
     let (path, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
     std::fs::write(&path, text).map_err(|why| why.to_string())?;
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new("clang");
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-Wall", "-Werror", "-idirafter", &headers]);
-    command.args(defined.iter().map(|what| format!("-D{what}")));
+    command.args(macros.iter().map(|what| format!("-D{what}")));
     command.arg("-c").arg(&path).arg("-o").arg(&object);
     let output = command.output().map_err(|why| format!("clang: {why}"))?;
     if !output.status.success() {
@@ -81,13 +81,14 @@ struct Section<'o> {
 
 /// Returns the code, with references to `.bss` replaced by the address of the map's value. Returns
 /// `None` for an unexpected object file.
-fn code(object: &[u8], map: i32) -> Option<Vec<u8>> {
+fn program_code(object: &[u8], map: i32) -> Option<Vec<u8>> {
     let sections = sections(object)?;
     let named = |name: &[u8]| sections.iter().find(|section| section.name == name);
     let mut code = named(b"program")?.bytes.to_vec();
     let relocations = named(b".relprogram").map_or(&[][..], |section| section.bytes);
-    for entry in relocations.chunks_exact(RELOCATION) {
-        let (at, what) = (usize::try_from(number::<8>(entry, 0)?).ok()?, number::<8>(entry, 8)?);
+    for entry in relocations.chunks_exact(RELOCATION_SIZE) {
+        let (at, what) =
+            (usize::try_from(read_number::<8>(entry, 0)?).ok()?, read_number::<8>(entry, 8)?);
         // `.bss` has one symbol, at offset 0, to which the code adds.
         let load = code.get_mut(at..at + 16).filter(|_| what & 0xffff_ffff == R_BPF_64_64)?;
         let offset: [u8; 4] = load.get(4..8)?.try_into().ok()?;
@@ -101,19 +102,21 @@ fn code(object: &[u8], map: i32) -> Option<Vec<u8>> {
 /// Returns the sections of a 64-bit little-endian ELF file.
 fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
     let place = |value: u64| usize::try_from(value).ok();
-    let table = place(number::<8>(object, 0x28)?)?;
-    let [size, count, names] = [0x3a, 0x3c, 0x3e].map(|at| number::<2>(object, at).and_then(place));
+    let table = place(read_number::<8>(object, 0x28)?)?;
+    let [size, count, names] =
+        [0x3a, 0x3c, 0x3e].map(|at| read_number::<2>(object, at).and_then(place));
     let (size, count, names) = (size?, count?, names?);
     let header = |which: usize| object.get(table + which * size..)?.get(..size);
     let bytes = |header: &[u8]| {
-        let (begin, length) = (place(number::<8>(header, 24)?)?, place(number::<8>(header, 32)?)?);
+        let (begin, length) =
+            (place(read_number::<8>(header, 24)?)?, place(read_number::<8>(header, 32)?)?);
         // `.bss` has no bytes in the file.
         Some(object.get(begin..).and_then(|rest| rest.get(..length)).unwrap_or(&[]))
     };
     let names = bytes(header(names)?)?;
     let section = |which| {
         let header = header(which)?;
-        let name = names.get(place(number::<4>(header, 0)?)?..)?;
+        let name = names.get(place(read_number::<4>(header, 0)?)?..)?;
         let name = name.split(|byte| *byte == 0).next()?;
         Some(Section { name, bytes: bytes(header)? })
     };
@@ -121,7 +124,7 @@ fn sections(object: &[u8]) -> Option<Vec<Section<'_>>> {
 }
 
 /// Reads a little-endian number of `N` bytes; `None` beyond the end.
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let mut whole = [0; 8];
     whole[..N].copy_from_slice(bytes.get(at..at + N)?);
     Some(u64::from_le_bytes(whole))

@@ -1,17 +1,19 @@
 //! The verdict on a placement: whether its cost is within a multiple of every other placement's,
 //! measured in the same rounds.
 //!
-//! In: processor time per frame of both, per round. Out: the median of their ratios, with a 99 %
-//! confidence interval of order statistics, which assumes nothing about the distribution. A lasting
-//! disturbance affects both candidates of a round, so disturbed rounds count as much as quiet ones.
+//! In: the processor times per frame of both placements in each round. Out: the median of their
+//! ratios, with a 99 % confidence interval from order statistics, which assumes nothing about the
+//! distribution. A lasting disturbance affects both placements in a round, so disturbed rounds
+//! count as much as quiet rounds.
 
 use crate::harness::median;
 
-/// Distance of the interval's ends from the middle, in standard deviations of the number of samples
-/// below the median (99 %).
+/// Distance between the middle and either end of the interval, in standard deviations of the number
+/// of samples below the median (99 %).
 const CONFIDENCE_SIGMAS: f64 = 2.576;
-/// Width from the median to either end at which an interval is narrow enough.
-const NARROW_WIDTH: f64 = 0.03;
+/// Maximum distance from the median to either end of a sufficiently narrow interval, as a fraction
+/// of the median.
+const HALF_WIDTH_MAX: f64 = 0.03;
 
 /// The ratio of the cost of a choice to that of another placement.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -55,15 +57,18 @@ impl CostRatio {
         }
     }
 
-    /// Returns true if more rounds would not change the verdict.
-    pub(super) fn is_within(&self, limit: f64) -> bool {
+    /// Returns true if no more rounds are needed: the verdict is certain, or the interval is
+    /// narrow.
+    pub(super) fn is_decided(&self, limit: f64) -> bool {
         let [low, high] = self.interval.map(|end| end / self.median - 1.0);
-        self.verdict(limit) != Verdict::Unknown || (low >= -NARROW_WIDTH && high <= NARROW_WIDTH)
+        self.verdict(limit) != Verdict::Unknown
+            || (low >= -HALF_WIDTH_MAX && high <= HALF_WIDTH_MAX)
     }
 }
 
-/// Returns the comparison that speaks most against a choice: a certain loss, else a possible one,
-/// else the largest ratio.
+/// Returns the least favorable comparison: a certain loss, else a possible loss, else a comparison
+/// within the limit; among equal verdicts, the one with the largest median. Returns `None` without
+/// comparisons.
 pub(super) fn worst(all: impl IntoIterator<Item = CostRatio>, limit: f64) -> Option<CostRatio> {
     let rank = |times: &CostRatio| match times.verdict(limit) {
         Verdict::Loses => 2,
@@ -94,7 +99,7 @@ mod tests {
         choice[17] = 0.1;
         let times = CostRatio::compare(&choice, &[1.0; 41]).unwrap();
         assert_eq!(times.interval, [1.0, 1.0]);
-        assert!(times.is_within(1.0) && times.is_within(1.001));
+        assert!(times.is_decided(1.0) && times.is_decided(1.001));
     }
 
     #[test]
