@@ -98,7 +98,7 @@ fn run_adaptive(act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
         build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();
-    live.set_text(&text);
+    live.set_request_text(&text);
     assert!(!runs_in_kernel(&live), "where all frames are taken to match, it is cheaper outside");
     let (outcome, sent) = std::thread::scope(|scope| {
         let runs = scope.spawn(|| run(paths, Until::default()).expect("a run"));
@@ -146,7 +146,7 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 fn v6_filter_with_equal_costs_does_not_move() {
     let outcome = run_adaptive(|line| {
         // Half of the frames: equal cost inside and outside.
-        line.until(2, "it has looked often", |live| live.looks() > 15);
+        line.until(2, "it has looked often", |live| live.observations() > 15);
         assert!(!runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };

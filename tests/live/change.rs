@@ -45,7 +45,7 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
-    live.set_text(&text);
+    live.set_request_text(&text);
     let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
     let programs = chain(&pair);
     let edits = [
@@ -155,7 +155,7 @@ impl LiveRequest {
             build(&plan, Settings::default()).expect("spaces")
         });
         let live = paths[0].live();
-        live.set_text(text);
+        live.set_request_text(text);
         let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
         Self { live, thread }
     }

@@ -24,7 +24,7 @@ fn frames_counted(outcome: &Outcome) -> u64 {
 
 /// Returns the number of requests of each program, ascending.
 fn requests_per_program(points: &Points) -> Vec<usize> {
-    let mut lines: Vec<usize> = points.shown().iter().map(|(_, program)| program.lines).collect();
+    let mut lines: Vec<usize> = points.status().iter().map(|(_, program)| program.lines).collect();
     lines.sort_unstable();
     lines
 }
@@ -40,7 +40,7 @@ fn o6_requests_beyond_a_full_program_get_another() {
         [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
     );
     assert_eq!(chain(&pair).len(), 2, "two programs, one after the other");
-    let program = points.shown();
+    let program = points.status();
     let mut numbers: Vec<u32> = program
         .iter()
         .flat_map(|(_, program)| program.each.iter().map(|line| line.number))

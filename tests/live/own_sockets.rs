@@ -260,7 +260,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
     assert!(small.holds(MARKS[0]) && !small.holds(MARKS[1]) && !small.holds(b"the last"));
     drop((taps, small));
-    assert!(points.shown().is_empty());
+    assert!(points.status().is_empty());
 }
 
 /// Packets that a program could attribute to the wrong user, and packets that reach no socket, do

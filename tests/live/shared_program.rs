@@ -89,7 +89,7 @@ pub(crate) fn chain(pair: &Pair) -> Vec<u32> {
 }
 
 pub(crate) fn program_status(points: &Points) -> PointStatus {
-    let shown = points.shown();
+    let shown = points.status();
     assert_eq!(shown.len(), 1, "one point: {shown:?}");
     shown[0].1.clone()
 }

@@ -54,7 +54,7 @@ fn each_step() {
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
-    live.set_text(&text);
+    live.set_request_text(&text);
     let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
     let mut trial = Trial { pair, folder, live, sent: 0 };
     let (mut failed, mut survived) = (0, 0);
@@ -128,7 +128,7 @@ impl Trial {
         loop {
             let number = failed + survived;
             let steps = Steps::with(InjectedFault::Fail(number));
-            let before = self.live.text();
+            let before = self.live.request_text();
             let changed = self.change(edit, &steps);
             let taken = steps.taken();
             self.assert_receives();
@@ -141,7 +141,7 @@ impl Trial {
             match changed {
                 Err(why) => {
                     assert!(why.to_string().len() > 10, "{what}: {why}");
-                    assert_eq!(self.live.text(), before, "{what}");
+                    assert_eq!(self.live.request_text(), before, "{what}");
                     failed += 1;
                 }
                 Ok(_) => {

@@ -1,11 +1,11 @@
 //! Builds the spaces of a plan, ready to run. [SL §7.1, allocation]
 //!
-//! Steps that can fail run in the order in which they are cheapest to undo: filters and sections,
-//! sources (which only read), memory and rings, then sinks (which create files), and last programs
-//! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
-//! earlier ones. [`crate::run`] activates the spaces.
+//! Steps that can fail run in order of the cost of undoing them: filters and sections, sources
+//! (which only read), memory and rings, then sinks (which create files), and last programs (whose
+//! effects are unknown). Every step returns an owned value, so a later failure releases the values
+//! of earlier steps. [`crate::run`] activates the spaces.
 
-use self::builder::{Builder, Draft, Local, home, programs};
+use self::builder::{Builder, Draft, Local, entry_thread, programs};
 use self::replicas::ReplicatedChain;
 use self::rings::PendingRing;
 pub use crate::error::BuildError;
@@ -48,26 +48,26 @@ pub(crate) use rebuild::{Prepared, prepare};
 /// The spaces of one connected part of a request, ready to run.
 #[derive(Debug)]
 pub struct BuiltPath {
-    /// The spaces in the order of the plan, sources first.
+    /// The spaces in the order of the plan, spaces with sources first.
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,
     /// The control that stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
-    /// The log of its allocation.
+    /// The allocation log of the path.
     pub(crate) steps: Steps,
 }
 
 impl BuiltPath {
-    /// Returns a handle that is valid while the path runs and afterwards: see [`crate::live`].
+    /// Returns a handle that is valid before, during and after the run: see [`crate::live`].
     #[must_use]
     pub fn live(&self) -> Live {
         self.live.clone()
     }
 
     /// Returns true if all sources report that no block has reached them. A source in the kernel
-    /// cannot report it and counts as busy.
+    /// cannot report this and counts as not quiet.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
@@ -94,8 +94,8 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildErr
     build_with(plan, settings, &Points::default(), &Extras::default())
 }
 
-/// Builds as [`build`] does, with programs at the points of `host`, and with recording, observation
-/// and adaptation.
+/// Builds as [`build`] does, with kernel programs attached by `host`, and with the recording,
+/// observation and adaptation that `extras` requests.
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
@@ -140,7 +140,7 @@ fn build_all(
     Ok(paths)
 }
 
-/// The spaces of a part under construction, and the resources that they share.
+/// The spaces of a connected part under construction, and the resources that they share.
 struct Drafted {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,
@@ -155,7 +155,7 @@ impl Builder<'_> {
     ) -> Result<(BuiltPath, running::RunningPart), BuildError> {
         let Drafted { rings: running_rings, chains: shared, drafts, lenders } =
             self.draft_all(Vec::new())?;
-        let rising = drafts.iter().flat_map(|draft| self.rising(draft)).collect();
+        let rising = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
             let Draft { assembly, inputs, lent, .. } = draft;
@@ -180,7 +180,7 @@ impl Builder<'_> {
         let running_spaces =
             spaces.iter().enumerate().map(|(place, space)| running::RunningSpace {
                 name: space.name.clone(),
-                orders: space.queue(),
+                commands: space.queue(),
                 bell: Arc::clone(&self.bells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
@@ -197,7 +197,7 @@ impl Builder<'_> {
             listed: Arc::default(),
             rising,
             kernels: Arc::downgrade(&kernels),
-            crew: running::CrewState::Pending,
+            starter: running::StarterState::Pending,
         };
         for (space, processor) in spaces.iter_mut().zip(self.processors(&shared)) {
             space.processor = processor;
@@ -212,7 +212,7 @@ impl Builder<'_> {
     }
 
     /// Builds the drafts of all spaces, with their sinks and programs. `lenders` provide the memory
-    /// that a hot swap keeps.
+    /// of sources that keep running.
     fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<Drafted, BuildError> {
         let mut ends = self.rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
@@ -224,7 +224,7 @@ impl Builder<'_> {
         lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
         for draft in &mut drafts {
             for (local, id) in std::mem::take(&mut draft.sinks) {
-                draft.assembly.replace(local, self.outside().sink(id, &lenders)?);
+                draft.assembly.replace(local, self.endpoint_context().open_sink(id, &lenders)?);
             }
         }
         for (id, used) in programs(&self.plan.graph) {
@@ -235,7 +235,8 @@ impl Builder<'_> {
         Ok(Drafted { rings, chains, drafts, lenders })
     }
 
-    /// Builds a space except its sinks and programs, which have side effects and come last.
+    /// Builds a space without its sinks and programs, which have side effects and are therefore
+    /// opened last.
     fn space(
         &mut self,
         place: usize,
@@ -247,8 +248,9 @@ impl Builder<'_> {
         let mut locals: Vec<Option<Local>> = vec![None; graph.nodes.len()];
         // A program's node is placed in the program's own process, so its halves are absent from
         // this list.
-        let here =
-            |id: NodeId| home(self.plan, self.plan.placements[id.0].space) == self.spaces[place];
+        let here = |id: NodeId| {
+            entry_thread(self.plan, self.plan.placements[id.0].space) == self.spaces[place]
+        };
         let (inner, outer): (Vec<_>, Vec<_>) = graph
             .ids()
             .filter(|(id, _)| here(*id) && !self.is_copied(*id))
@@ -267,17 +269,17 @@ impl Builder<'_> {
             let key = NodeKey::Node(self.number(id));
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
-            let made = if kept { self.place(id) } else { self.new_node(id, &locals)? };
+            let made = if kept { self.placeholder(id) } else { self.new_node(id, &locals)? };
             let local = draft.assembly.operand(made);
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
         }
         match self.again {
-            None => self.programs_in_kernel(place, &mut locals, &mut draft)?,
+            None => self.attach_programs(place, &mut locals, &mut draft)?,
             Some(again) if again.anew => {
-                self.programs_anew(place, again, &mut locals, &mut draft)?;
+                self.build_successors(place, again, &mut locals, &mut draft)?;
             }
-            Some(again) => self.rises_already(place, again, &mut locals, &mut draft)?,
+            Some(again) => self.place_running_exits(place, again, &mut locals, &mut draft)?,
         }
         for (id, node) in outer {
             if self.is_in_kernel(id) && node.kind() == Some(FilterKind::Source) {
@@ -287,7 +289,7 @@ impl Builder<'_> {
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
-                true => self.place(id),
+                true => self.placeholder(id),
                 false => self.new_node(id, &locals)?,
             };
             made.counted = self.is_counted(id);

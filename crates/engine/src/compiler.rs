@@ -2,11 +2,11 @@
 //! 27).
 //!
 //! Nothing is linked: libpcap is loaded when the first expression needs it. If it is missing, the
-//! error names the package to install. For some link types libpcap emits programs that load beyond
-//! any frame; they run unchanged, as in tcpdump.
+//! error names the package to install. For some link types libpcap emits programs that load bytes
+//! beyond the end of any frame; they run unchanged, as in tcpdump.
 //!
 //! libpcap resolves names by itself and cannot be told not to, so an expression with names never
-//! reaches it: its names have been resolved before and are part of the request. An expression that
+//! reaches it: its names have already been resolved and are part of the request. An expression that
 //! our parser cannot read may contain names. It is compiled only where lookups are permitted.
 
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, name_queries};

@@ -1,8 +1,8 @@
 //! Captures of blocks on which filters failed, for inspection and replay.
 //!
 //! In: a [`CrashCapture`]. Out: a new file that its owner alone can read, because it may hold
-//! private traffic. The file is a capture written by the `pcap` sink if the block lies in a frame,
-//! else the raw bytes.
+//! private traffic. The file is a capture written by the `pcap` sink if the block is a frame, else
+//! the raw bytes of the block.
 
 use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use endpoint::{Failure, Opening};
@@ -13,10 +13,10 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files that one process may create in a directory.
+/// Maximum number of existing names that are tried for a new file.
 const FILES_MAX: usize = 1000;
 
-/// A block in a file.
+/// A block written to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedBlock {
     /// The path of the file.
@@ -27,41 +27,45 @@ pub struct CapturedBlock {
 
 /// Writes the block into a new file in this directory, which is created if it is missing (mode
 /// 0700).
-pub fn write(suspect: &CrashCapture, node: &str, folder: &Path) -> Result<CapturedBlock, Failure> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| failed("make", folder, &error))?;
-    let framed = suspect.link != Marks::NO_LINK;
-    let (path, mut file) = create(folder, node, if framed { "pcap" } else { "bytes" })?;
+pub fn write(
+    captured: &CrashCapture,
+    node: &str,
+    directory: &Path,
+) -> Result<CapturedBlock, Failure> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| failed("make", directory, &error))?;
+    let framed = captured.link != Marks::NO_LINK;
+    let (path, mut file) = create(directory, node, if framed { "pcap" } else { "bytes" })?;
     let name = path.to_str().ok_or_else(|| {
         Failure::new("name", path.to_string_lossy(), "the name of the folder is no UTF-8")
     })?;
     if framed {
-        capture(suspect, name)?;
+        capture(captured, name)?;
     } else {
-        file.write_all(&suspect.bytes).map_err(|error| failed("write", &path, &error))?;
+        file.write_all(&captured.bytes).map_err(|error| failed("write", &path, &error))?;
     }
     let name = name.replace('\\', "\\\\").replace('"', "\\\"");
     let source = match framed {
         true => format!("replay \"{name}\""),
-        false => format!("read \"{name}\" block={}", suspect.bytes.len().max(1)),
+        false => format!("read \"{name}\" block={}", captured.bytes.len().max(1)),
     };
     Ok(CapturedBlock { path, source })
 }
 
 /// Creates a new file that its owner alone may read. Fails after [`FILES_MAX`] existing names.
-fn create(folder: &Path, node: &str, extension: &str) -> Result<(PathBuf, File), Failure> {
+fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, File), Failure> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let node: String = node.chars().map(plain).take(40).collect();
     let process = std::process::id();
     for number in 0..FILES_MAX {
-        let path = folder.join(format!("{node}-{process}-{number}.{extension}"));
+        let path = directory.join(format!("{node}-{process}-{number}.{extension}"));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => return Ok((path, file)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("make", &path, &error)),
         }
     }
-    Err(Failure::new("make a file in", folder.to_string_lossy(), "too many of them are there"))
+    Err(Failure::new("make a file in", directory.to_string_lossy(), "too many of them are there"))
 }
 
 fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
@@ -69,25 +73,25 @@ fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Writes the block through the `pcap` sink.
-fn capture(suspect: &CrashCapture, path: &str) -> Result<(), Failure> {
+fn capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
     let entry = endpoint::catalog::sink("pcap")
         .ok_or_else(|| Failure::new("write", path, "this program has no `pcap`"))?;
     let mut arguments = Arguments::default();
     arguments.set("file", Value::Text(path.to_owned()));
     let mut sink = (entry.open)(&Opening::new(&arguments))?;
     let mut batch = Batch::empty();
-    let length = u32::try_from(suspect.bytes.len()).unwrap_or(u32::MAX);
+    let length = u32::try_from(captured.bytes.len()).unwrap_or(u32::MAX);
     let Some(id) = DbufId::new(1) else { return Ok(()) };
     let block = Block {
         pointer: RichPointer::new(id, Extent::new(0, length), Class::YES),
-        frame: &suspect.bytes,
-        marks: Marks::frame(suspect.link, length, suspect.wire_length),
-        context: BlockMetadata { time: suspect.time, ..BlockMetadata::default() },
+        frame: &captured.bytes,
+        marks: Marks::frame(captured.link, length, captured.wire_length),
+        context: BlockMetadata { time: captured.time, ..BlockMetadata::default() },
     };
     if batch.push(block, 0).is_err() {
         return Err(Failure::new("write", path, "an empty batch takes no block"));
     }
-    sink.take(&batch, suspect.time)?;
+    sink.take(&batch, captured.time)?;
     sink.finish().map(|_| ())
 }
 
@@ -96,8 +100,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn folder(name: &str) -> PathBuf {
-        let name = format!("streamline-suspect-{name}-{}", std::process::id());
+    fn directory(name: &str) -> PathBuf {
+        let name = format!("streamline-crash-{name}-{}", std::process::id());
         std::env::temp_dir().join(name).join("state")
     }
 
@@ -107,35 +111,35 @@ mod tests {
 
     #[test]
     fn framed_block_becomes_a_capture_readable_by_its_owner_alone() {
-        let folder = folder("frame");
+        let directory = directory("frame");
         let bytes = vec![7; 60];
-        let suspect = CrashCapture { link: 1, time: 1_234_567_890, wire_length: 99, bytes };
-        let kept = write(&suspect, "tcp#X", &folder).unwrap();
-        assert_eq!((mode(&kept.path), mode(&folder)), (0o600, 0o700));
+        let block = CrashCapture { link: 1, time: 1_234_567_890, wire_length: 99, bytes };
+        let kept = write(&block, "tcp#X", &directory).unwrap();
+        assert_eq!((mode(&kept.path), mode(&directory)), (0o600, 0o700));
         let capture = std::fs::read(&kept.path).unwrap();
         assert_eq!(capture.len(), 24 + 16 + 60);
         assert_eq!(capture[36..40], 99u32.to_le_bytes());
         assert!(kept.source.starts_with("replay \"/") && kept.source.ends_with(".pcap\""));
-        let again = write(&suspect, "tcp#X", &folder).unwrap();
+        let again = write(&block, "tcp#X", &directory).unwrap();
         assert_ne!(again.path, kept.path, "nothing is overwritten");
-        std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+        std::fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn unframed_block_is_written_as_raw_bytes() {
-        let folder = folder("bytes");
+        let directory = directory("bytes");
         let link = Marks::NO_LINK;
-        let suspect = CrashCapture { link, time: 0, wire_length: 5, bytes: b"a line".to_vec() };
-        let kept = write(&suspect, "match", &folder).unwrap();
+        let block = CrashCapture { link, time: 0, wire_length: 5, bytes: b"a line".to_vec() };
+        let kept = write(&block, "match", &directory).unwrap();
         assert_eq!(std::fs::read(&kept.path).unwrap(), b"a line");
         assert!(kept.source.starts_with("read \"") && kept.source.ends_with(" block=6"));
-        std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+        std::fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn failed_directory_creation_names_the_directory() {
-        let suspect = CrashCapture { link: 1, time: 0, wire_length: 0, bytes: Vec::new() };
-        let failure = write(&suspect, "x", Path::new("/proc/nowhere")).unwrap_err().to_string();
+        let block = CrashCapture { link: 1, time: 0, wire_length: 0, bytes: Vec::new() };
+        let failure = write(&block, "x", Path::new("/proc/nowhere")).unwrap_err().to_string();
         assert!(failure.starts_with("cannot make /proc/nowhere: "), "{failure}");
     }
 }

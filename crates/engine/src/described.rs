@@ -11,7 +11,7 @@ pub(crate) fn counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-/// Sets a node's reason names, counter names and hold limits from a description.
+/// Returns the node with the reason names, counter names and hold limits of a description.
 pub(crate) fn describe(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;

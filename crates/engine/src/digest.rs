@@ -1,8 +1,8 @@
 //! Text digests of runs. Two runs with equal digests gave the same blocks to the same filters, with
 //! the same results.
 //!
-//! A digest leaves out the manner of execution: times, calls, events, and the choice between
-//! editing a block in place and copying it.
+//! A digest omits the manner of execution: times, calls, events, and the choice between editing a
+//! block in place and copying it.
 
 use crate::run::Outcome;
 use filter::Amount;

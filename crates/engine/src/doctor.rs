@@ -1,8 +1,8 @@
 //! The facts behind `streamline doctor`: privileges, kernel features, limits, interfaces, helpers.
 //!
 //! In: the machine. Out: [`Facts`], plain data without conclusions, which the command line draws.
-//! Features are probed by using them and discarding the result; a version, a capability or a file
-//! states what should work, not what does.
+//! Features are probed by using them and discarding the result: a version, a capability or a file
+//! shows only what should work.
 
 pub mod neighbors;
 
@@ -71,7 +71,7 @@ pub struct Feature {
     pub outcome: Result<(), Refusal>,
 }
 
-/// The reason that a facility does not work.
+/// The failure of a probed facility.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The kind of refusal.
@@ -173,8 +173,9 @@ impl Binary {
     }
 }
 
-/// Returns true if the mount that contains a path ignores file capabilities. It is the mount with
-/// the longest prefix of the path, the last one if several have the same mount point.
+/// Returns true if the mount that contains a path ignores file capabilities. The containing mount
+/// is the one whose mount point is the longest prefix of the path; of several mounts at that point,
+/// the last.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {
@@ -209,8 +210,8 @@ fn has_types() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
-/// Names of the reported limits. A name with a dot is a sysctl setting; some of those are visible
-/// only in the initial network namespace.
+/// Names of the reported limits. A name with a dot is a sysctl setting; some sysctl settings are
+/// visible only in the initial network namespace.
 const LIMITS: &[&str] = &[
     "net.core.netdev_max_backlog",
     "net.core.bpf_jit_enable",

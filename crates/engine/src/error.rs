@@ -8,7 +8,7 @@ use pipeline::plan::KernelRefusal;
 /// An error of building a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An invalid argument that the check of the request cannot detect.
+    /// An invalid argument that only the creation of the filter detects.
     #[error("{mistake}")]
     Mistake {
         /// The node of the plan.
@@ -16,7 +16,7 @@ pub enum BuildError {
         /// The invalid argument.
         mistake: Mistake,
     },
-    /// A source or sink could not be opened.
+    /// A source, sink or process could not be opened or started.
     #[error("{failure}")]
     Outside {
         /// The node of the plan.
@@ -24,10 +24,11 @@ pub enum BuildError {
         /// The cause.
         failure: Failure,
     },
-    /// The kernel refused a filter that the plan placed there; plan again with this refusal.
+    /// The kernel refused a filter that the plan placed in the kernel; the caller may plan again
+    /// with this refusal.
     #[error("the kernel refuses it: {}", .0.why)]
     Refused(KernelRefusal),
-    /// The kernel refused memory or a descriptor.
+    /// A system call failed, for example for lack of memory, descriptors or permission.
     #[error("{0}")]
     Machine(#[from] sys::Error),
     /// A state that an earlier check rules out: a bug of this program.

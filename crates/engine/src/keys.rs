@@ -1,7 +1,7 @@
 //! Key files, for filters that need a secret.
 //!
-//! A key must lie in a regular file that its owner alone may open, since a reader of the key can
-//! forge what the filter proves with it. Messages never contain bytes of the file.
+//! A key must be in a regular file that its owner alone may open, because a reader of the key can
+//! forge the filter's proofs. Messages never contain bytes of the file.
 
 use filter::{Key, Keys};
 use std::fs::Metadata;
@@ -23,16 +23,16 @@ impl Keys for FixedKey {
     }
 }
 
-/// Maximum number of bytes read from a key file; a key with surrounding white space is shorter.
+/// Maximum number of bytes read from a key file; a key with surrounding white space fits.
 const BYTES_MAX: u64 = 4096;
 /// Permission bits of group and others, which must be clear on a key file.
-const OTHERS: u32 = 0o077;
+const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
 impl Keys for KeyFiles {
     fn key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
         let opened = OpenRegular::read().open(file).map_err(failed)?;
-        fit(file, &opened.metadata().map_err(failed)?)?;
+        check_file(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
         Key::read(&text).ok_or_else(|| {
@@ -41,9 +41,9 @@ impl Keys for KeyFiles {
     }
 }
 
-fn fit(file: &str, about: &Metadata) -> Result<(), String> {
+fn check_file(file: &str, about: &Metadata) -> Result<(), String> {
     let mode = about.permissions().mode() & 0o777;
-    if mode & OTHERS != 0 {
+    if mode & GROUP_AND_OTHER_BITS != 0 {
         return Err(format!("others may open {file} (mode {mode:04o}): chmod 600 {file}"));
     }
     Ok(())

@@ -10,7 +10,7 @@
 //!   observers;
 //! - [`change`][]: replaces the request of a running path; [`adapt`]: automatic changes;
 //! - [`record`]: recordings of a path's input, and their replay;
-//! - [`why`]: the fate of one flow in a replay;
+//! - [`why`]: the fate of one flow in a repeated run;
 //! - [`kernel`]: the part of a plan that runs in the kernel;
 //! - [`published`]: state that filters on this machine publish;
 //! - [`sandbox`]: untrusted filters, each in a process of its own;

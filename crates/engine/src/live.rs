@@ -3,9 +3,9 @@
 //! A [`Live`] outlives its path. An ended path answers [`CommandError::Ended`] and reports its
 //! final counters. [`runtime::commands`] describes how commands reach a space.
 
-use crate::kernel::{EraCounters, Kernel, ProgramRan};
-use crate::path::crew::Crew;
+use crate::kernel::{GenerationCounters, Kernel, ProgramRan};
 use crate::path::running::RunningPath;
+use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
 use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
@@ -35,12 +35,12 @@ pub struct Snapshot {
     /// Time of the query, by the monotonic clock, in ns.
     pub at: u64,
     /// Nodes, edges and sources as in the final ledger. The position of an edge counts the blocks
-    /// put on it. A ring's residents are the blocks put minus the blocks taken; the reader is
-    /// queried first, so the difference is never negative.
+    /// put on it. The residents of a ring are the blocks put minus the blocks taken; a ring's
+    /// reader is queried before its writer, so the difference is never negative.
     pub ledger: Ledger,
     /// Reports of filters so far.
     pub reports: Vec<NodeReport>,
-    /// Each space in the order of the plan, threads first, then processes.
+    /// The status of each space in the order of the plan, threads first, then processes.
     pub spaces: Vec<SpaceStatus>,
 }
 
@@ -68,26 +68,27 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets or clears the crew that runs the path.
-    pub(crate) fn is_run_by(&self, crew: Option<Crew>) {
+    /// Sets the starter of the path's threads when the path starts; `None` when it ends or runs
+    /// without threads.
+    pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
-            whole.is_run_by(*part, crew);
+            whole.set_starter(*part, starter);
         }
     }
 
-    /// Replaces node and edge numbers in a ledger and in reports by their places in the plan.
-    pub(crate) fn place(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
+    /// Replaces node and edge numbers in a ledger and in reports by plan indices, in place.
+    pub(crate) fn use_plan_indices(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
         let Some(whole) = self.whole() else { return };
-        let (node, edge) = whole.state().place_of();
+        let (node, edge) = whole.state().plan_indices();
         ledger.filters.iter_mut().for_each(|line| line.planned = node.of(line.planned));
         ledger.edges.iter_mut().for_each(|line| line.planned = edge.of(line.planned));
         reports.iter_mut().for_each(|report| report.planned = node.of(report.planned));
     }
 
     /// Maps the programs' node and edge numbers to plan indices, in place.
-    pub(crate) fn place_programs(&self, programs: &mut [ProgramRan]) {
+    pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramRan]) {
         let Some(whole) = self.whole() else { return };
-        let (node, edge) = whole.state().place_of();
+        let (node, edge) = whole.state().plan_indices();
         for program in programs {
             program.source = node.of(program.source);
             program.edges.iter_mut().for_each(|number| *number = edge.of(*number));
@@ -95,7 +96,7 @@ impl Live {
     }
 
     /// Sets the text of the request that this path runs. Edits require it.
-    pub fn set_text(&self, text: &str) {
+    pub fn set_request_text(&self, text: &str) {
         if let Some(whole) = self.whole() {
             whole.state().text = Some(text.to_owned());
         }
@@ -103,12 +104,13 @@ impl Live {
 
     /// Returns the text of the current request; `None` if it was never set.
     #[must_use]
-    pub fn text(&self) -> Option<String> {
+    pub fn request_text(&self) -> Option<String> {
         self.whole()?.state().text.clone()
     }
 
-    /// Returns the current plan, in which ledgers and reports have their places. A place of
-    /// [`GONE`](crate::build::GONE) belonged to an earlier plan.
+    /// Returns the current plan, to which the indices in ledgers and reports refer; `None` if the
+    /// path belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
+    /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(self.whole()?.state().plan.clone())
@@ -120,15 +122,16 @@ impl Live {
         self.whole().map_or(0, |whole| whole.state().changes)
     }
 
-    /// Returns the counters of kernel programs in their current eras, by node and edge of the plan.
-    pub(crate) fn in_kernel(&self) -> Vec<EraCounters> {
+    /// Returns the counters of the kernel programs since the last change, by node and edge of the
+    /// plan.
+    pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
         let kernels = state.parts.get(*part).and_then(|part| part.kernels.upgrade());
-        let (node, edge) = state.place_of();
+        let (node, edge) = state.plan_indices();
         let Some(kernels) = kernels else { return Vec::new() };
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<EraCounters> = kernels.iter().filter_map(Kernel::counts).collect();
+        let mut all: Vec<GenerationCounters> = kernels.iter().filter_map(Kernel::counts).collect();
         for counts in &mut all {
             counts.nodes.iter_mut().for_each(|(number, _)| *number = node.of(*number));
             counts.edges.iter_mut().for_each(|(number, _)| *number = edge.of(*number));
@@ -148,26 +151,26 @@ impl Live {
         self.whole()?.extras.budget.measurements(sys::clock::monotonic())
     }
 
-    /// Returns the latency breach since the last call, if any.
+    /// Returns the worst latency breach since the last call, if any.
     pub(crate) fn breach(&self) -> Option<Breach> {
         self.whole()?.extras.budget.breach(sys::clock::monotonic())
     }
 
     /// Returns the number of observations made for automatic changes.
     #[must_use]
-    pub fn looks(&self) -> u64 {
-        self.whole().map_or(0, |whole| whole.state().looks)
+    pub fn observations(&self) -> u64 {
+        self.whole().map_or(0, |whole| whole.state().observations)
     }
 
     /// Counts one observation.
-    pub(crate) fn has_looked(&self) {
+    pub(crate) fn count_observation(&self) {
         if let Some(whole) = self.whole() {
-            whole.state().looks += 1;
+            whole.state().observations += 1;
         }
     }
 
     /// Appends an automatic change to the list, which keeps the latest [`ADAPTED_MAX`].
-    pub(crate) fn adapts(&self, what: String) {
+    pub(crate) fn add_adapted(&self, what: String) {
         if let Some(whole) = self.whole() {
             let adapted = &mut whole.state().adapted;
             adapted.push_back(what);
@@ -181,13 +184,13 @@ impl Live {
     /// space.
     #[must_use]
     pub fn spaces(&self) -> Vec<String> {
-        self.all().iter().map(|orders| orders.status.name.clone()).collect()
+        self.queues().iter().map(|commands| commands.status.name.clone()).collect()
     }
 
     /// Returns true if all spaces have ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.all().iter().all(|orders| orders.inbox().ended)
+        self.queues().iter().all(|commands| commands.inbox().ended)
     }
 
     /// Stops the sources of the path; blocks in flight drain. Does not wait.
@@ -195,39 +198,39 @@ impl Live {
         self.control.stop();
     }
 
-    /// Runs a command in a space between two passes, and waits for its result. Waits at most
-    /// `limit` for the command to start; a started command is awaited. The command must not block,
-    /// and must not send commands to its own path.
+    /// Executes a command in the space of this index, between two passes, and returns its result.
+    /// Blocks: for at most `limit` until the command starts, then until it ends. The command must
+    /// not block, and must not send commands to its own path.
     ///
     /// # Errors
     ///
     /// Fails if the space has ended or does not start the command in time.
-    pub fn order<A: Send + 'static>(
+    pub fn execute<A: Send + 'static>(
         &self,
         space: usize,
         limit: Duration,
         order: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<A, CommandError> {
-        let orders = self.all().get(space).cloned().ok_or(CommandError::Ended)?;
-        orders.ask(limit, order)
+        let commands = self.queues().get(space).cloned().ok_or(CommandError::Ended)?;
+        commands.ask(limit, order)
     }
 
     /// Returns the counters of all spaces. A space that does not answer within its share of `limit`
     /// is reported with its previous counters.
     #[must_use]
     pub fn counters(&self, limit: Duration) -> Snapshot {
-        let all = self.all();
+        let all = self.queues();
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
         // A ring's reader is queried before its writer, so it never seems to have taken more than
         // was put.
-        for orders in all.iter().rev() {
-            let held_up = orders.status.full_ring();
-            let task = orders.task();
-            let given = orders.send(|space: &mut Space| (space.counted(), space.resources()));
+        for commands in all.iter().rev() {
+            let held_up = commands.status.full_ring();
+            let task = commands.task();
+            let given = commands.send(|space: &mut Space| (space.counted(), space.resources()));
             let answer = given.and_then(|given| given.answer(share));
-            let mut inbox = orders.inbox();
+            let mut inbox = commands.inbox();
             let fresh = match answer {
                 Ok((now, has)) => {
                     (inbox.last, inbox.resources) = (Some(now), Some(has));
@@ -237,7 +240,7 @@ impl Live {
                 Err(why) => Freshness::Old(why),
             };
             let (name, runs) =
-                (orders.status.name.clone(), task.as_ref().map(|(id, _)| SpaceTask::Thread(*id)));
+                (commands.status.name.clone(), task.as_ref().map(|(id, _)| SpaceTask::Thread(*id)));
             let memory = inbox.resources.as_ref().map(|has| has.memory);
             let task = task.map(|(_, task)| task);
             spaces.push(SpaceStatus { name, fresh, runs, task, held_up, memory });
@@ -257,26 +260,26 @@ impl Live {
         }
         let mut reports = report::merge_reports(&counted);
         let mut ledger = report::merge_ledger(counted, true);
-        self.place(&mut ledger, &mut reports);
+        self.use_plan_indices(&mut ledger, &mut reports);
         if let Some(whole) = self.whole() {
-            let (_, edge) = whole.state().place_of();
+            let (_, edge) = whole.state().plan_indices();
             let edges = spaces.iter_mut().filter_map(|space| space.held_up.as_mut());
             edges.for_each(|number| *number = edge.of(*number));
         }
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Starts or stops time measurement in the filters of all spaces. A space that does not answer
-    /// within its share of `limit` stays as it is.
+    /// Enables or disables the measurement of time in the filters of all spaces. A space that does
+    /// not answer within its share of `limit` stays as it is.
     pub fn measure_time(&self, on: bool, limit: Duration) {
-        let spaces = self.all().len();
+        let spaces = self.queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);
         for number in 0..spaces {
-            let _ = self.order(number, share, move |space| space.measure_time(on));
+            let _ = self.execute(number, share, move |space| space.measure_time(on));
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<CommandQueue>> {
+    pub(crate) fn queues(&self) -> Vec<Arc<CommandQueue>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,7 +1,7 @@
 //! The machine, as the value that the planner reads.
 //!
-//! Unknown cache sizes default to those of a small machine. Kernel support for BPF is not deduced
-//! from privileges but probed: the smallest program is loaded and discarded.
+//! Unknown cache sizes default to those of a small machine. Kernel support for BPF is probed, not
+//! deduced from privileges: the smallest program is loaded and discarded.
 
 use crate::calibrate;
 use crate::error::reason;
@@ -29,14 +29,15 @@ pub fn look() -> Machine {
     }
 }
 
-/// Returns the cost table measured on this machine, or the built-in one; `origin` names the reason.
+/// Returns the cost table measured on this machine, else the built-in table; `origin` in the table
+/// says which, and why.
 fn costs() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();
         let origin = format!("{}; {why}", costs.origin);
         Costs { origin, ..costs }
     };
-    let Some(folder) = calibrate::folder() else { return Costs::default() };
+    let Some(folder) = calibrate::state_directory() else { return Costs::default() };
     match calibrate::load(&folder) {
         Ok(None) => Costs::default(),
         Ok(Some(kept)) => match kept.is_of_this_machine() {

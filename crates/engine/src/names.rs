@@ -32,7 +32,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     found.ok_or_else(|| "this machine does not know it".to_owned())
 }
 
-/// Looks a port name up with libpcap's semantics: the TCP port, for both transports if UDP has the
+/// Looks up a port name with libpcap's semantics: the TCP port, for both transports if UDP has the
 /// same number; else the UDP port.
 fn port(name: &str) -> Option<(u16, Transports)> {
     match (name_service::port(name, c"tcp"), name_service::port(name, c"udp")) {

@@ -1,11 +1,11 @@
-//! Stable numbers for nodes, edges and sessions. They stay the same for as long as a path lives,
+//! Stable numbers for nodes, edges and sessions. They stay the same for the lifetime of a path,
 //! under any plan.
 //!
 //! Session numbers (CONTRACT 8). In: the plans of the path, one after the other. Out: for each
 //! filter that numbers sessions, a set of numbers that no other filter of the request uses, in any
-//! thread, replica or process. The filters of the first plan count in steps of their count; a
-//! filter added later gets a range of its own. A freed range is reused as late as possible, because
-//! filters downstream may still remember its sessions.
+//! thread, replica or process. The filters of the first plan count in steps of n, if there are n of
+//! them; a filter added later gets a range of its own. A freed share is reused as late as possible,
+//! because filters downstream may still remember its sessions.
 //!
 //! Plans alone determine the numbers, so a replay assigns the same ones.
 //! docs/book/decisions/0046-session-numbers.md
@@ -30,8 +30,8 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the numbers of the first plan of a path. `each_for_itself`: each filter uses all
-    /// session numbers, as replays of recordings of older formats require.
+    /// Returns the numbers of the first plan of a path. `each_for_itself`: each filter may use all
+    /// session numbers, as a replay of a recording of an older format requires.
     pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + rings_of_copies(plan));
@@ -41,7 +41,7 @@ impl Ids {
     }
 }
 
-/// Returns the maximum number of rings between a plan's spaces and their replicas: two per replica.
+/// Returns the number of ring numbers to reserve for the replicas of a plan: two per replica.
 pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
     plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
@@ -57,7 +57,7 @@ pub(crate) struct Numbering {
     free: VecDeque<Share>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
     each_for_itself: bool,
-    /// True if the plan has more such filters than there are shares.
+    /// True if the plan has more filters that number sessions than there are shares.
     is_short: bool,
 }
 
@@ -108,8 +108,8 @@ impl Numbering {
         }
     }
 
-    /// Returns the reason that the plan cannot run if it has more such filters than there are
-    /// shares.
+    /// Returns the error if the plan has more filters that number sessions than there are shares;
+    /// otherwise `None`.
     pub(crate) fn short(&self) -> Option<String> {
         let most = SessionNumbers::LATER_MAX;
         self.is_short.then(|| {

@@ -10,9 +10,9 @@ use sys::steps::{Resource, Steps};
 /// Minimum segment size of an intake pool, in bytes.
 const SEGMENT_MIN: usize = 128 << 10;
 
-/// Returns the shape of a pool for the blocks of these sources: the default amount of memory, in
-/// segments so small that the two or three in use at a time stay in the cache (BASELINES, "Working
-/// set").
+/// Returns the shape of an intake pool for the sources among these nodes: the default amount of
+/// memory, in segments so small that the two or three segments in use at a time stay in the cache
+/// (BASELINES, "Working set").
 pub(crate) fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),
@@ -34,7 +34,7 @@ pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError
     Ok(Pool::new(fresh_id()?, config)?)
 }
 
-/// Creates a pool for a process whose sandbox forbids later memory requests.
+/// Creates a pool without an entry in an allocation log.
 pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
     Ok(Pool::without_allocation(fresh_id()?, config)?)
 }

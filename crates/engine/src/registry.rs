@@ -11,14 +11,14 @@ use pipeline::Registry;
 use std::sync::Arc;
 
 /// The names of this program. The variants differ in the services of the machine that a request may
-/// use while it is checked.
+/// use while it is parsed and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MachineRegistry {
-    /// For requests of this user: all services.
+    /// For requests of the user of this process: all services.
     #[default]
     Local,
-    /// For recorded requests: no name lookups, whose results are part of the text, and no access to
-    /// files and interfaces, which may have changed since.
+    /// For recorded requests: no name lookups, because their results are part of the text, and no
+    /// access to files and interfaces, which may have changed since the recording.
     Recorded,
     /// For requests of untrusted peers: no libpcap, no name lookups, and no access to files,
     /// interfaces and keys. Only filters that may run here are created. (RELIABILITY T5)

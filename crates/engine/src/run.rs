@@ -1,18 +1,19 @@
 //! Runs spaces to an outcome: activation, shutdown, the ledger.
 //!
 //! A thread is started for each space; that is the last step that may fail, and after it the
-//! allocation log is committed. Spaces are activated from the sinks back to the sources, so that a
-//! path goes live at once without a global lock [SL §7.1]. The thread that calls [`run`] waits
-//! until the spaces end, a signal arrives or the time limit passes. The first signal ends the
-//! sources, and blocks in flight drain. For periodic progress reports see [`ProgressWatch`].
+//! allocation log is committed. Spaces are activated from the sinks back to the sources, so that
+//! the whole path becomes active at once without a global lock [SL §7.1]. The thread that calls
+//! [`run`] waits until the spaces end, a signal arrives or the time limit passes. The first signal
+//! ends the sources, and blocks in flight drain. For periodic progress reports see
+//! [`ProgressWatch`].
 
 use crate::adapt::AdaptThread;
 use crate::build::BuiltPath;
 use crate::change::Changer;
 use crate::kernel::{Kernel, ProgramRan};
 use crate::live::Live;
-use crate::path::crew::{Crew, EndedSpace, Thread};
 use crate::path::running::Kernels;
+use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
 use endpoint::SourceCounters;
 use runtime::control::Control;
 use runtime::failure::PathFailure;
@@ -42,7 +43,8 @@ pub struct Until<'f> {
     pub alarm: Option<Alarm<'f>>,
 }
 
-/// A callback for blocks older than the request allows, called at most once a second.
+/// A callback for blocks that exceed the latency bound of the request, called at most once a
+/// second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
     /// The function. The waiting thread calls it, so it must not block.
@@ -116,10 +118,10 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
     let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
     let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
     let started = SpaceThreads::all(&paths, &steps);
-    let SpaceThreads { crews, threads, done, remains, running } = match started {
+    let SpaceThreads { starters, threads, done, remains, running } = match started {
         Ok(started) => started,
         Err(error) => {
-            paths.iter().for_each(|path| path.live.is_run_by(None));
+            paths.iter().for_each(|path| path.live.set_starter(None));
             drop(paths);
             logs.iter().for_each(Steps::roll_back);
             return Err(error);
@@ -129,7 +131,7 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
     let mut controls = Vec::new();
     let mut kernels = Vec::new();
     let mut lives = Vec::new();
-    for ((path, crew), threads) in paths.into_iter().zip(crews).zip(threads) {
+    for ((path, starter), threads) in paths.into_iter().zip(starters).zip(threads) {
         kernels.push(path.kernels);
         controls.push(Arc::clone(&path.control));
         lives.push(path.live);
@@ -139,10 +141,10 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
             steps.checkpoint(&space.name);
-            thread.go(space);
+            thread.run_space(space);
         }
         if let Some(live) = lives.last() {
-            live.is_run_by(Some(crew));
+            live.set_starter(Some(starter));
         }
     }
     steps.checkpoint("all runs");
@@ -152,12 +154,12 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
     let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
     drop((watcher, changer));
     steps.checkpoint("all has ended");
-    lives.iter().for_each(|live| live.is_run_by(None));
+    lives.iter().for_each(|live| live.set_starter(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = outcome(all, &kernels, stopped.early, begin);
     if let Some(live) = lives.first() {
-        place(live, &mut outcome);
+        use_plan_indices(live, &mut outcome);
         outcome.adapted = live.adapted();
         outcome.latency = live.latency();
     }
@@ -166,8 +168,8 @@ pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
 
 /// A thread for each space of paths that are about to run.
 struct SpaceThreads {
-    /// The crew of each path, in the order of the paths.
-    crews: Vec<Crew>,
+    /// The thread starter of each path, in the order of the paths.
+    starters: Vec<ThreadStarter>,
     threads: Vec<Vec<Thread>>,
     done: Arc<EventFd>,
     remains: mpsc::Receiver<EndedSpace>,
@@ -180,7 +182,7 @@ impl SpaceThreads {
         let done = Arc::new(EventFd::new()?);
         let (ended, remains) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
-        let crew = |(number, path): (usize, &BuiltPath)| Crew {
+        let starter = |(number, path): (usize, &BuiltPath)| ThreadStarter {
             number,
             next: Arc::new(AtomicUsize::new(path.spaces.len())),
             control: Arc::clone(&path.control),
@@ -188,32 +190,32 @@ impl SpaceThreads {
             done: Arc::clone(&done),
             running: Arc::clone(&running),
         };
-        let crews: Vec<Crew> = paths.iter().enumerate().map(crew).collect();
-        let of_path = |(crew, path): (&Crew, &BuiltPath)| {
+        let starters: Vec<ThreadStarter> = paths.iter().enumerate().map(starter).collect();
+        let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
                 steps.take(Resource::Thread, &space.name)?;
-                crew.start(space.name.clone(), place)
+                starter.start(space.name.clone(), place)
             };
             spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()
         };
-        let threads = crews.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
-        Ok(Self { crews, threads, done, remains, running })
+        let threads = starters.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
+        Ok(Self { starters, threads, done, remains, running })
     }
 }
 
 /// Runs paths in the calling thread, one space after the other, without sleeping: for measurements
 /// on one core, and for callers without a thread to spare.
 ///
-/// A filter must not emit more blocks at once than a ring holds. A path with a program may hang,
-/// because the program's two sides have to run concurrently.
+/// A filter must not emit more blocks in one call than a ring holds. A path with a program may
+/// hang, because the two halves of the program must run concurrently.
 pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<EndedSpace> = Vec::new();
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     paths.iter().for_each(|path| path.steps.commit());
-    lives.iter().for_each(|live| live.is_run_by(None));
+    lives.iter().for_each(|live| live.set_starter(None));
     for (number, path) in paths.into_iter().enumerate() {
         kernels.push(path.kernels);
         let mut spaces: Vec<Option<Space>> = path.spaces.into_iter().map(Some).collect();
@@ -234,7 +236,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
     let mut outcome = outcome(ended, &kernels, false, begin);
-    lives.first().into_iter().for_each(|live| place(live, &mut outcome));
+    lives.first().into_iter().for_each(|live| use_plan_indices(live, &mut outcome));
     outcome
 }
 
@@ -257,7 +259,7 @@ fn wait(
         done.clear();
         waited.remains.extend(ended.try_iter());
         if waited.remains.len() >= running.load(Ordering::Relaxed) {
-            alarms.iter_mut().for_each(|alarms| alarms.look(sys::clock::monotonic()));
+            alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic()));
             return waited;
         }
         let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));
@@ -278,16 +280,16 @@ fn wait(
             controls.iter().for_each(|control| control.stop());
         }
         if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.due()) {
-            rounds.go_on(controls, now, waited.early);
+            rounds.advance(controls, now, waited.early);
         }
         if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
-            alarms.look(now);
+            alarms.check(now);
         }
     }
 }
 
 /// Interval between two checks for late blocks, in ns.
-const ALARM_NS: u64 = 1_000_000_000;
+const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Periodic checks for late blocks.
 struct LatencyChecks<'f> {
@@ -303,12 +305,12 @@ impl<'f> LatencyChecks<'f> {
     fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
         let (alarm, live) = alarm.zip(live)?;
         live.latency()?;
-        let next = sys::clock::monotonic().saturating_add(ALARM_NS);
+        let next = sys::clock::monotonic().saturating_add(CHECK_INTERVAL_NS);
         Some(Self { alarm, live, next, quiet: 0 })
     }
 
-    fn look(&mut self, now: u64) {
-        self.next = now.saturating_add(ALARM_NS);
+    fn check(&mut self, now: u64) {
+        self.next = now.saturating_add(CHECK_INTERVAL_NS);
         if now < self.quiet {
             return;
         }
@@ -320,8 +322,8 @@ impl<'f> LatencyChecks<'f> {
 }
 
 /// Time allowed for sources to answer before their previous totals are reported, in ns. A space
-/// polls after every batch, and wakes within 50 us if a processor is free.
-const ANSWERED_NS: u64 = 50_000_000;
+/// polls after every batch, and wakes up within 50 us if a processor is free.
+const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
 /// Progress reports: a query to the sources, then a report of their answers, in alternation.
 struct ProgressReports<'f> {
@@ -338,13 +340,13 @@ impl<'f> ProgressReports<'f> {
         Self { watch, begin, next: begin.saturating_add(watch.every_ns), asked: false }
     }
 
-    /// Returns the time of the next query or report.
+    /// Returns the monotonic time of the next query or report, in ns.
     const fn due(&self) -> u64 {
-        if self.asked { self.next } else { self.next.saturating_sub(ANSWERED_NS) }
+        if self.asked { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
     /// Queries the sources, or reports their answers.
-    fn go_on(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
+    fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.asked = !self.asked;
         if self.asked {
             controls.iter().for_each(|control| control.request_positions());
@@ -365,10 +367,10 @@ impl<'f> ProgressReports<'f> {
     }
 }
 
-/// Replaces node and edge numbers in an outcome by their places in the plan.
-fn place(live: &Live, outcome: &mut Outcome) {
-    live.place(&mut outcome.ledger, &mut outcome.reports);
-    live.place_programs(&mut outcome.programs);
+/// Replaces node and edge numbers in an outcome by plan indices.
+fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
+    live.use_plan_indices(&mut outcome.ledger, &mut outcome.reports);
+    live.use_plan_indices_in(&mut outcome.programs);
 }
 
 fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
@@ -385,7 +387,7 @@ fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u6
     for (mut remains, kernels) in by_path.into_iter().zip(kernels) {
         let kernels = kernels.map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
         let kernels = kernels.as_ref().map_or(&[][..], |kernels| kernels.as_slice());
-        outcome.programs.extend(kernels.iter().map(Kernel::ran));
+        outcome.programs.extend(kernels.iter().map(Kernel::totals));
         let inside = kernels.iter().flat_map(|kernel| kernel.remains(&remains));
         let inside: Vec<Remains> = inside.collect();
         remains.splice(0..0, inside);

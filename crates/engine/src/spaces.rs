@@ -2,9 +2,9 @@
 //! and takes commands]
 //!
 //! A space reports its resources together with its counters ([`Live::counters`]). The kernel
-//! reports the state of its thread, and is queried first: the query wakes the thread and would
-//! change that state. A process in the path (a program or a sandboxed filter) is reported by the
-//! space that hands blocks to it.
+//! reports the state of a space's thread. It is queried before the space, because querying the
+//! space wakes the thread and would change that state. A process in the path (a program or a
+//! sandboxed filter) is reported by the space that hands blocks to it.
 
 use crate::live::{Freshness, Live};
 use pipeline::plan::Plan;
@@ -24,7 +24,7 @@ pub struct SpaceStatus {
     /// The kernel's statistics of its task, read before the space was queried; `None` if it has
     /// ended.
     pub task: Option<Task>,
-    /// The edge of the plan on which it waits for room.
+    /// The edge of the plan on which it waits for room; `None` if it does not wait.
     pub held_up: Option<usize>,
     /// Bytes of its own pools that are backed by memory, as of the last answer for a thread.
     pub memory: Option<u64>,
@@ -39,7 +39,7 @@ pub enum SpaceTask {
     Process(u32),
 }
 
-/// The reason that a space could not be pinned to processors.
+/// The error of pinning a space to processors.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PinError {
     /// The space has ended or has not started.
@@ -55,7 +55,7 @@ impl Live {
     pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.whole() else { return Vec::new() };
         let state = whole.state();
-        let (node, _) = state.place_of();
+        let (node, _) = state.plan_indices();
         let mut found: Vec<SpaceStatus> = Vec::new();
         for (number, process) in has.iter().flat_map(|has| &has.processes) {
             let runs = Some(SpaceTask::Process(*process));
@@ -78,12 +78,12 @@ impl Live {
     /// # Errors
     ///
     /// Fails if the space has ended, or if the kernel refuses.
-    pub fn keep(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
+    pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
         match found.runs {
             Some(SpaceTask::Process(process)) => pin_child(process, processors),
             Some(SpaceTask::Thread(thread)) => {
-                let all = self.all();
-                let those = all.iter().find(|orders| orders.thread() == Some(thread));
+                let all = self.queues();
+                let those = all.iter().find(|queue| queue.thread() == Some(thread));
                 let kept = those.and_then(|queue| queue.pin(processors));
                 kept.ok_or(PinError::Ended)?.map_err(PinError::System)
             }

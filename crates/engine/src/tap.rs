@@ -22,7 +22,7 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
     ago.and_then(Result::ok).map(TapOrigin::Ago).ok_or_else(usage)
 }
 
-/// The reason that a node cannot be tapped.
+/// The error of tapping a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TapError {
     /// No node, or several, match; the text is the message.
@@ -55,7 +55,7 @@ pub struct TapRequest {
 }
 
 impl Live {
-    /// Starts a tap. Waits at most `limit` for each answer of a space.
+    /// Starts a tap. Blocks for at most `limit` for each answer of a space.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Live {
         let TapRequest { node, since, policy, patience, pipe } = wanted;
         let number = self.node_number(node.as_deref())?;
         let here = (0..self.spaces().len()).find(|space| {
-            let asked = self.order(*space, limit, move |space| space.can_tap(number));
+            let asked = self.execute(*space, limit, move |space| space.can_tap(number));
             asked.unwrap_or(false)
         });
         let Some(space) = here else {
@@ -73,7 +73,7 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         };
         let (tap, feed) = Tap::new(pipe, policy, patience).map_err(TapError::Machine)?;
-        let began = self.order(space, limit, move |space| space.tap(number, since, feed));
+        let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
         match began.map_err(TapError::NotTaken)? {
             Some(began) => Ok((tap, began)),
             None => Err(TapError::Closed("it was changed at this moment: try again".to_owned())),

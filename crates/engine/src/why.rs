@@ -32,7 +32,7 @@ pub struct Row {
     pub came: Amount,
     /// Blocks that left, by class; classes have names where the node declares them.
     pub answered: BTreeMap<String, u64>,
-    /// Blocks that no arc behind the node selected.
+    /// Blocks that no arc from the node selected.
     pub unselected: u64,
     /// Blocks that the node created.
     pub made: u64,
@@ -57,11 +57,11 @@ pub struct Row {
 #[derive(Debug)]
 pub struct FlowQuery {
     /// For each node of the plan: the names of its classes, and the node that numbers the sessions
-    /// of its blocks. That node is 0 for all, except in older recordings, in which each filter
-    /// numbers sessions by itself.
+    /// of its blocks. The latter is 0 for all nodes, except in replays of older recordings, in
+    /// which each filter numbers sessions by itself.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbour of each node.
-    above: Vec<usize>,
+    upstream: Vec<usize>,
     state: Mutex<QueryState>,
 }
 
@@ -90,10 +90,10 @@ impl FlowQuery {
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = Matcher::new(arguments)?;
         let domain = |id| match tape.numbers_each_for_itself() {
-            true => domain(graph, id),
+            true => numbering_node(graph, id),
             false => 0,
         };
-        let nodes = graph.ids().map(|(id, _)| (classes(graph, id), domain(id))).collect();
+        let nodes = graph.ids().map(|(id, _)| (class_names(graph, id), domain(id))).collect();
         let state = QueryState {
             matcher,
             rows: BTreeMap::new(),
@@ -102,8 +102,8 @@ impl FlowQuery {
             numbers: HashMap::new(),
             packets: HashMap::new(),
         };
-        let above = graph.ids().map(|(id, _)| above(graph, id).unwrap_or(id).0).collect();
-        Ok(Self { nodes, above, state: Mutex::new(state) })
+        let upstream = graph.ids().map(|(id, _)| upstream(graph, id).unwrap_or(id).0).collect();
+        Ok(Self { nodes, upstream, state: Mutex::new(state) })
     }
 
     /// Returns the fate of the flow, by node of the plan.
@@ -122,7 +122,7 @@ impl FlowQuery {
     }
 
     /// Assigns the next packet number to a block from a source.
-    fn begins(&self, planned: usize, block: &Block<'_>) {
+    fn number_packet(&self, planned: usize, block: &Block<'_>) {
         let mut state = self.state();
         let number = state.packets.entry(planned).or_default();
         *number += 1;
@@ -136,23 +136,23 @@ impl FlowQuery {
     }
 
     /// Records the arrival of a block at a node. Returns true if the block belongs to the flow.
-    fn comes(&self, planned: usize, block: &Block<'_>) -> bool {
+    fn note_arrival(&self, planned: usize, block: &Block<'_>) -> bool {
         let mut state = self.state();
-        let above = self.above.get(planned).copied().unwrap_or(planned);
-        let domain = self.nodes.get(above).map_or(0, |(_, domain)| *domain);
+        let upstream = self.upstream.get(planned).copied().unwrap_or(planned);
+        let domain = self.nodes.get(upstream).map_or(0, |(_, domain)| *domain);
         if !state.is_ours(domain, block) {
             return false;
         }
         let number = state.numbers.get(&key(block)).copied();
         let row = state.row(planned);
         row.came.add(block.length());
-        row.number(number);
+        row.add_packet(number);
         true
     }
 
-    /// Derives a node's action on a block of the flow from its counters before and after the call.
-    /// A forwarded block appears in [`FlowQuery::leaves`] instead.
-    fn did(
+    /// Derives a node's action on a block of the flow from the node's counters before and after the
+    /// call. A forwarded block appears in [`FlowQuery::note_departure`] instead.
+    fn note_action(
         &self,
         planned: usize,
         (before, after): (&Counts, &Counts),
@@ -181,7 +181,7 @@ impl FlowQuery {
     }
 
     /// Records the departure of a block from a node. `wanted`: an arc selects it.
-    fn leaves(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
+    fn note_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut state = self.state();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
         if !state.is_ours(domain, block) {
@@ -195,7 +195,7 @@ impl FlowQuery {
         let since = state.held.remove(&(planned, name));
         let number = state.numbers.get(&name).copied();
         let row = state.row(planned);
-        row.number(number);
+        row.add_packet(number);
         *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
         row.unselected += u64::from(!wanted);
         row.made += u64::from(number.is_none());
@@ -210,8 +210,8 @@ impl FlowQuery {
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// For each running node, the key of the flow's block that arrived and the node's counters at
-    /// that time; `None` if not exactly one block of the flow arrived.
+    /// For each running node, the key of the flow's block that arrived, and the node's counters at
+    /// that time; `None` if no block or several blocks of the flow arrived.
     running: Vec<Option<(u64, Counts)>>,
 }
 
@@ -223,7 +223,7 @@ const fn is_of_request(node: &Node) -> bool {
 impl Observer for FlowObserver {
     fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
-        let ours = blocks.filter(|block| self.why.comes(node.planned, block));
+        let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
         // Several blocks that a filter released at once were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((key(&block), node.counts.clone())),
@@ -234,7 +234,7 @@ impl Observer for FlowObserver {
 
     fn done(&mut self, node: &mut Node, now: Time) {
         if let Some((block, before)) = self.running.pop().flatten() {
-            self.why.did(node.planned, (&before, &node.counts), (node.reasons, block, now));
+            self.why.note_action(node.planned, (&before, &node.counts), (node.reasons, block, now));
         }
     }
 
@@ -242,9 +242,9 @@ impl Observer for FlowObserver {
         for l in lanes(batch.live()).filter(|_| is_of_request(node)) {
             let block = batch.block(l);
             if matches!(node.operator, Operator::Source(_)) {
-                self.why.begins(node.planned, &block);
+                self.why.number_packet(node.planned, &block);
             }
-            self.why.leaves(node.planned, &block, wanted >> l & 1 != 0, now);
+            self.why.note_departure(node.planned, &block, wanted >> l & 1 != 0, now);
         }
     }
 
@@ -268,7 +268,7 @@ impl QueryState {
 
 impl Row {
     /// Adds the number of a packet, once.
-    fn number(&mut self, number: Option<u64>) {
+    fn add_packet(&mut self, number: Option<u64>) {
         let Some(number) = number else { return };
         if let (Err(at), true) =
             (self.packets.binary_search(&number), self.packets.len() < NUMBERS_MAX)
@@ -286,30 +286,31 @@ fn key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the first node upstream of a node, not counting feedback edges.
-fn above(graph: &Graph, id: NodeId) -> Option<NodeId> {
+/// Returns the source of a node's first input edge that is no back edge.
+fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
-/// Returns a node and the nodes upstream of it, nearest first.
-fn upwards(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
-    std::iter::successors(Some(id), |at| above(graph, *at)).take(graph.nodes.len())
+/// Returns a node and its upstream nodes along first inputs, nearest first.
+fn self_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
+    std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }
 
-/// Returns the class names behind a node: its own, or those of the nearest node upstream.
-fn classes(graph: &Graph, id: NodeId) -> Classes {
-    let used = upwards(graph, id).filter_map(|at| graph.node(at).filter());
+/// Returns the class names of a node's output: its own, or those of the nearest node upstream that
+/// has class names.
+fn class_names(graph: &Graph, id: NodeId) -> Classes {
+    let used = self_and_upstream(graph, id).filter_map(|at| graph.node(at).filter());
     let mut own = used.map(|used| used.description.classes);
     own.find(|own| !matches!(own, Classes::Same)).unwrap_or(Classes::Same)
 }
 
-/// Returns the node that numbers the sessions of blocks behind `id`: the node itself, or the
-/// nearest one upstream that numbers sessions; otherwise the first of its line.
-fn domain(graph: &Graph, id: NodeId) -> usize {
+/// Returns the node that numbers the sessions of a node's output: the node itself or the nearest
+/// node upstream that numbers sessions, else the first node of its line.
+fn numbering_node(graph: &Graph, id: NodeId) -> usize {
     let numbers =
         |at: &NodeId| graph.node(*at).filter().is_some_and(|used| used.description.state.numbers);
-    let giving = upwards(graph, id).find(numbers);
-    giving.or_else(|| upwards(graph, id).last()).unwrap_or(id).0
+    let giving = self_and_upstream(graph, id).find(numbers);
+    giving.or_else(|| self_and_upstream(graph, id).last()).unwrap_or(id).0
 }
 
 fn class_name(classes: Classes, class: u32) -> String {

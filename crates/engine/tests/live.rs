@@ -63,8 +63,8 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
     assert!(last.spaces.iter().all(|space| space.fresh == Freshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(last.reports, outcome.reports);
-    assert_eq!(live.order(0, LONG, |_| ()), Err(CommandError::Ended));
-    assert_eq!(live.order(9, LONG, |_| ()), Err(CommandError::Ended), "no such space");
+    assert_eq!(live.execute(0, LONG, |_| ()), Err(CommandError::Ended));
+    assert_eq!(live.execute(9, LONG, |_| ()), Err(CommandError::Ended), "no such space");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (names, ..) = during(text, Settings::default(), |live| {
             let spaces = live.spaces().len();
-            let name = |space| live.order(space, LONG, |space| space.name.clone());
+            let name = |space| live.execute(space, LONG, |space| space.name.clone());
             (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
         });
         assert!(names[0].starts_with("thread"), "{names:?}");
@@ -99,7 +99,7 @@ fn path_run_by_its_caller_executes_commands() {
     let paths = paths("generate rate=1000 count=100 | count", Settings::default());
     let live = paths[0].live();
     let ordered = std::thread::spawn(move || {
-        let answer = live.order(0, LONG, |space| space.name.clone());
+        let answer = live.execute(0, LONG, |space| space.name.clone());
         (answer, live)
     });
     // The command arrives before the path starts, while it runs, or after its end.
@@ -140,21 +140,21 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         let why = loop {
             let done = Arc::clone(&done);
             let order = move |_: &mut _| done.fetch_add(1, Ordering::Relaxed);
-            match live.order(0, short, order) {
+            match live.execute(0, short, order) {
                 Err(why @ CommandError::RingFull { .. }) => break why,
                 Ok(_) | Err(CommandError::Late { .. }) => {}
                 Err(why) => panic!("{why}"),
             }
         };
         let before = done.load(Ordering::Relaxed);
-        let late = live.order(1, short, |_| ());
+        let late = live.execute(1, short, |_| ());
         assert_eq!(late, Err(CommandError::Late { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
         assert!(matches!(snapshot.spaces[0].fresh, Freshness::Old(CommandError::RingFull { .. })));
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
-        assert_eq!(live.order(0, LONG, |_| ()), Ok(()), "it goes on");
-        assert_eq!(live.order(1, LONG, |_| ()), Ok(()), "it goes on");
+        assert_eq!(live.execute(0, LONG, |_| ()), Ok(()), "it goes on");
+        assert_eq!(live.execute(1, LONG, |_| ()), Ok(()), "it goes on");
         assert_eq!(done.load(Ordering::Relaxed), before, "what was withdrawn was not done");
         why
     });
@@ -170,7 +170,7 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
     let live = paths[0].live();
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-        let answer = live.order(0, LONG, |_| panic!("this order panics on purpose"));
+        let answer = live.execute(0, LONG, |_| panic!("this order panics on purpose"));
         assert_eq!(answer, Err::<(), _>(CommandError::Ended));
         run.join().expect("a run")
     });
@@ -187,7 +187,7 @@ fn j2_commands_from_many_threads_are_serialized() {
                 assert!(!INSIDE.swap(true, Ordering::Relaxed), "two at once");
                 INSIDE.store(false, Ordering::Relaxed);
             };
-            let fifty = move || (0..50).map(|_| live.order(0, LONG, order)).collect::<Vec<_>>();
+            let fifty = move || (0..50).map(|_| live.execute(0, LONG, order)).collect::<Vec<_>>();
             let all: Vec<_> = (0..4).map(|_| scope.spawn(fifty)).collect();
             all.into_iter().flat_map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
         })

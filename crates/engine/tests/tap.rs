@@ -36,7 +36,7 @@ fn during<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
-    live.set_text(text);
+    live.set_request_text(text);
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let stop = Stop(&live);

@@ -209,8 +209,8 @@ fn continuations(
 ) -> impl Iterator<Item = KernelContinuation> + use<> {
     let source = node.filtered.planned;
     let same = |other: &&CountedNode| other.transport && other.filtered.planned == source;
-    let era = before.iter().filter(same).count();
-    calls.into_iter().enumerate().map(move |(way, edge)| ((source, era, way), edge))
+    let generation = before.iter().filter(same).count();
+    calls.into_iter().enumerate().map(move |(way, edge)| ((source, generation, way), edge))
 }
 
 fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {

@@ -39,7 +39,7 @@ pub enum SaveError {
 pub fn analyze(results: &Results) -> Analysis {
     let Results { text, plan, outcome, .. } = results;
     let measurements = measurements(plan, outcome);
-    let saved = match calibrate::folder() {
+    let saved = match calibrate::state_directory() {
         None => Err(SaveError::NoStateDirectory),
         Some(folder) => save(&folder, text, plan, &measurements).map_err(SaveError::Failed),
     };
@@ -54,7 +54,7 @@ pub fn analyze(results: &Results) -> Analysis {
 /// request, as sentences; empty if no run was analyzed.
 #[must_use]
 pub fn changes(text: &str, plan: &Plan) -> Vec<String> {
-    let kept = calibrate::folder().map(|folder| plan_file(&folder, text));
+    let kept = calibrate::state_directory().map(|folder| plan_file(&folder, text));
     let known = kept.and_then(|path| fs::read_to_string(path).ok());
     let known = known.as_deref().and_then(PersistedPlan::parse);
     known.map_or_else(Vec::new, |known| known.changes(plan))

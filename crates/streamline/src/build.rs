@@ -63,7 +63,7 @@ impl Prepared {
         loop {
             let error = match build::build_with(&self.plan, settings, &self.hosts, extras) {
                 Ok(paths) => {
-                    paths.iter().take(1).for_each(|path| path.live().set_text(&self.text));
+                    paths.iter().take(1).for_each(|path| path.live().set_request_text(&self.text));
                     return Ok(paths);
                 }
                 Err(error) => error,

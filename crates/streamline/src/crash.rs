@@ -16,7 +16,7 @@ pub(crate) fn save(
 ) -> Vec<Option<CrashCapture>> {
     let one = |failure: &PathFailure| {
         let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
-        let Some(folder) = calibrate::folder() else {
+        let Some(folder) = calibrate::state_directory() else {
             notices.warn("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
             return None;
         };

@@ -98,7 +98,9 @@ impl Ready {
                 let live = paths.first().map(BuiltPath::live);
                 let outcome = run::run(paths, until)?;
                 // The request may have been changed while it ran.
-                if let Some((text, plan)) = live.and_then(|live| live.text().zip(live.plan())) {
+                if let Some((text, plan)) =
+                    live.and_then(|live| live.request_text().zip(live.plan()))
+                {
                     (self.text, self.plan) = (text, plan);
                 }
                 (self.plan, outcome, Vec::new())

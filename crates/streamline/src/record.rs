@@ -39,7 +39,7 @@ pub(crate) fn begin(
         );
     }
     let head = Head::new(&prepared.text, plan, &prepared.machine, options.count);
-    let most = options.record_bytes.unwrap_or(write::BYTES);
+    let most = options.record_bytes.unwrap_or(write::BYTES_DEFAULT);
     let recording = Recording::create(path, &head, most, &options.steps);
     recording.map(Some).map_err(OpenError::Unrecorded)
 }

@@ -100,7 +100,7 @@ impl Running {
         };
         outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.begin);
         let live = self.lives.first();
-        let last = live.and_then(|live| live.text().zip(live.plan()));
+        let last = live.and_then(|live| live.request_text().zip(live.plan()));
         let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));
         let crashes = Vec::new();
         Results { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }

@@ -55,7 +55,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
-    live.set_text(line);
+    live.set_request_text(line);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         for words in changes {

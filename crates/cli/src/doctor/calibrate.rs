@@ -19,7 +19,7 @@ const BLOCK_BYTES: f64 = 1024.0;
 
 /// Measures, saves and prints the costs.
 pub(super) fn run(given: &DoctorArguments) -> Status {
-    let Some(folder) = calibrate::folder() else {
+    let Some(folder) = calibrate::state_directory() else {
         terminal::complain("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
         return Status::Failed;
     };

@@ -188,7 +188,7 @@ fn user_checks(facts: &Facts) -> Section {
 /// Reports the saved cost table and its age.
 fn cost_checks() -> Section {
     const MEASURE: &str = "streamline doctor --calibrate";
-    let folder = calibrate::folder();
+    let folder = calibrate::state_directory();
     let found = folder.as_deref().map_or(Ok(None), calibrate::load);
     let place = folder.as_deref().map(|folder| calibrate::path(folder).display().to_string());
     let place = place.unwrap_or_default();

@@ -131,7 +131,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
             (path, opened.map(|target| target.file))
         }
         None => {
-            let folder = calibrate::folder()
+            let folder = calibrate::state_directory()
                 .ok_or_else(|| {
                     terminal::complain(
                         "there is no place for a log: set HOME, or name one by --log",

@@ -16,7 +16,7 @@ mod replicas;
 
 pub use observation::measurements;
 
-use crate::change::{ChangeError, NodePlacement, reshape, worth_copies, worth_moves};
+use crate::change::{ChangeError, NodePlacement, predicted_moves, reason_for_replicas, reshape};
 use crate::live::Live;
 use crate::path::Adapt;
 use moves::{MoveOffer, MovePolicy};
@@ -29,24 +29,25 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait for a space to reach a block boundary; after it, the change is abandoned.
-const LIMIT: Duration = Duration::from_secs(2);
+/// Maximum wait for a space to reach a block boundary; after that the change or observation is
+/// abandoned.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The thread that observes paths. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct AdaptThread {
-    /// Its end tells the thread to end.
+    /// Dropping it ends the thread.
     shutdown: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sleeps for `ns` nanoseconds at most. Returns true if the thread must end.
-fn sleeps(shutdown: &Receiver<()>, ns: u64) -> bool {
+/// Sleeps for at most `ns` nanoseconds. Returns true if the thread must end.
+fn sleep_or_stop(shutdown: &Receiver<()>, ns: u64) -> bool {
     shutdown.recv_timeout(Duration::from_nanos(ns)) != Err(RecvTimeoutError::Timeout)
 }
 
 impl AdaptThread {
-    /// Starts a thread that observes these paths. Returns `None` if they may not adapt, or if the
+    /// Starts a thread that observes these paths. Returns `None` if the paths may not adapt or the
     /// kernel refuses a thread; the paths then stay as they are.
     pub(crate) fn of(lives: &[Live]) -> Option<Self> {
         let adapt = lives.first()?.whole()?.extras.adapt.clone()?;
@@ -84,7 +85,7 @@ struct PathObserver {
 /// Minimum number of blocks in a meaningful observation.
 const BLOCKS_MIN: u64 = 256;
 /// Maximum length of an observation, as a multiple of the configured one.
-const LOOK_TIMES_MAX: u64 = 64;
+const OBSERVATION_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
@@ -97,23 +98,25 @@ impl PathObserver {
 
     fn run(mut self, shutdown: &Receiver<()>) {
         let mut sleep = 0;
-        while !sleeps(shutdown, sleep) {
+        while !sleep_or_stop(shutdown, sleep) {
             let Some(observation) = self.observation(shutdown) else { return };
-            let soon = observation.is_some_and(|observation| self.judge(&observation));
-            self.lives.iter().for_each(Live::has_looked);
-            sleep = self.copies.sleeps(soon);
+            let soon = observation.is_some_and(|observation| self.adapt(&observation));
+            self.lives.iter().for_each(Live::count_observation);
+            sleep = self.copies.next_sleep_ns(soon);
         }
     }
 
-    /// Observes the paths once. The outer `None` means that all has ended; the inner one, that the
-    /// path changed during the observation.
+    /// Observes the paths once; blocks for the length of an observation. Returns the outer `None`
+    /// if the paths have ended or the thread must end, and the inner `None` if the first path
+    /// changed or a space did not answer.
     fn observation(&self, shutdown: &Receiver<()>) -> Option<Option<Observation>> {
         let live = self.lives.first()?;
-        let measures = |on| self.lives.iter().for_each(|live| live.measure_time(on, LIMIT));
+        let measures =
+            |on| self.lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
         measures(true);
-        let before = CounterSnapshot::take(&self.lives, LIMIT);
-        let ends = sleeps(shutdown, self.observation_ns);
-        let after = CounterSnapshot::take(&self.lives, LIMIT);
+        let before = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
+        let ends = sleep_or_stop(shutdown, self.observation_ns);
+        let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
         if !live.whole().is_some_and(|whole| whole.settings.timed) {
             measures(false);
         }
@@ -127,9 +130,9 @@ impl PathObserver {
         )
     }
 
-    /// Makes a change if one is due. Returns true if one was made, or may follow soon.
-    fn judge(&mut self, observation: &Observation) -> bool {
-        let most = self.adapt.rate_policy.observation_ns.saturating_mul(LOOK_TIMES_MAX);
+    /// Makes a change if one is due. Returns true if a change was made or is imminent.
+    fn adapt(&mut self, observation: &Observation) -> bool {
+        let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
         let little = observation.came() < BLOCKS_MIN;
         self.observation_ns = if little {
             self.observation_ns.saturating_mul(2).min(most)
@@ -138,7 +141,7 @@ impl PathObserver {
         };
         if observation.blind && !std::mem::replace(&mut self.blind, true) && self.adapt.moves {
             let why = "no filter moves: whoever holds the program does not say what it counts";
-            self.lives.iter().take(1).for_each(|live| live.adapts(why.to_owned()));
+            self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| observation.came() > 0) else { return false };
@@ -149,15 +152,15 @@ impl PathObserver {
         let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
         let moves = self.adapt.moves && plan.replicas.is_empty();
         let enough = !little || self.observation_ns == most;
-        if moves && enough && self.moves(observation.at, &plan, &machine) {
+        if moves && enough && self.move_filters(observation.at, &plan, &machine) {
             return true;
         }
-        self.adapt.copies && self.share(observation, &plan, &machine)
+        self.adapt.copies && self.set_replicas(observation, &plan, &machine)
     }
 
-    /// Moves filters if that is due. Returns true if a move was made, or may follow soon.
-    fn moves(&mut self, at: u64, plan: &Plan, machine: &Machine) -> bool {
-        let offer = worth_moves(plan, machine);
+    /// Moves filters if a move is due. Returns true if a move was made or refused, or is imminent.
+    fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine) -> bool {
+        let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
         let Some(places) = self.moves.next(at, offer.as_ref()) else {
             return self.moves.is_near();
@@ -170,42 +173,42 @@ impl PathObserver {
             let (then, now) = (explain::spent(then), explain::spent(now));
             format!("a block takes {then} by what was seen, {now} before")
         });
-        match reshape(live, (&places, false), machine, LIMIT) {
-            Ok(switched) => live.adapts(format!("{what}: {cost}; {switched}")),
+        match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
+            Ok(switched) => live.add_adapted(format!("{what}: {cost}; {switched}")),
             // The path ends, or a space was busy; a later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.moves.refuse(places);
-                live.adapts(format!("not {what}: {refused}"));
+                live.add_adapted(format!("not {what}: {refused}"));
             }
         }
         true
     }
 
-    /// Adds or removes replicas if that is due. Returns true if a change was made, or may follow
-    /// soon.
-    fn share(&mut self, observation: &Observation, plan: &Plan, machine: &Machine) -> bool {
+    /// Adds or removes replicas if that is due. Returns true if a change was made or refused, or is
+    /// imminent.
+    fn set_replicas(&mut self, observation: &Observation, plan: &Plan, machine: &Machine) -> bool {
         let Some(live) = self.lives.first() else { return false };
         let shared = !plan.replicas.is_empty();
-        let worth = if shared { None } else { worth_copies(plan, machine) };
+        let worth = if shared { None } else { reason_for_replicas(plan, machine) };
         let (rate, busy, idle) = (observation.rate(), observation.busy(), observation.idle());
         let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
         let Some(step) = self.copies.next(observation.at, &inputs) else {
             return self.copies.is_near();
         };
-        let done = reshape(live, (&[], step.shares()), machine, LIMIT);
+        let done = reshape(live, (&[], step.shares()), machine, SPACE_WAIT_MAX);
         let why = match &step {
             ReplicaStep::Share => worth.unwrap_or_default(),
             ReplicaStep::Join(why) => why.clone(),
         };
         let what = if step.shares() { "copies" } else { "one copy again" };
         match done {
-            Ok(switched) => live.adapts(format!("{what}: {why}; {switched}")),
+            Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
             // The path ends, or a space was busy; a later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.copies.refuse();
-                live.adapts(format!("no {what}: {refused}"));
+                live.add_adapted(format!("no {what}: {refused}"));
             }
         }
         true

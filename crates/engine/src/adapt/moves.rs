@@ -1,11 +1,12 @@
 //! Decisions that move filters between the kernel and threads, one observation after the other.
 //!
-//! In: the measured cost of a block, and its predicted cost with some nodes elsewhere. Out: the
-//! moves to make, if any. A move must save a fifth, in several consecutive observations that name
-//! the same nodes, and some time after the last move. Moving a node again multiplies the wait
-//! before the next move by eight, so that a path at break-even comes to rest.
+//! In: the measured cost of a block, and its predicted cost with some nodes in other spaces. Out:
+//! the moves to make, if any. A move must save a fifth of the cost in several consecutive
+//! observations that name the same nodes, and must follow the last move after a pause. Moving a
+//! node again multiplies the wait before the next move by eight, so that a path at break-even comes
+//! to rest.
 
-use super::replicas::{REST_FACTOR, REST_MAX};
+use super::replicas::{REST_FACTOR, REST_MAX_NS};
 use crate::change::NodePlacement;
 use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
@@ -42,7 +43,7 @@ pub(super) struct MovePolicy {
     last: Vec<NodePlacement>,
     /// Nodes that were moved at least once; moving one again lengthens the wait.
     moved: HashSet<NodeId>,
-    /// Moves that were permanently refused.
+    /// Moves that were refused for a permanent reason.
     refused: Vec<Vec<NodePlacement>>,
     rests_until: u64,
     rest: u64,
@@ -86,14 +87,14 @@ impl MovePolicy {
         }
         self.votes = 0;
         if offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
-            self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX);
+            self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
         }
         self.moved.extend(offer.places.iter().map(|(node, _)| *node));
         self.rests_until = at.saturating_add(self.rest);
         Some(offer.places.clone())
     }
 
-    /// Excludes these moves from now on, because they were refused for a permanent reason.
+    /// Excludes these moves from now on; call it when they were refused for a permanent reason.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }

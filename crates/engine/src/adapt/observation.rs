@@ -1,6 +1,6 @@
 //! Measurements of a path over an interval: the difference of two snapshots of its counters.
 
-use crate::kernel::EraCounters;
+use crate::kernel::GenerationCounters;
 use crate::live::Live;
 use filter::FilterKind;
 use pipeline::explain::{self, EdgeMeasurement, Measurements, NodeMeasurement};
@@ -16,36 +16,36 @@ pub(super) struct CounterSnapshot {
     at: u64,
     ledger: Ledger,
     /// Counters of kernel programs.
-    inside: Vec<EraCounters>,
+    in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
     /// Number of changes of the path so far, which identifies its plan.
-    era: u64,
+    changes: u64,
 }
 
 impl CounterSnapshot {
     /// Takes a snapshot of all spaces. Returns `None` if one does not answer within `limit`.
     pub(super) fn take(lives: &[Live], limit: Duration) -> Option<Self> {
-        let era = lives.first()?.changes();
-        let (mut ledger, mut spent, mut inside) = (Ledger::default(), Vec::new(), Vec::new());
+        let changes = lives.first()?.changes();
+        let (mut ledger, mut spent, mut in_kernel) = (Ledger::default(), Vec::new(), Vec::new());
         let at = sys::clock::monotonic();
         for live in lives {
             let names = live.spaces().into_iter().enumerate();
             for (number, name) in names {
                 spent.push((
                     name,
-                    live.order(number, limit, |space: &mut Space| space.spent()).ok()?,
+                    live.execute(number, limit, |space: &mut Space| space.spent()).ok()?,
                 ));
             }
             ledger.add(live.counters(limit).ledger);
-            inside.extend(live.in_kernel());
+            in_kernel.extend(live.kernel_counters());
         }
-        Some(Self { at, ledger, inside, spent, era })
+        Some(Self { at, ledger, in_kernel, spent, changes })
     }
 
     /// Returns the counters of a plan's nodes and edges, summed over threads and the kernel.
-    fn seen(&self, plan: &Plan) -> Measurements {
+    fn measurements_of(&self, plan: &Plan) -> Measurements {
         let mut seen = measurements(plan, &self.ledger);
-        for counts in &self.inside {
+        for counts in &self.in_kernel {
             for (place, blocks) in &counts.nodes {
                 seen.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
             }
@@ -70,7 +70,8 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    /// Computes the difference. Returns `None` if the path was changed in between.
+    /// Computes the difference. Returns `None` if the path was changed between the snapshots, or if
+    /// no time passed.
     pub(super) fn between(
         before: &CounterSnapshot,
         after: &CounterSnapshot,
@@ -79,10 +80,10 @@ impl Observation {
         let names =
             |mark: &CounterSnapshot| mark.spent.iter().map(|(name, _)| name.clone()).collect();
         let (old, new): (Vec<String>, Vec<String>) = (names(before), names(after));
-        if before.era != after.era || old != new || after.at <= before.at {
+        if before.changes != after.changes || old != new || after.at <= before.at {
             return None;
         }
-        let (was, is) = (before.seen(plan), after.seen(plan));
+        let (was, is) = (before.measurements_of(plan), after.measurements_of(plan));
         let given = |ledger: &Ledger| -> u64 {
             ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
         };
@@ -91,13 +92,14 @@ impl Observation {
             at: after.at,
             plan: plan.clone(),
             seen: Measurements { elapsed_ns: after.at - before.at, ..difference(&was, &is) },
-            blind: after.inside.is_empty() && !plan.programs.is_empty(),
+            blind: after.in_kernel.is_empty() && !plan.programs.is_empty(),
             given: given(&after.ledger).saturating_sub(given(&before.ledger)),
             spent: spent.map(|((name, was), (_, is))| (name.clone(), is.since(*was))).collect(),
         })
     }
 
-    /// Returns the number of blocks that entered, from sources in threads and in the kernel.
+    /// Returns the number of blocks that entered the path during the interval, from sources in
+    /// threads and in the kernel.
     pub(super) fn came(&self) -> u64 {
         let sources =
             self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
@@ -110,7 +112,7 @@ impl Observation {
         self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the processor time per unit of wall time.
+    /// Returns the processor time of all threads per unit of wall time.
     pub(super) fn busy(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.seen.elapsed_ns as f64
@@ -122,8 +124,8 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the cost table, corrected by this observation. A thread's time outside its filters
-    /// is attributed to its sources.
+    /// Returns the cost table `known`, corrected by this observation. The time that a thread spends
+    /// outside its filters is attributed to its sources.
     pub(super) fn costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);

@@ -1,25 +1,26 @@
 //! Decisions that add and remove replicas, one observation after the other.
 //!
 //! In: the result of an observation. Out: the decision to add or to remove replicas, if one is due.
-//! Replicas are added when every thread that would have to be faster is busy, and the planner
-//! predicts a gain in several consecutive observations. The measured rate then decides: if
-//! throughput does not rise, the replicas are removed, and each such failure multiplies the wait
-//! before the next attempt by eight. Replicas are also removed if one processor suffices for their
-//! work.
+//! Replicas are added when the busiest thread has no spare capacity and the planner predicts a
+//! gain, in several consecutive observations. The measured rate then decides: if throughput does
+//! not rise, the replicas are removed, and each such failure multiplies the wait before the next
+//! attempt by eight. Replicas are also removed if half of one processor suffices for the work of
+//! all threads.
 
 use crate::path::RatePolicy;
 
 /// Longest sleep between two observations, as a multiple of the observation length.
-const SLEEP_MAX: u64 = 80;
+const SLEEP_FACTOR_MAX: u64 = 80;
 /// Longest wait after a change, in ns.
-pub(super) const REST_MAX: u64 = 3_600_000_000_000;
+pub(super) const REST_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the wait grows after each undone change.
 pub(super) const REST_FACTOR: u64 = 8;
 /// Fraction of time asleep above which a thread has spare capacity.
 const IDLE_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to that without.
 const GAIN_MIN: f64 = 1.08;
-/// Fraction of one processor below which a single instance could do the replicas' work.
+/// Fraction of one processor; if all threads together use less, a single instance can do the work
+/// of the replicas.
 const SINGLE_BUSY_MAX: f64 = 0.5;
 
 /// The result of one observation.
@@ -59,8 +60,8 @@ pub(super) struct ReplicaPolicy {
     votes: Vec<f64>,
     /// Number of consecutive observations with little work.
     little: u32,
-    /// The rate without replicas, measured before they were added; `None` once they have proved to
-    /// pay.
+    /// The rate without replicas, measured before replicas were added; `None` without replicas and
+    /// after the replicas have proved to pay.
     alone: Option<f64>,
     /// Time before which nothing is changed, in ns.
     rests_until: u64,
@@ -83,9 +84,11 @@ impl ReplicaPolicy {
 
     /// Returns the sleep until the next observation in ns: 0 while a change is imminent, then
     /// increasing.
-    pub(super) fn sleeps(&mut self, soon: bool) -> u64 {
-        let next = (self.sleep * 2)
-            .clamp(self.rate_policy.observation_ns, self.rate_policy.observation_ns * SLEEP_MAX);
+    pub(super) fn next_sleep_ns(&mut self, soon: bool) -> u64 {
+        let next = (self.sleep * 2).clamp(
+            self.rate_policy.observation_ns,
+            self.rate_policy.observation_ns * SLEEP_FACTOR_MAX,
+        );
         self.sleep = if soon { 0 } else { next };
         self.sleep
     }
@@ -95,16 +98,17 @@ impl ReplicaPolicy {
         !self.votes.is_empty() || self.alone.is_some()
     }
 
-    /// Handles a permanent refusal of the last change.
+    /// Ends all changes by this policy, after a permanent refusal.
     pub(super) fn refuse(&mut self) {
         self.rests_until = u64::MAX;
     }
 
-    /// Decides on a step, from an observation made at `at` (in ns).
+    /// Decides on a step from an observation that ended at `at` (in ns); `None` if nothing is to be
+    /// changed.
     pub(super) fn next(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
         let step = match inputs.shared {
-            false => self.shares(at, inputs).then_some(ReplicaStep::Share),
-            true => self.joins(at, inputs).map(ReplicaStep::Join),
+            false => self.should_add(at, inputs).then_some(ReplicaStep::Share),
+            true => self.reason_to_remove(at, inputs).map(ReplicaStep::Join),
         };
         if step.is_some() {
             self.votes.clear();
@@ -114,7 +118,7 @@ impl ReplicaPolicy {
         step
     }
 
-    fn shares(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
+    fn should_add(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
         if !inputs.worth || inputs.idle > IDLE_MIN || at < self.rests_until {
             self.votes.clear();
             return false;
@@ -127,7 +131,7 @@ impl ReplicaPolicy {
         enough
     }
 
-    fn joins(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
+    fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
         let little = inputs.busy < SINGLE_BUSY_MAX && inputs.idle > IDLE_MIN;
         self.little = if little { self.little + 1 } else { 0 };
         if self.little >= 2 * self.rate_policy.looks && at >= self.rests_until {
@@ -151,9 +155,9 @@ impl ReplicaPolicy {
         Some(format!("with copies {rate:.0} blocks a second, without {alone:.0}"))
     }
 
-    /// Lengthens the wait after a change that did not pay.
+    /// Lengthens the wait before the next change, after replicas that did not pay.
     fn lengthen_rest(&mut self, at: u64) {
-        self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX);
+        self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
         self.rate_policy.pause_ns = self.rest;
         self.rests_until = at.saturating_add(self.rest);
     }

@@ -6,19 +6,20 @@
 //!   that is the loss; otherwise it is unknown.
 //! - Every other place (a socket, a ring) belongs to one worker and holds blocks of all shares: a
 //!   block that one worker lost is missing only if it was in that worker's share, so the sum over
-//!   the workers means nothing. Only the input is known. If all workers started before the first
-//!   block and received equally many, they received the same blocks, and the blocks that arrived in
-//!   no share are the loss, exactly. If they received different numbers (they do not end at the
-//!   same moment), the smallest and the largest bound it. If they started during traffic, only the
-//!   sum bounds it.
+//!   the workers says nothing about the loss of the request. Only the input is known. If all
+//!   workers started before the first block and received equally many, they received the same
+//!   blocks, and the blocks that arrived in no share are the loss, exactly. If they received
+//!   different numbers (they do not end at the same moment), the smallest and the largest bound it.
+//!   If they started during traffic, only the sum bounds it.
 
 use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The place of a loss of which only a lower bound is known; the unknown remainder is listed beside
-/// it.
-pub(super) const AT_LEAST: DropReason = DropReason::Named("own sockets and rings, at least");
+/// The place of a loss of which only a lower bound is known; the unknown remainder is listed at the
+/// actual places.
+pub(super) const LOSS_LOWER_BOUND: DropReason =
+    DropReason::Named("own sockets and rings, at least");
 
 /// Known losses of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,7 +29,7 @@ pub(super) struct Losses {
 }
 
 /// Computes the losses of a source from the views of all workers that were not killed. `quiet`: all
-/// of them started before the first block; `alone`: there is only one.
+/// workers started before the first block; `alone`: there is only one worker.
 pub(super) fn losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerView> = Vec::new();
@@ -57,7 +58,7 @@ pub(super) fn losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Los
             losses.note(what);
         }
     }
-    losses.own(&own, (quiet, alone));
+    losses.add_own(&own, (quiet, alone));
     losses
 }
 
@@ -69,8 +70,8 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at places that belong to single workers.
-    fn own(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
+    /// Adds the losses at places that each belong to one worker.
+    fn add_own(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
             match places.iter_mut().find(|(known, _)| known == place) {
@@ -94,11 +95,11 @@ impl Losses {
             (bounds, _) => {
                 let zero = |blocks: Option<u64>| blocks.filter(|blocks| *blocks == 0);
                 self.dropped.extend(places.iter().map(|(place, blocks)| (*place, zero(*blocks))));
-                let (Some((least, most)), names) = (bounds, names(&some)) else { return };
+                let (Some((least, most)), names) = (bounds, place_names(&some)) else { return };
                 let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
                 let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
                 let lost = least.saturating_sub(unread);
-                self.dropped.extend((lost > 0).then_some((AT_LEAST, Some(lost))));
+                self.dropped.extend((lost > 0).then_some((LOSS_LOWER_BOUND, Some(lost))));
                 let many = match least == most {
                     true => format!("{least}"),
                     false => format!("from {least} to {most}"),
@@ -112,8 +113,8 @@ impl Losses {
     }
 }
 
-/// Returns the minimum and maximum number of missing blocks at places of single workers; `None` if
-/// a counter could not be read.
+/// Returns the minimum and maximum number of blocks missing at places that each belong to one
+/// worker; `None` if a counter could not be read.
 fn bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
     let sum: u64 = all.iter().map(WorkerView::lost).sum::<Option<u64>>()?;
     if sum == 0 {
@@ -129,7 +130,7 @@ fn bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
 }
 
 /// Formats place names, such as `socket and ring`.
-fn names(places: &[(DropReason, Option<u64>)]) -> String {
+fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
     let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
     names.join(" and ")
 }

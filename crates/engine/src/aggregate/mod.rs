@@ -2,16 +2,16 @@
 //! CONTRACT 19
 //!
 //! In: the outcome of each worker process, or the last report of a killed one. Out: one outcome.
-//! Each worker reads all blocks of its sources, and leaves those of other shares to the other
-//! workers, so only each worker's own share of a source is added up ([`share`]). Losses before the
-//! blocks are divided are reported as far as they are known ([`losses`]). Blocks that a killed
-//! worker did not report are known from the others, which skipped them; they count as dropped
+//! Each worker reads all blocks of its sources and skips the blocks of other workers' shares, so
+//! only each worker's own share of a source is added up ([`share`]). Losses before the blocks are
+//! divided are reported as far as they are known ([`losses`]). Blocks that a killed worker did not
+//! report are known from the other workers, which skipped these blocks; they count as dropped
 //! (`engine ended`).
 
 mod losses;
 mod share;
 
-pub use share::shares_out;
+pub use share::is_divided;
 
 use crate::run::Outcome;
 use endpoint::{DropReason, SourceCounters};
@@ -28,7 +28,7 @@ pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
 /// The report of one worker process.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
-    /// The outcome at its end, or at its last report.
+    /// The outcome at the end of the worker, or at its last report.
     pub outcome: Outcome,
     /// True if it was killed, so that its last report is incomplete.
     pub killed: bool,
@@ -42,9 +42,9 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     engines
         .iter_mut()
         .filter(|engine| engine.killed)
-        .for_each(|engine| settle(&mut engine.outcome));
+        .for_each(|engine| balance_killed(&mut engine.outcome));
     for shared in shared(graph) {
-        share_out(graph, &shared, &mut engines);
+        reduce_to_shares(graph, &shared, &mut engines);
     }
     let mut merged = Outcome::default();
     let mut reports: Vec<NodeReport> = Vec::new();
@@ -66,9 +66,9 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     merged
 }
 
-/// Reduces each worker process's counters to its own share of a source. The first one gets the
-/// aggregated losses.
-fn share_out(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
+/// Reduces the counters of each worker process to its own share of a source. The first worker with
+/// an entry for the source gets the aggregated losses.
+fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
         true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
         false => shared.reduce(&mut engine.outcome.ledger),
@@ -79,7 +79,7 @@ fn share_out(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]
     let alive = views.iter().zip(engines.iter()).filter(|(_, engine)| !engine.killed);
     let alive: Vec<&WorkerView> = alive.map(|(view, _)| view).collect();
     if let Some(heir) = heir {
-        let missing = missing(&views, &alive, stopped);
+        let missing = unreported_share(&views, &alive, stopped);
         shared.add_ended(&mut engines[heir].outcome.ledger, missing);
     }
     let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
@@ -90,10 +90,11 @@ fn share_out(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]
     }
 }
 
-/// Computes the unreported share of killed worker processes from the others' counters: all blocks
-/// that a survivor received, less all reported shares and possible losses. After a stop, survivors
-/// may have received different numbers; then the smallest counts.
-fn missing(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
+/// Computes the unreported share of killed worker processes from the counters of the survivors: all
+/// blocks that a survivor received, less all reported shares and possible losses. After a stop,
+/// survivors may have received different numbers of blocks; then the smallest number counts,
+/// otherwise the largest.
+fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
     let saw = |view: &&&WorkerView| view.saw().unwrap_or(view.came.blocks);
     let saw = match stopped {
@@ -108,7 +109,7 @@ fn missing(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
 
 /// Balances the ledger of a killed worker process: blocks in flight at its last report count as
 /// dropped, and counters of spaces that were read at different moments are reconciled.
-pub fn settle(outcome: &mut Outcome) {
+pub fn balance_killed(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);
         if under_way.blocks > 0 {

@@ -5,10 +5,11 @@
 //! without the blocks of other shares, and the blocks lost before the filter, whose share is
 //! unknown.
 //!
-//! The filter counts the blocks that it left to others. These are subtracted from the edge on which
-//! they came, from the node that put them there, and so on up to the source, over any element in
-//! between: nothing, a ring to another thread, or a kernel program with its exit. Elements behind
-//! the filter are never changed, on either side of a ring.
+//! The filter counts the blocks that it left to other workers. These blocks are subtracted from the
+//! edge that leads to the filter, from the node that put them on that edge, and so on up to the
+//! source. The route has no element between source and filter, or a ring to another thread, or a
+//! kernel program with its exit. Elements that follow the filter are never changed, on either side
+//! of a ring.
 
 use super::WORKER_ENDED;
 use endpoint::{DropReason, SourceCounters};
@@ -17,26 +18,27 @@ use pipeline::Graph;
 use pipeline::graph::NodeId;
 use runtime::ledger::{Edge, EdgeKind, Ledger, NodeEntry, NodeName, RingEnd};
 
-/// The name of the filter behind each source of a worker.
+/// The name of the filter that follows each source of a worker.
 pub(super) const SHARD: &str = "shard";
 
 /// The route from a source to the filter that divides its blocks.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
-    /// The source, the filter behind it, and the edge between them, as indices into the plan.
+    /// Index of the source in the plan; `share` and `edge` are those of the filter that follows it
+    /// and of the edge between them.
     pub(super) source: usize,
     pub(super) share: usize,
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
-    /// Index among the sources of this name.
+    /// Index of the source among the sources of this name.
     nth: usize,
 }
 
 /// The counters of a source in one worker: its own share, and the blocks of all shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerView {
-    /// Its own share of the blocks that reached the filter.
+    /// The worker's own share of the blocks that reached the filter.
     pub(super) own: Amount,
     /// All blocks that reached the filter.
     pub(super) came: Amount,
@@ -45,12 +47,13 @@ pub(super) struct WorkerView {
 }
 
 impl WorkerView {
-    /// Returns its total loss; `None` if a counter could not be read.
+    /// Returns the total loss; `None` if a counter could not be read.
     pub(super) fn lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
-    /// Returns its total input, including losses; `None` if a counter could not be read.
+    /// Returns the total number of blocks, including lost ones; `None` if a counter could not be
+    /// read.
     pub(super) fn saw(&self) -> Option<u64> {
         self.lost().map(|lost| self.came.blocks + lost)
     }
@@ -61,7 +64,7 @@ pub(super) fn shared(graph: &Graph) -> Vec<DividedSource> {
     let mut names: Vec<String> = Vec::new();
     let mut found = Vec::new();
     for source in graph.heads() {
-        let Some((edge, to)) = only(graph, source) else { continue };
+        let Some((edge, to)) = single_edge(graph, source) else { continue };
         let name =
             graph.node(source).filter().map_or_else(String::new, pipeline::graph::Use::title);
         let nth = names.iter().filter(|known| **known == name).count();
@@ -76,12 +79,13 @@ pub(super) fn shared(graph: &Graph) -> Vec<DividedSource> {
 /// Returns true if every source of this graph is followed directly by the filter that divides its
 /// blocks.
 #[must_use]
-pub fn shares_out(graph: &Graph) -> bool {
+pub fn is_divided(graph: &Graph) -> bool {
     shared(graph).len() == graph.heads().len()
 }
 
-/// Returns the only edge behind a node, and its target; `None` if there are none or several.
-fn only(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
+/// Returns the index and the target of a node's only outgoing edge; `None` if the node has no such
+/// edge or several.
+fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
     let mut out = graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == from);
     let (number, edge) = out.next()?;
     out.next().is_none().then_some((number, edge.to))
@@ -177,7 +181,8 @@ impl DividedSource {
         row.planned == self.source && *row.name == *self.name
     }
 
-    /// Returns the plan's index of the node to which an end of a ring on this route belongs.
+    /// Returns the planned index of a node on this route, given its name: that of the filter for
+    /// the reading end of a ring, else that of the source.
     fn planned(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::From) { self.share } else { self.source }
     }
@@ -204,7 +209,7 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts blocks that reached a node from the route before it.
+    /// Subtracts blocks that reached the node `to` from the edges and nodes upstream of it.
     fn take_out(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
@@ -221,7 +226,7 @@ impl DividedSource {
         }
     }
 
-    /// Subtracts blocks from the input of an edge, and from the node that put them there.
+    /// Subtracts blocks from the input of an edge, and from the node that put them on the edge.
     fn take_put(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);
@@ -246,9 +251,9 @@ impl DividedSource {
     }
 
     /// Estimates the output of a kernel program whose counters are lost: the blocks that reached
-    /// the nodes behind it in the process.
+    /// the nodes that follow the program in this process.
     fn arrived(&self, graph: &Graph, ledger: &Ledger) -> Amount {
-        let reached = reached(graph, self.share);
+        let reached = downstream_nodes(graph, self.share);
         let mut came = Amount::default();
         for row in ledger.filters.iter().filter(|row| reached.contains(&row.planned)) {
             let into = ledger.edges.iter().filter(|edge| {
@@ -262,8 +267,8 @@ impl DividedSource {
     }
 }
 
-/// Returns all nodes behind one.
-fn reached(graph: &Graph, from: usize) -> Vec<usize> {
+/// Returns all nodes downstream of a node.
+fn downstream_nodes(graph: &Graph, from: usize) -> Vec<usize> {
     let mut found = vec![from];
     let mut at = 0;
     while let Some(here) = found.get(at).copied() {

@@ -89,11 +89,11 @@ fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
     assert_eq!(merged.ledger.lost(), 10);
 }
 
-/// A place that belongs to one worker and loses blocks of all shares.
+/// A drop location that belongs to one worker and loses blocks of all shares.
 const SOCKET: DropReason = DropReason::Named("socket");
 const RING: DropReason = DropReason::Ring;
 
-/// Returns the same report, with losses of the source at these places.
+/// Returns the report with losses of the source added at these places.
 fn losing(mut engine: WorkerReport, places: &[(DropReason, Option<u64>)]) -> WorkerReport {
     let seen = &mut engine.outcome.ledger.sources[0].1;
     seen.dropped = places.to_vec();
@@ -111,7 +111,7 @@ fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Returns the same report, with edge `at` crossing threads over a ring.
+/// Returns the report with edge `at` crossing threads over a ring.
 fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut engine.outcome.ledger;
     let call = ledger.edges.remove(at);
@@ -191,7 +191,7 @@ fn n7_loss_of_unequal_views_is_bounded_and_never_a_number() {
     let lose = |(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]);
     let (seen, lost) = merged_source(all.map(lose).into());
     assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 came");
-    assert_eq!(seen.dropped, [(RING, None), (losses::AT_LEAST, Some(15))]);
+    assert_eq!(seen.dropped, [(RING, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
     assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // With traffic before the start, equal numbers prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);

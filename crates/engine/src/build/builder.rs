@@ -1,8 +1,8 @@
-//! A part of a plan under construction: its context, the drafts of its spaces, and the mapping from
-//! nodes to spaces.
+//! A connected part of a plan under construction: its context, the drafts of its spaces, and the
+//! mapping from nodes to spaces.
 
 use crate::error::BuildError;
-use crate::kernel::{Host, Kernel, NextEra};
+use crate::kernel::{Host, Kernel, NextGeneration};
 use crate::numbering::{Ids, links};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningPart;
@@ -32,13 +32,13 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningPart,
     /// Numbers of the nodes that stay.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Numbers of staying nodes whose filter is created anew.
+    /// Numbers of staying nodes whose filter is replaced by a new one.
     pub(crate) renewed: &'a HashSet<usize>,
     /// The new index of every edge out of the kernel, by edge number.
     pub(crate) ways: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) anew: bool,
-    /// Number of spaces in all earlier plans, from which a recording continues to count.
+    /// Number of spaces in all earlier plans; a recording numbers new spaces from here.
     pub(crate) spaces: usize,
 }
 
@@ -49,18 +49,19 @@ impl SwapContext<'_> {
     }
 }
 
-/// A replacement for a running kernel program, ready to be installed.
+/// A successor of a running kernel program, ready to be installed.
 #[derive(Debug)]
 pub(crate) struct Succession {
     /// Index of the program in the part.
     pub(crate) kernel: usize,
-    /// The number of the source that represents it.
+    /// The number of the source that represents the program.
     pub(crate) first: usize,
-    /// The new program, and the handle that installs it.
-    pub(crate) next: NextEra,
+    /// The successor, and the handle that installs it.
+    pub(crate) next: NextGeneration,
 }
 
-/// A space under construction. Sinks and programs have placeholders until all else has succeeded.
+/// A space under construction. Sinks and programs are placeholders until all other steps have
+/// succeeded.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) assembly: Assembly,
@@ -74,8 +75,8 @@ pub(super) struct Draft {
     pub(super) kernels: Vec<(Local, Kernel)>,
     /// Replacements of running kernel programs.
     pub(super) successors: Vec<(Local, Succession)>,
-    /// Entry nodes for the output of programs that already run, each with its edges and their
-    /// targets.
+    /// Entry nodes for the output of kernel programs that already run, each with the edges out of
+    /// the kernel and their targets.
     pub(super) rising: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// Placeholders of nodes that already run.
     pub(super) kept: Vec<(Local, NodeKey)>,
@@ -85,7 +86,7 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Adds the pool that a source lends, if it lends one. Returns the index of the source's
-    /// intake: the lent pool, or else the general intake.
+    /// intake: the lent pool, else the general intake.
     pub(super) fn intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
@@ -98,7 +99,7 @@ impl Draft {
         Ok(INTAKE_GENERAL + self.lent.len())
     }
 
-    /// Adds an intake of this shape for one source.
+    /// Adds an intake of this shape for a single source. Returns its index.
     pub(super) fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
         self.lent.push(pool(config, steps)?);
         Ok(INTAKE_GENERAL + self.lent.len())
@@ -109,7 +110,7 @@ pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
     /// The numbers of nodes and edges, which stay the same for as long as the path lives.
     pub(super) ids: &'p Ids,
-    /// The running part, if this build is for a hot swap.
+    /// The running state of the part, if this build is for a hot swap.
     pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
@@ -176,7 +177,7 @@ impl<'p> Builder<'p> {
         self.pool(config)
     }
 
-    /// Returns the run options of a space; `number` is its number in the recording.
+    /// Returns the run options of a space; `number` is the number of the space in a recording.
     pub(super) fn options(&self, left: Option<Arc<CountLimit>>, number: usize) -> SpaceOptions {
         let why = self.extras.why.as_ref();
         SpaceOptions {
@@ -192,15 +193,15 @@ impl<'p> Builder<'p> {
 
     /// Returns the space in which a node receives its blocks; for a program, the space that feeds
     /// it. `None` if that space belongs to another part.
-    pub(super) fn enters(&self, node: NodeId) -> Option<usize> {
-        let space = home(self.plan, self.plan.placements[node.0].input_space);
+    pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
+        let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
     /// Returns the space in which a node emits its blocks; for a program, the space that receives
     /// its output. `None` if that space belongs to another part.
-    pub(super) fn leaves(&self, node: NodeId) -> Option<usize> {
-        let space = home(self.plan, self.plan.placements[node.0].output_space);
+    pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
+        let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
     }
 }
@@ -211,7 +212,8 @@ pub(super) fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// Returns the spaces of a part that run as threads of this process.
+/// Returns the spaces of a part that run as threads of this process: its threads, or, if it runs
+/// entirely in the kernel, its kernel spaces, which get a thread.
 pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
@@ -223,9 +225,9 @@ pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
     if threads.is_empty() { here(SpaceKind::Kernel).collect() } else { threads }
 }
 
-/// Returns the space at which a space's blocks enter this process: itself, or for the kernel the
-/// first thread of its part.
-pub(super) fn home(plan: &Plan, space: usize) -> usize {
+/// Returns the space in which the blocks of `space` enter this process: `space` itself or, for a
+/// kernel space, the first thread of its part.
+pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {
         return space;
@@ -233,10 +235,10 @@ pub(super) fn home(plan: &Plan, space: usize) -> usize {
     threads(plan, kernel.part).first().copied().unwrap_or(space)
 }
 
-/// Creates the doorbell on which a space sleeps. If the space reads descriptors, the doorbell also
-/// interrupts a wait on them.
+/// Creates the doorbell on which a space sleeps. If the space may sleep on descriptors, the
+/// doorbell also interrupts that sleep.
 pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
-    if !reads(plan, space) {
+    if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());
     }
     steps.take(Resource::Descriptor, "a bell")?;
@@ -244,8 +246,8 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
 }
 
 /// Returns true if a space may sleep on descriptors.
-pub(super) fn reads(plan: &Plan, space: usize) -> bool {
-    let leaves = |id: NodeId| home(plan, plan.placements[id.0].output_space);
+pub(super) fn sleeps_on_descriptors(plan: &Plan, space: usize) -> bool {
+    let leaves = |id: NodeId| entry_thread(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;
     sources(graph).chain(programs(graph)).any(|(id, _)| leaves(id) == space)
 }

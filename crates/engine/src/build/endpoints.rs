@@ -28,14 +28,14 @@ use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
     /// Returns the context in which this part opens its endpoints.
-    pub(super) fn outside(&self) -> Outside<'p> {
+    pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
         let Self { plan, ids, origins, settings, extras, .. } = *self;
-        Outside { plan, ids, origins, settings, extras }
+        EndpointContext { plan, ids, origins, settings, extras }
     }
 }
 
 /// The context in which endpoints are opened.
-pub(super) struct Outside<'p> {
+pub(super) struct EndpointContext<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ids: &'p Ids,
     pub(super) origins: &'p Origins,
@@ -43,9 +43,9 @@ pub(super) struct Outside<'p> {
     pub(super) extras: &'p Extras,
 }
 
-impl Outside<'_> {
+impl EndpointContext<'_> {
     /// Opens a source.
-    pub(super) fn source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
+    pub(super) fn open_source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
         if let RecordMode::Play(replay) = &self.extras.tape {
             let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
             let source = Box::new(RecordedSource { replay, planned, process: None });
@@ -57,12 +57,12 @@ impl Outside<'_> {
         let entry = own
             .or_else(|| endpoint::catalog::source(name))
             .ok_or_else(|| missing("source", name))?;
-        let source = (entry.open)(&self.giving(id, used)).map_err(at(id))?;
+        let source = (entry.open)(&self.opening_of(id, used)).map_err(at(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
     /// Starts a program.
-    pub(super) fn program(
+    pub(super) fn start_program(
         &self,
         id: NodeId,
         used: &Use,
@@ -70,28 +70,28 @@ impl Outside<'_> {
     ) -> Result<StartedProcess, BuildError> {
         let name = used.description.name;
         if let RecordMode::Play(replay) = &self.extras.tape {
-            return Ok(recorded(replay, self.ids.nodes[id.0], used, stands));
+            return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, stands));
         }
         let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
-        (entry.start)(&self.giving(id, used), stands).map_err(at(id))
+        (entry.start)(&self.opening_of(id, used), stands).map_err(at(id))
     }
 
-    /// Starts an untrusted filter in a process of its own.
-    pub(super) fn apart(
+    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready.
+    pub(super) fn start_untrusted(
         &self,
         id: NodeId,
         used: &Use,
         about: FilterContext,
     ) -> Result<StartedProcess, BuildError> {
         if let RecordMode::Play(replay) = &self.extras.tape {
-            return Ok(recorded(replay, self.ids.nodes[id.0], used, sandbox::STANDS));
+            return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, sandbox::PROCESS_ROLE));
         }
         let with = (self.extras.helper.as_deref(), &self.extras.steps);
         sandbox::start(used, (about, &self.origins.told), with).map_err(at(id))
     }
 
     /// Opens a sink.
-    pub(super) fn sink(
+    pub(super) fn open_sink(
         &self,
         id: NodeId,
         lent: &[Arc<dyn Lender>],
@@ -103,7 +103,7 @@ impl Outside<'_> {
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.into.as_deref();
-        let arguments = into.map(|into| within(used, into)).transpose().map_err(at(id))?;
+        let arguments = into.map(|into| below_directory(used, into)).transpose().map_err(at(id))?;
         let readers = self.readers(id);
         let opening = Opening {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
@@ -125,7 +125,7 @@ impl Outside<'_> {
         Ok(Operator::Sink(SinkOperator::new(sink)))
     }
 
-    /// Returns the users that may read all files from which blocks reach this node.
+    /// Returns the users that may read all source files from which blocks reach this node.
     fn readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
         let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
@@ -151,8 +151,8 @@ impl Outside<'_> {
         matches!(self.extras.tape, RecordMode::Play(_))
     }
 
-    /// Returns the arguments with which a source is opened.
-    pub(super) fn giving<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
+    /// Returns the parameters with which a source or a program is opened.
+    pub(super) fn opening_of<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             form: Form::Bytes,
             origin: self.origins.at(self.ids.nodes[id.0]),
@@ -166,9 +166,9 @@ impl Outside<'_> {
     }
 }
 
-/// Returns the halves of a program in a replay: the program does not run, and its output comes from
-/// the recording.
-fn recorded(
+/// Returns the halves of a program in a replay, which does not run the program: its output comes
+/// from the recording.
+fn recorded_halves(
     replay: &Arc<Replay>,
     planned: usize,
     used: &Use,
@@ -187,9 +187,9 @@ fn recorded(
     StartedProcess { input, output }
 }
 
-/// Returns a sink's arguments with its files moved below `into`. Components such as `..` are
-/// removed, so no name leads out of that directory.
-fn within(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+/// Returns a sink's arguments with its files moved below `into`; creates the directories (mode
+/// 0700). Components such as `..` are removed, so no name leads out of that directory.
+fn below_directory(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
     for known in paths {

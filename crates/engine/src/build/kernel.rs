@@ -1,13 +1,13 @@
-//! Kernel spaces of a plan. Their program runs at an interface, and its frames surface in the first
-//! thread of their part. Behind that source are the user implementations of the kernel's filters,
-//! for blocks on which a twin is unsure. A part that runs entirely in the kernel gets a thread for
-//! them. [SL §7.1; CONTRACT 18]
+//! Kernel spaces of a plan. Their program runs at an interface, and its frames enter user space in
+//! the first thread of their part, at a source. The user implementations of the kernel's filters
+//! follow that source, for blocks on which a twin is unsure. A part that runs entirely in the
+//! kernel gets a thread for them. [SL §7.1; CONTRACT 18]
 
 use super::builder::{Builder, Draft, Local, Succession, SwapContext};
 use super::rings::PendingRing;
 use crate::described::counts;
 use crate::error::BuildError;
-use crate::kernel::{Era, Kernel, KernelInputs, is_trusted};
+use crate::kernel::{Generation, Kernel, KernelInputs, is_trusted};
 use crate::path::running::KernelExit;
 use endpoint::Source;
 use filter::{Counts, FilterKind};
@@ -20,19 +20,21 @@ use runtime::space::{INTAKE_GENERAL, Input};
 use std::sync::PoisonError;
 
 /// The name of the thread of a part that runs entirely in the kernel.
-const THREAD: &str = "thread0";
+const THREAD_NAME: &str = "thread0";
 
-/// Returns the name of the thread that serves a space.
+/// Returns the name of the thread that runs a space: for a kernel space, that of the thread added
+/// for it.
 pub(super) fn name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
-    if space.kind == SpaceKind::Kernel { THREAD.to_owned() } else { space.name.clone() }
+    if space.kind == SpaceKind::Kernel { THREAD_NAME.to_owned() } else { space.name.clone() }
 }
 
 impl Draft {
-    /// Returns the kernel programs of this space, each with the node at which its output enters.
-    fn eras(&self) -> impl Iterator<Item = (Local, &Era)> {
-        let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.era));
-        first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.era)))
+    /// Returns the new kernel programs whose output enters this space, first or successor, each
+    /// with its entry node.
+    fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
+        let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.generation));
+        first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.generation)))
     }
 }
 
@@ -52,27 +54,28 @@ impl Builder<'_> {
         self.is_in_kernel(id) && self.plan.graph.node(id).kind() == Some(FilterKind::Source)
     }
 
-    /// Loads and attaches the programs whose frames surface in this space.
-    pub(super) fn programs_in_kernel(
+    /// Loads and attaches the kernel programs whose frames enter user space in this space.
+    pub(super) fn attach_programs(
         &self,
         place: usize,
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for (first, planned) in self.rising_in(place) {
-            self.can_be_counted()?;
+        for (first, planned) in self.programs_surfacing_in(place) {
+            self.check_count_limit()?;
             let origin = self.origins.at(self.number(first));
             let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
-            let (kernel, source) = self.wanted((first, planned), origin, build)?;
+            let (kernel, source) = self.with_inputs((first, planned), origin, build)?;
             let intake = draft.intake(source.properties().lender, &self.extras.steps)?;
-            let local = self.hands_over(first, (source, intake), locals, draft);
+            let local = self.add_kernel_source(first, (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }
         Ok(())
     }
 
-    /// Builds successors of the running programs whose frames surface in this space.
-    pub(super) fn programs_anew(
+    /// Builds successors of the running kernel programs whose frames enter user space in this
+    /// space.
+    pub(super) fn build_successors(
         &self,
         place: usize,
         again: &SwapContext<'_>,
@@ -82,29 +85,32 @@ impl Builder<'_> {
         let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
         let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        for (first, planned) in self.rising_in(place) {
-            self.can_be_counted()?;
+        for (first, planned) in self.programs_surfacing_in(place) {
+            self.check_count_limit()?;
             let number = self.number(first);
-            let Some(kernel) = kernels.iter().position(|kernel| kernel.era.first() == number)
+            let Some(kernel) =
+                kernels.iter().position(|kernel| kernel.generation.first() == number)
             else {
                 let why = "a line that runs cannot begin in the kernel later".to_owned();
                 return Err(BuildError::Refused(KernelRefusal { node: first, why }));
             };
             let known = &kernels[kernel];
             let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
-            let (next, source) = self.wanted((first, planned), known.era.origin, follow)?;
+            let (next, source) =
+                self.with_inputs((first, planned), known.generation.origin, follow)?;
             // The existing memory suffices: it was made for the longest frames of this source.
-            let local = self.hands_over(first, (source, INTAKE_GENERAL), locals, draft);
+            let local = self.add_kernel_source(first, (source, INTAKE_GENERAL), locals, draft);
             draft.successors.push((local, Succession { kernel, first: number, next }));
         }
         Ok(())
     }
 
-    /// Returns the programs whose frames surface in this space, each with its first source.
-    fn rising_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
+    /// Returns the kernel programs whose frames enter user space in this space, each with its first
+    /// source.
+    fn programs_surfacing_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
             let first = planned.sources.iter().copied().find(|id| self.is_ours(*id))?;
-            (self.leaves(first) == Some(place)).then_some((first, planned))
+            (self.exit_space(first) == Some(place)).then_some((first, planned))
         })
     }
 
@@ -115,13 +121,13 @@ impl Builder<'_> {
     }
 
     /// Calls `make` with the inputs for a kernel program.
-    fn wanted<M>(
+    fn with_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
         origin: u16,
         make: impl FnOnce(&KernelInputs<'_>) -> Result<M, BuildError>,
     ) -> Result<M, BuildError> {
-        let outside = self.outside();
+        let outside = self.endpoint_context();
         let Some(used) = self.plan.graph.node(first).filter() else {
             return Err(BuildError::Unexpected("a program for no source".to_owned()));
         };
@@ -135,12 +141,12 @@ impl Builder<'_> {
             hardened: !is_trusted(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
-            opening: &outside.giving(first, used),
+            opening: &outside.opening_of(first, used),
         })
     }
 
-    /// Adds the source node at which a program's blocks enter the space.
-    fn hands_over(
+    /// Adds the source node at which a kernel program's blocks enter the space. Returns the node.
+    fn add_kernel_source(
         &self,
         first: NodeId,
         (source, intake): (Box<dyn Source>, usize),
@@ -167,16 +173,16 @@ impl Builder<'_> {
     }
 
     /// Returns the edges over which this space's kernel programs hand blocks to threads.
-    pub(super) fn rising(&self, draft: &Draft) -> Vec<KernelExit> {
-        let rising = |(local, era): (Local, &Era)| KernelExit {
+    pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
+        let rising = |(local, generation): (Local, &Generation)| KernelExit {
             first: draft.assembly.nodes()[local].planned,
-            ways: era.tree.hands.iter().map(|hand| self.ids.edges[hand.edge]).collect(),
+            ways: generation.tree.exits.iter().map(|exit| self.ids.edges[exit.edge]).collect(),
         };
-        draft.eras().map(rising).collect()
+        draft.generations().map(rising).collect()
     }
 
-    /// Adds placeholders for the output of programs that already run.
-    pub(super) fn rises_already(
+    /// Adds placeholders for the source nodes of kernel programs that already run.
+    pub(super) fn place_running_exits(
         &self,
         place: usize,
         again: &SwapContext<'_>,
@@ -187,10 +193,10 @@ impl Builder<'_> {
             let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
                 continue;
             };
-            if self.leaves(NodeId(id)) != Some(place) {
+            if self.exit_space(NodeId(id)) != Some(place) {
                 continue;
             }
-            let local = draft.assembly.node(self.place(NodeId(id)));
+            let local = draft.assembly.node(self.placeholder(NodeId(id)));
             draft.kept.push((local, NodeKey::Node(*first)));
             locals[id] = Some(local);
             let target = |way: &usize| {
@@ -205,8 +211,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds the arcs for blocks from kernel programs, in the order of the programs' outputs. The
-    /// index of an arc selects the output, so a missing arc would shift all later ones; that is an
+    /// Adds the arcs for blocks from kernel programs, in the order of the programs' exits. The
+    /// index of an arc selects the exit, so a missing arc would shift all later arcs; it is an
     /// error.
     pub(super) fn arcs_out_of_kernel(
         &self,
@@ -216,16 +222,16 @@ impl Builder<'_> {
         rings: &mut [PendingRing],
     ) -> Result<(), BuildError> {
         let mut rising = std::mem::take(&mut draft.rising);
-        rising.extend(draft.eras().map(|(from, era)| {
-            (from, era.tree.hands.iter().map(|hand| (hand.edge, hand.to)).collect())
+        rising.extend(draft.generations().map(|(from, generation)| {
+            (from, generation.tree.exits.iter().map(|exit| (exit.edge, exit.to)).collect())
         }));
         for (from, ways) in &rising {
             for (edge, target) in ways {
                 let target = *target;
-                let near = locals[target.0].filter(|_| self.enters(target) == Some(place));
+                let near = locals[target.0].filter(|_| self.entry_space(target) == Some(place));
                 let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
                 let to = near.or_else(|| self.way_out(draft, ring?, *edge));
-                let to = to.ok_or_else(|| self.no_way_up(place, *edge))?;
+                let to = to.ok_or_else(|| self.missing_ring(place, *edge))?;
                 let number = self.ids.edges[*edge];
                 draft.assembly.arc(*from, to, Classes::All, false, number);
             }
@@ -234,8 +240,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the error for an edge out of the kernel to which no ring leads from this space.
-    fn no_way_up(&self, place: usize, edge: usize) -> BuildError {
+    /// Returns the error for an edge out of the kernel whose target cannot be reached from this
+    /// space by a ring.
+    fn missing_ring(&self, place: usize, edge: usize) -> BuildError {
         let graph = &self.plan.graph;
         let name = |id: NodeId| graph.node(id).name();
         let edge = &graph.edges[edge];
@@ -248,8 +255,9 @@ impl Builder<'_> {
         ))
     }
 
-    /// Refuses `-c` if the kernel would run a counted node, because only threads count blocks.
-    fn can_be_counted(&self) -> Result<(), BuildError> {
+    /// Fails if the request has `-c` and the kernel would run a counted node, because only threads
+    /// count blocks.
+    fn check_count_limit(&self) -> Result<(), BuildError> {
         if self.settings.count.is_none() {
             return Ok(());
         }

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to all new nodes and rings, if the request bounds the latency.
+    /// Attaches gauges to all new rings, sinks and sources that read a kernel ring, if the request
+    /// bounds the latency; to rings only if blocks drive the clock.
     pub(super) fn measure(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
@@ -32,8 +33,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Attaches a gauge that compares the time stamps of blocks with the clock, at sinks and at
-    /// sources that read a ring of the kernel.
+    /// Attaches a gauge that compares block times with the clock, if the node is a sink or a source
+    /// that reads a kernel ring.
     fn age(&self, node: &mut Node) {
         let budget = &self.extras.budget;
         match &mut node.operator {
@@ -55,7 +56,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the time in ns that frames may wait before this source reads them.
+    /// Returns the time in ns that frames may wait before this source reads them; `None` if the
+    /// source reads no kernel ring.
     fn share_of(&self, number: usize, program: bool) -> Option<u64> {
         let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
         if !program {

@@ -59,13 +59,13 @@ impl Builder<'_> {
     }
 
     /// Returns the placeholder of a node that already runs.
-    pub(super) fn place(&self, id: NodeId) -> Node {
+    pub(super) fn placeholder(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
         let name = used.map_or_else(|| "merge".to_owned(), Use::title);
         Node::new(name, self.number(id), Operator::Pass, Counts::default())
     }
 
-    /// Creates a node, or replica `copy.0` of the `copy.1` replicas of that node. A sink gets a
+    /// Creates a node, or replica `copy.0` of its `copy.1` replicas. For a sink this is a
     /// placeholder.
     pub(super) fn node(
         &self,
@@ -79,7 +79,7 @@ impl Builder<'_> {
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
                 let local = |id: NodeId| locals[id.0].unwrap_or_default();
-                let section = if self.asks(id) {
+                let section = if self.has_holding_operand(id) {
                     let planned = section(body, &|id| (local(id), self.number(id)));
                     Operator::OperandSection(Box::new(OperandSection::new(&planned)))
                 } else {
@@ -97,13 +97,13 @@ impl Builder<'_> {
         };
         let description = used.description;
         let part = match description.kind {
-            FilterKind::Source => self.outside().source(id, used)?,
+            FilterKind::Source => self.endpoint_context().open_source(id, used)?,
             FilterKind::Sink => Operator::Pass,
             _ => {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
-                let arguments = used.arguments.clone().asked_for(self.asked(id));
+                let arguments = used.arguments.clone().asked_for(self.explicit_classes(id));
                 let arguments = arguments.seeded(self.extras.tape.seed(self.number(id)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
                 let arguments = arguments.numbering(self.numbering(id));
@@ -131,13 +131,13 @@ impl Builder<'_> {
     }
 
     /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
-    fn asks(&self, section: NodeId) -> bool {
+    fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
     }
 
     /// Returns the class ranges that arcs from a node name explicitly.
-    pub(super) fn asked(&self, id: NodeId) -> Vec<(u32, u32)> {
+    pub(super) fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
         let entered = |edge: &Edge| match &graph.node(edge.to).step {
             // The classes that enter a section are those that its operands name.
@@ -151,8 +151,8 @@ impl Builder<'_> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns true if all successors of a node accept its output in fragments: streams, and
-    /// messages, which arrive in fragments anyway if they are long (CONTRACT 6).
+    /// Returns true if all successors of a node accept its output in fragments: their input is
+    /// streams or messages, and long messages arrive in fragments anyway (CONTRACT 6).
     pub(super) fn takes_fragments(&self, id: NodeId) -> bool {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
@@ -163,8 +163,8 @@ impl Builder<'_> {
         graph.outputs(id).all(takes)
     }
 
-    /// Returns true if a node ends the line for `-c`: a sink, a program without successors, or a
-    /// filter whose report is the output (instead of the sink that the plan put behind it).
+    /// Returns true if `-c` counts blocks at this node: a sink, a program without successors, or a
+    /// filter whose report is the output (instead of the sink that the plan adds after the filter).
     pub(super) fn is_counted(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));

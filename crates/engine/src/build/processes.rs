@@ -1,4 +1,4 @@
-//! Programs: their start, and their two halves in the spaces at their two sides.
+//! Programs and untrusted filters: start of their processes, and their two halves in two spaces.
 
 use super::builder::{Builder, Draft, Local};
 use crate::described::counts;
@@ -12,21 +12,21 @@ use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 impl Builder<'_> {
     /// Returns true if this space receives a program's output.
     pub(super) fn gives(&self, place: usize, program: NodeId) -> bool {
-        let ends = stands(&self.plan.graph, program) == ProcessRole::End;
-        !ends && self.leaves(program) == Some(place)
+        let ends = process_role(&self.plan.graph, program) == ProcessRole::End;
+        !ends && self.exit_space(program) == Some(place)
     }
 
     /// Returns true if this space feeds a program.
     pub(super) fn takes(&self, place: usize, program: NodeId) -> bool {
-        let begins = stands(&self.plan.graph, program) == ProcessRole::Head;
-        !begins && self.enters(program) == Some(place)
+        let begins = process_role(&self.plan.graph, program) == ProcessRole::Head;
+        !begins && self.entry_space(program) == Some(place)
     }
 
-    /// Adds a placeholder for the half of a program in this space: its output if `gives`, else its
-    /// input.
+    /// Adds a placeholder for the half of a program in this space: the output half if `gives`, else
+    /// the input half. Returns its node.
     pub(super) fn half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.number(id);
-        let key = match gives && stands(&self.plan.graph, id) != ProcessRole::Head {
+        let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
             true => NodeKey::Given(number),
             false => NodeKey::Node(number),
         };
@@ -50,15 +50,15 @@ impl Builder<'_> {
         used: &Use,
         drafts: &mut [Draft],
     ) -> Result<(), BuildError> {
-        let (enters, leaves) = (self.enters(id), self.leaves(id));
+        let (enters, leaves) = (self.entry_space(id), self.exit_space(id));
         let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
         if self.again.is_some_and(|again| again.keeps(NodeKey::Node(self.number(id)))) {
             return Ok(());
         }
-        let outside = self.outside();
+        let outside = self.endpoint_context();
         let started = match used.is_untrusted() {
-            true => outside.apart(id, used, self.about(id))?,
-            false => outside.program(id, used, stands(&self.plan.graph, id))?,
+            true => outside.start_untrusted(id, used, self.filter_context(id))?,
+            false => outside.start_program(id, used, process_role(&self.plan.graph, id))?,
         };
         let mut put = |place: usize, part: Operator| {
             let draft = &mut drafts[place];
@@ -83,9 +83,9 @@ impl Builder<'_> {
 
 impl Builder<'_> {
     /// Returns the parameters of a filter that runs in a process of its own.
-    fn about(&self, id: NodeId) -> FilterContext {
+    fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
-            asked: self.asked(id),
+            asked: self.explicit_classes(id),
             seed: self.extras.tape.seed(self.number(id)),
             numbers: self.numbering(id),
             fragments: self.takes_fragments(id),
@@ -95,7 +95,7 @@ impl Builder<'_> {
     }
 }
 
-fn stands(graph: &Graph, program: NodeId) -> ProcessRole {
+fn process_role(graph: &Graph, program: NodeId) -> ProcessRole {
     match (graph.inputs(program).next(), graph.outputs(program).next()) {
         (Some(_), Some(_)) => ProcessRole::Middle,
         (Some(_), None) => ProcessRole::End,

@@ -1,11 +1,13 @@
-//! Builds new content for running spaces from a new plan: nodes, rings and sinks, and placeholders
-//! for those that stay.
+//! Builds new content for running spaces from a new plan: new nodes, rings and sinks, and
+//! placeholders for nodes that stay.
 //!
-//! As in the first build, steps that can fail run in the order in which they are cheapest to undo.
-//! Nothing that runs is touched: a failure releases what was built.
+//! As in the first build, steps that can fail run in order of the cost of undoing them. Running
+//! elements are not touched: a failure releases the new elements.
 
 use super::Drafted;
-use super::builder::{Builder, Draft, Succession, SwapContext, bell, reads, threads};
+use super::builder::{
+    Builder, Draft, Succession, SwapContext, bell, sleeps_on_descriptors, threads,
+};
 use super::kernel;
 use crate::error::BuildError;
 use crate::kernel::point::Points;
@@ -22,7 +24,7 @@ use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
 use sys::memory::Lender;
 
-/// New content for the spaces of a part, ready for the hot swap.
+/// New content for the spaces of a connected part, ready for the hot swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The spaces of the new plan, in its order.
@@ -39,7 +41,7 @@ pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
     /// The space, if it does not run yet.
     pub(crate) fresh: Option<Space>,
-    pub(crate) graft: HotSwap,
+    pub(crate) hot_swap: HotSwap,
     /// True if output of kernel programs enters here, and the swap replaces those programs.
     pub(crate) anew: bool,
 }
@@ -58,10 +60,10 @@ pub(crate) fn prepare(
     for space in &spaces {
         let name = kernel::name(plan, *space);
         let known = running.spaces.iter().find(|known| known.name == name);
-        let reads = reads(plan, *space);
+        let sleeps_on_descriptors = sleeps_on_descriptors(plan, *space);
         all.push(match known {
             Some(known) => {
-                if reads {
+                if sleeps_on_descriptors {
                     // The space sleeps on descriptors from its next wake-up on; the alarm outlives
                     // a failed swap.
                     known.bell.add_alarm()?;
@@ -103,7 +105,7 @@ pub(crate) fn prepare(
         let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
         let anew = !successors.is_empty();
         successions.extend(successors.into_iter().map(|(_, one)| one));
-        let graft = HotSwap {
+        let hot_swap = HotSwap {
             assembly,
             kept,
             inputs,
@@ -115,12 +117,12 @@ pub(crate) fn prepare(
             Some(running) => (running, None),
             None => {
                 let space = builder.empty(place)?;
-                let (orders, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
-                let running = RunningSpace { name: builder.name(place), orders, bell };
+                let (commands, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
+                let running = RunningSpace { name: builder.name(place), commands, bell };
                 (running, Some(space))
             }
         };
-        spaces.push(PreparedSpace { running, fresh, graft, anew });
+        spaces.push(PreparedSpace { running, fresh, hot_swap, anew });
     }
     Ok(Prepared { spaces, rings, lenders, rising, successions })
 }

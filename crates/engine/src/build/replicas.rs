@@ -1,5 +1,5 @@
-//! Replicas of a chain of filters, which share its work. The first space has the dispatcher, each
-//! of the chain's spaces has a replica, and one space has the join.
+//! Replicas of a chain of filters, which share the work of the chain. The first space has the
+//! dispatcher, each of the chain's spaces has a replica, and one space has the join.
 //!
 //! In: a [`Replicas`] of the plan. Out: nodes in the drafts of its spaces. To the rest of the build
 //! the chain is one node: edges to its first filter lead to the dispatcher, and edges from its last
@@ -23,7 +23,7 @@ use runtime::space::node::{Node, Operator};
 use runtime::space::select::Wanted;
 use std::sync::Arc;
 
-/// The connections between the replicas of a chain, until they are placed.
+/// A replicated chain of filters, with the rings between its spaces until they are placed.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
     /// Spaces of the replicas, and of the join, as indices among the spaces of the part.
@@ -35,7 +35,8 @@ pub(super) struct ReplicatedChain {
 }
 
 impl ReplicatedChain {
-    /// Returns the pairs of spaces between which blocks cross, to the replicas and from them.
+    /// Returns the pairs of spaces between which blocks cross, to the replicas and from the
+    /// replicas.
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
         self.places.iter().flat_map(move |place| [(first, *place), (*place, self.join)])
@@ -124,8 +125,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the processor that each space is pinned to. Replicas get one processor each, as far
-    /// as there are enough: all are busy at once, and none may wait for another. [Par §IV-A]
+    /// Returns the processor to which each space is pinned; `None`: not pinned. Replicas get one
+    /// processor each if there are enough, because all replicas are busy at the same time. [Par
+    /// §IV-A]
     pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
         let Ok(allowed) = sys::process::allowed_processors() else { return processors };
@@ -156,7 +158,7 @@ impl Builder<'_> {
             let Some(export) = shared.to[copy].export.take() else {
                 let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
                 draft.assembly.arc(deal, head, Wanted::All, false, NO_EDGE);
-                self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+                self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
@@ -183,7 +185,7 @@ impl Builder<'_> {
                 LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
             draft.inputs.push(Input::Replica { node, import, ended: false, own });
         }
-        self.leave(copied, &mut shared.from[copy], (last, shared.join), draft);
+        self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
         Ok(())
     }
 
@@ -215,7 +217,7 @@ impl Builder<'_> {
                 let (head, last) = self.chain(copied, (copy, copies), draft)?;
                 let from = self.name(shared.places[0]);
                 let node = self.enter(copied, from, head, import.planned, draft);
-                draft.assembly.arc(last, join, self.leaves_copies(copied), false, NO_EDGE);
+                draft.assembly.arc(last, join, self.output_classes(copied), false, NO_EDGE);
                 let own =
                     LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
                 ways.push(ReplicaInput { node, import, entries, own: Some(own) });
@@ -257,7 +259,7 @@ impl Builder<'_> {
     }
 
     /// Connects a replica's output to the join.
-    fn leave(
+    fn connect_to_join(
         &self,
         copied: &Replicas,
         ring: &mut RingEnds,
@@ -268,11 +270,11 @@ impl Builder<'_> {
         let edge = export.planned;
         let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
         let out = draft.ring_node((RingEnd::To, self.name(join)), planned, Some(export));
-        draft.assembly.arc(last, out, self.leaves_copies(copied), false, edge);
+        draft.assembly.arc(last, out, self.output_classes(copied), false, edge);
     }
 
-    /// Returns the union of the classes that the edges behind a chain select.
-    fn leaves_copies(&self, copied: &Replicas) -> Wanted {
+    /// Returns the union of the classes that the edges out of a chain select.
+    fn output_classes(&self, copied: &Replicas) -> Wanted {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
         wanted(&ClassSet::all_of(edges.map(|edge| &edge.classes)))

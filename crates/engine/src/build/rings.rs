@@ -26,7 +26,7 @@ use sys::steps::Resource;
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// For a ring that already runs: its number, and whether its reader end has been placed.
+    /// For a ring that already runs: its number, and true once its reading end has been placed.
     kept: Option<(usize, bool)>,
     /// The node in the writing space at which the edges merge, once built.
     enter: Option<Local>,
@@ -48,7 +48,7 @@ impl PendingRing {
 }
 
 /// Minimum number of entries of a ring during a replay.
-const ENTRIES_PLAYED: usize = 1 << 16;
+const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
     /// Adds the node at one end of a ring.
@@ -65,14 +65,14 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Builds the rings between the spaces of this part, and finds the ones that already run.
+    /// Builds the rings between the spaces of this part, and finds the rings that already run.
     pub(super) fn rings(&self) -> Result<Vec<PendingRing>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<PendingRing> = Vec::new();
         for (index, planned) in self.plan.edges.iter().enumerate() {
             let PlannedEdge::Ring(ring) = planned else { continue };
             let edge = &edges[index];
-            let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+            let (near, far) = (self.exit_space(edge.from), self.entry_space(edge.to));
             let (Some(near), Some(far)) = (near, far) else { continue };
             // A kernel program's blocks surface in a thread, which may be the one they are for.
             if near == far {
@@ -80,7 +80,7 @@ impl Builder<'_> {
             }
             let shared = rings.iter_mut().find(|ends| {
                 let first = &edges[ends.edges[0]];
-                first.to == edge.to && self.leaves(first.from) == Some(near)
+                first.to == edge.to && self.exit_space(first.from) == Some(near)
             });
             match shared {
                 Some(ends) => ends.edges.push(index),
@@ -115,7 +115,7 @@ impl Builder<'_> {
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];
-        let (near, far) = (self.leaves(edge.from), self.enters(edge.to));
+        let (near, far) = (self.exit_space(edge.from), self.entry_space(edge.to));
         let stride = match &self.plan.edges[first] {
             PlannedEdge::Ring(ring) => ring.stride,
             _ => 0,
@@ -143,7 +143,7 @@ impl Builder<'_> {
         let lanes = self.lanes(edge, ring.stride);
         // A replaying space reads its inputs in the recorded order, while its other rings fill up.
         let entries = match self.extras.tape {
-            RecordMode::Play(_) => ring.entries.max(ENTRIES_PLAYED),
+            RecordMode::Play(_) => ring.entries.max(REPLAY_ENTRIES_MIN),
             _ => ring.entries,
         };
         let ring = RingPlan { entries, ..ring.clone() };
@@ -188,8 +188,8 @@ impl Builder<'_> {
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             // A program has one half in this space, which may be the other half.
-            let from = locals[edge.from.0].filter(|_| self.leaves(edge.from) == Some(place));
-            let to = locals[edge.to.0].filter(|_| self.enters(edge.to) == Some(place));
+            let from = locals[edge.from.0].filter(|_| self.exit_space(edge.from) == Some(place));
+            let to = locals[edge.to.0].filter(|_| self.entry_space(edge.to) == Some(place));
             match (from, to, ring) {
                 // [`Builder::arcs_out_of_kernel`] adds these.
                 (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
@@ -210,7 +210,7 @@ impl Builder<'_> {
                     if kept.is_none() && import.is_none() {
                         continue;
                     }
-                    let from = self.leaves(edge.from).map(|place| self.name(place));
+                    let from = self.exit_space(edge.from).map(|place| self.name(place));
                     let title = (RingEnd::From, from.unwrap_or_default());
                     let enter = draft.ring_node(title, self.number(edge.to), None);
                     draft.assembly.arc(enter, to, Wanted::All, false, number);
@@ -224,7 +224,8 @@ impl Builder<'_> {
         self.arcs_out_of_kernel(place, locals, draft, rings)
     }
 
-    /// Returns the node at which an edge of the graph leaves this space over a ring.
+    /// Returns the node at which an edge of the graph leaves this space over a ring; adds the node
+    /// on the first call for the ring.
     pub(super) fn way_out(
         &self,
         draft: &mut Draft,
@@ -235,7 +236,7 @@ impl Builder<'_> {
         let kept = ends.kept.filter(|_| ends.enter.is_none()).map(|(number, _)| number);
         if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
-            let to = self.enters(edge.to).map(|place| self.name(place));
+            let to = self.entry_space(edge.to).map(|place| self.name(place));
             let title = (RingEnd::To, to.unwrap_or_default());
             let out = draft.ring_node(title, self.number(edge.from), export);
             draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));

@@ -1,5 +1,5 @@
-//! Bounds on the notification thresholds of rings between spaces, beyond those of the plan, which
-//! does not know the block lengths of a source.
+//! Bounds on the notification thresholds of rings between spaces, in addition to those of the plan,
+//! which does not know the block lengths of a source.
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicatedChain;
@@ -10,12 +10,13 @@ use runtime::space::node::Operator;
 
 impl Builder<'_> {
     /// Limits each ring's notification threshold to the blocks that fill half of the smallest
-    /// upstream dbuf, so that a pool is never exhausted by blocks whose reader has not been
-    /// notified. [SL §6.2]
+    /// upstream dbuf, so that blocks of which the reader has not been notified never exhaust a
+    /// pool. [SL §6.2]
     pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[ReplicatedChain]) {
         let mut bounds: Vec<u64> = drafts.iter().map(|draft| half_of(&draft.assembly)).collect();
         let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
-        let ends = edges.filter_map(|edge| Some((self.leaves(edge.from)?, self.enters(edge.to)?)));
+        let ends = edges
+            .filter_map(|edge| Some((self.exit_space(edge.from)?, self.entry_space(edge.to)?)));
         let ends = ends.chain(shared.iter().flat_map(ReplicatedChain::crossings));
         let ends: Vec<_> = ends.filter(|(near, far)| near != far).collect();
         // One pass per space suffices for a minimum to reach all spaces downstream.

@@ -12,11 +12,11 @@ pub struct Calibration {
     pub missing: Vec<(String, String)>,
 }
 
-/// A measurement, or the reason that it failed.
+/// A measurement, or the reason why it failed.
 pub(super) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 impl Calibration {
-    /// Records a cost in ns, or the reason that it is missing.
+    /// Records a cost in ns, or the reason why it is missing.
     pub(super) fn note(&mut self, name: &str, measured: Result<f64>) {
         match measured {
             Ok(ns) => {
@@ -26,7 +26,7 @@ impl Calibration {
         }
     }
 
-    /// Records the cost of a filter per block and per byte, or the reason that it is missing.
+    /// Records the cost of a filter in ns per block and per byte, or the reason why it is missing.
     pub(super) fn note_filter(&mut self, name: &str, kernel: bool, measured: Result<(f64, f64)>) {
         let place = if kernel { "the kernel" } else { "a thread" };
         match measured {
@@ -37,7 +37,7 @@ impl Calibration {
         }
     }
 
-    /// Records the reason that costs are missing.
+    /// Records the reason why these costs are missing.
     pub(super) fn miss(&mut self, names: &[&str], why: &dyn Error) {
         let missing = |name: &&str| ((*name).to_owned(), why.to_string());
         self.missing.extend(names.iter().map(missing));

@@ -13,27 +13,27 @@ use sys::eventfd::EventFd;
 use wire::address::Mac;
 use wire::emit::udp_frame;
 
-/// Processor time per [`WINDOW`] below which threads are considered idle, in ns. A kernel ring with
-/// few blocks notifies within a millisecond.
+/// Processor time per [`IDLE_WINDOW`] below which all threads are considered idle, in ns. The
+/// window is long enough because a kernel ring with few blocks notifies within a millisecond.
 const IDLE_NS: u64 = 50_000;
-const WINDOW: Duration = Duration::from_millis(4);
-/// Number of checks after which the wait for idle threads ends.
-const LOOKS_MAX: u32 = 250;
+const IDLE_WINDOW: Duration = Duration::from_millis(4);
+/// Maximum number of checks before the wait for idle threads ends.
+const CHECKS_MAX: u32 = 250;
 
-/// Bytes of a frame.
-pub(super) const LENGTH: usize = 128;
+/// Length of a frame in bytes.
+pub(super) const FRAME_BYTES: usize = 128;
 
-/// Returns a frame with a datagram to port 53, which has the headers that most filters read. The
-/// number is the last byte of the destination's hardware address.
+/// Returns a frame with a datagram to port 53, which has the headers that most filters read.
+/// `destination` is the last byte of the destination's hardware address.
 pub(super) fn datagram(destination: u8) -> Vec<u8> {
     let hardware = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, destination]));
     let (source, target) = (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1));
     let ends = (SocketAddrV4::new(source, 40_000), SocketAddrV4::new(target, 53));
-    udp_frame(hardware, ends, &[b'x'; LENGTH - 42]).unwrap_or_default()
+    udp_frame(hardware, ends, &[b'x'; FRAME_BYTES - 42]).unwrap_or_default()
 }
 
-/// Runs `ip` in the network namespace of this thread. Fails with a message if it is missing or
-/// fails.
+/// Runs the command `ip` in the network namespace of this thread; blocks until it exits. Fails with
+/// a message if the command is missing or fails.
 pub(super) fn ip(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
@@ -53,19 +53,19 @@ pub(super) fn spent(count: u32, send: impl FnOnce()) -> f64 {
     let mut looks = 0;
     loop {
         // A poll without descriptors: sleeps for the window.
-        sys::poll::readable(&[], Some(WINDOW));
+        sys::poll::readable(&[], Some(IDLE_WINDOW));
         let before = std::mem::replace(&mut now, sys::clock::process());
         looks += 1;
-        if now - before < IDLE_NS || looks == LOOKS_MAX {
+        if now - before < IDLE_NS || looks == CHECKS_MAX {
             return (before - begin) as f64 / f64::from(count);
         }
     }
 }
 
-/// Measures the processor time per frame while a request runs in threads of its own. The first call
-/// of `send` warms up.
-pub(super) fn while_runs(line: &str, send: &dyn Fn() -> f64) -> Result<f64> {
-    let plan = planned(line, &MachineRegistry::Local, &Machine::with_kernel())?;
+/// Calls `send` twice while a request runs in threads of its own; returns the result of the second
+/// call. The first call warms up.
+pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Result<f64> {
+    let plan = plan_request(line, &MachineRegistry::Local, &Machine::with_kernel())?;
     let paths = build(&plan, Settings::default())?;
     let stop = EventFd::new()?;
     std::thread::scope(|scope| {
@@ -83,8 +83,12 @@ pub(super) fn while_runs(line: &str, send: &dyn Fn() -> f64) -> Result<f64> {
     })
 }
 
-/// Plans a request.
-pub(super) fn planned(line: &str, registry: &MachineRegistry, machine: &Machine) -> Result<Plan> {
+/// Parses and plans a request. Fails with its mistakes.
+pub(super) fn plan_request(
+    line: &str,
+    registry: &MachineRegistry,
+    machine: &Machine,
+) -> Result<Plan> {
     let (graph, mistakes) = pipeline::read(line, registry);
     if mistakes.iter().any(pipeline::Diagnostic::is_error) {
         return Err(pipeline::render(line, &mistakes, false).trim_end().replace('\n', "; ").into());
@@ -92,7 +96,8 @@ pub(super) fn planned(line: &str, registry: &MachineRegistry, machine: &Machine)
     Ok(plan(graph, registry, machine)?)
 }
 
-/// Returns a socket that sends datagrams to another one, over `lo`, which this brings up.
+/// Brings the interface `lo` up, and returns a socket that sends datagrams over `lo`, and the
+/// socket that receives them.
 pub(super) fn datagrams() -> Result<(UdpSocket, UdpSocket)> {
     ip(&["link", "set", "lo", "up"])?;
     let target = UdpSocket::bind("127.0.0.1:0")?;

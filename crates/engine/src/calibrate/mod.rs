@@ -6,7 +6,7 @@
 //! - [`user`]: every filter in a thread, on bundled frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`transfer`]: rings, copies, wake-ups;
-//! - [`taps`]: a frame at a packet socket, at a program, and on its way out of the kernel;
+//! - [`taps`]: a frame at a packet socket, at a program, and when it is copied out of the kernel;
 //! - [`redirect`]: a frame that is redirected, or leaves by another interface;
 //! - [`load`](mod@load): whole requests under load, for `taps` and `redirect`;
 //! - [`stored`]: the file.
@@ -24,11 +24,12 @@ mod twins;
 mod user;
 
 pub use calibration::Calibration;
-pub use stored::{StoredCosts, folder, load, path};
+pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs, which takes seconds. Calls `told` with the name of each step.
+/// Measures all costs, which takes seconds. Calls `told` with the name of each step before the
+/// step. Blocks.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

@@ -1,13 +1,13 @@
 //! Costs of a frame that is redirected from the host, or that leaves by another interface.
 //!
 //! Frames cross a veth pair in a network namespace created for it. Requests receive the frames that
-//! arrive at one end; frames from the loopback interface leave through the other. A cost is the
-//! additional processor time per frame, compared with a frame without receiver. A redirected frame
-//! may have a negative cost, because the host's stack skips it. The figures do not include the work
-//! of a network card; they cover only programs and sockets.
+//! arrive at one end; requests forward frames from the loopback interface to the other end. A cost
+//! is the additional processor time per frame, compared with a frame without receiver. A redirected
+//! frame may have a negative cost, because the host's stack skips it. The figures cover only
+//! programs and sockets, not the work of a network card.
 
 use super::calibration::{Calibration, Result};
-use super::load::{LENGTH, datagram, datagrams, ip, spent, while_runs};
+use super::load::{FRAME_BYTES, datagram, datagrams, ip, measure_while_running, spent};
 use pipeline::plan::FilterCost;
 use std::cell::RefCell;
 use sys::net::RouteSocket;
@@ -17,9 +17,10 @@ use sys::packet::{PacketSender, Qdisc};
 const NEAR_END: &str = "calibrate0";
 const FAR_END: &str = "calibrate1";
 const ROUNDS: usize = 8;
-/// Number of frames of a round, sent in calls of [`CALL`]; fewer than an AF_XDP socket can hold.
-const FRAMES: usize = 1_024;
-const CALL: usize = 32;
+/// Number of frames of a round, sent in calls of [`CALL_FRAMES`]; fewer than an AF_XDP socket can
+/// hold.
+const ROUND_FRAMES: usize = 1_024;
+const CALL_FRAMES: usize = 32;
 
 /// Measures the costs of redirected and forwarded frames, in a network namespace of its own.
 pub(super) fn measure(calibration: &mut Calibration) {
@@ -29,14 +30,15 @@ pub(super) fn measure(calibration: &mut Calibration) {
     }
 }
 
-/// Costs of a frame in ns, beyond sending it without receiver.
+/// Costs of a frame in ns. The first three exclude the cost of sending the frame without receiver;
+/// the others include the cost of sending it over `lo`.
 struct CableCosts {
     /// A program drops the frame.
     dropped: f64,
     /// A socket receives the frame; a thread drops it.
     socket: f64,
     /// A program redirects the frame to a socket; a thread drops it.
-    led: f64,
+    redirected: f64,
     /// A program copies the frame out.
     copied_out: f64,
     sent: f64,
@@ -53,16 +55,19 @@ fn figures() -> Result<CableCosts> {
     // The address of no host, so that the kernel's stack drops the frame.
     let frame = datagram(9);
     let over = || {
-        let calls = [frame.as_slice(); CALL];
-        spent(FRAMES as u32, || {
-            for _ in 0..FRAMES / CALL {
+        let calls = [frame.as_slice(); CALL_FRAMES];
+        spent(ROUND_FRAMES as u32, || {
+            for _ in 0..ROUND_FRAMES / CALL_FRAMES {
                 let _ = sender.borrow_mut().send(&calls);
             }
         })
     };
     let (datagrams, _target) = datagrams()?;
-    let around =
-        || spent(FRAMES as u32, || (0..FRAMES).for_each(|_| drop(datagrams.send(&[0; LENGTH]))));
+    let around = || {
+        spent(ROUND_FRAMES as u32, || {
+            (0..ROUND_FRAMES).for_each(|_| drop(datagrams.send(&[0; FRAME_BYTES])))
+        })
+    };
     let receiving = [
         format!("rx {FAR_END} take @kernel | drop @kernel"),
         format!("rx {FAR_END} take ring=16MB @thread0 | discard @thread0"),
@@ -77,27 +82,27 @@ fn figures() -> Result<CableCosts> {
     let mut least = [f64::INFINITY; 8];
     for _ in 0..ROUNDS {
         least[7] = least[7].min(over());
-        let receiving = receiving.iter().map(|line| while_runs(line, &over));
-        let leaving = leaving.iter().map(|line| while_runs(line, &around));
+        let receiving = receiving.iter().map(|line| measure_while_running(line, &over));
+        let leaving = leaving.iter().map(|line| measure_while_running(line, &around));
         for (found, least) in receiving.chain(leaving).zip(&mut least) {
             *least = least.min(found?);
         }
     }
-    let [dropped, socket, led, copied_out, sent, thread, alone, unreceived] = least;
-    let [dropped, socket, led] = [dropped, socket, led].map(|cost| cost - unreceived);
-    Ok(CableCosts { dropped, socket, led, copied_out, sent, thread, alone })
+    let [dropped, socket, redirected, copied_out, sent, thread, alone, unreceived] = least;
+    let [dropped, socket, redirected] = [dropped, socket, redirected].map(|cost| cost - unreceived);
+    Ok(CableCosts { dropped, socket, redirected, copied_out, sent, thread, alone })
 }
 
 impl CableCosts {
     fn note(&self, calibration: &mut Calibration) {
-        let Self { dropped, socket, led, copied_out, sent, thread, alone } = *self;
+        let Self { dropped, socket, redirected, copied_out, sent, thread, alone } = *self;
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");
         let dport = dport.map_or(costs.twin, |cost| cost.block);
         // The cost of the cheapest way is the base; the others are stored as their excess over it.
         costs.take = dropped.max(0.0);
         costs.xsk = (socket - dropped.min(0.0) - 2.0 * costs.call).max(0.0);
-        costs.redirect = (led - dropped - dport - costs.call).max(0.0);
+        costs.redirect = (redirected - dropped - dport - costs.call).max(0.0);
         // Both variants call a sink, so that cost cancels.
         let mut put = |kernel, block: f64| {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));

@@ -29,7 +29,7 @@ pub struct StoredCosts {
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
 /// `~/.local/state/streamline`. `None` if neither variable holds an absolute path.
 #[must_use]
-pub fn folder() -> Option<PathBuf> {
+pub fn state_directory() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_STATE_HOME")
@@ -39,8 +39,8 @@ pub fn folder() -> Option<PathBuf> {
 
 /// Returns the path of the table in a directory.
 #[must_use]
-pub fn path(folder: &Path) -> PathBuf {
-    folder.join("costs")
+pub fn path(directory: &Path) -> PathBuf {
+    directory.join("costs")
 }
 
 /// Reads the table in this directory. Returns `None` if there is no file.
@@ -48,8 +48,8 @@ pub fn path(folder: &Path) -> PathBuf {
 /// # Errors
 ///
 /// Fails with a message if the file cannot be read, is too long or is malformed.
-pub fn load(folder: &Path) -> Result<Option<StoredCosts>, String> {
-    let path = path(folder);
+pub fn load(directory: &Path) -> Result<Option<StoredCosts>, String> {
+    let path = path(directory);
     let name = path.display();
     let length = match fs::metadata(&path) {
         Ok(meta) => meta.len(),
@@ -72,8 +72,8 @@ impl StoredCosts {
         Self { measured, release, processor: processor(), costs }
     }
 
-    /// Checks that the table was measured on this machine. The error names the other kernel and
-    /// processor.
+    /// Fails if the table was measured with another kernel or on another processor; the error names
+    /// both.
     pub fn is_of_this_machine(&self) -> Result<(), String> {
         let (release, processor) = (sys::machine::Machine::detect().release, processor());
         match self.release == release && self.processor == processor {
@@ -82,7 +82,7 @@ impl StoredCosts {
         }
     }
 
-    /// Formats the age of the table.
+    /// Formats the age of the table, such as `just now`.
     #[must_use]
     pub fn age(&self) -> String {
         let now = sys::clock::real() / 1_000_000_000;
@@ -95,11 +95,11 @@ impl StoredCosts {
     }
 
     /// Writes the table to this directory, atomically, and returns the path of the file.
-    pub fn store(&self, folder: &Path) -> Result<PathBuf, String> {
-        let path = path(folder);
+    pub fn store(&self, directory: &Path) -> Result<PathBuf, String> {
+        let path = path(directory);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
-        fs::create_dir_all(folder).map_err(why)?;
-        let new = folder.join(format!("costs.{}", std::process::id()));
+        fs::create_dir_all(directory).map_err(why)?;
+        let new = directory.join(format!("costs.{}", std::process::id()));
         let mut file = fs::File::create(&new).map_err(why)?;
         let written = file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all());
         let moved = written.and_then(|()| fs::rename(&new, &path));
@@ -129,7 +129,7 @@ impl StoredCosts {
     }
 }
 
-/// Returns the model of the processor, as named by the kernel.
+/// Returns the model of the processor as the kernel names it.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |line: &str| {
@@ -145,20 +145,21 @@ mod tests {
 
     #[test]
     fn stored_cost_table_is_read_back() {
-        let folder = std::env::temp_dir().join(format!("streamline-kept-{}", std::process::id()));
-        assert_eq!(load(&folder), Ok(None));
+        let directory =
+            std::env::temp_dir().join(format!("streamline-kept-{}", std::process::id()));
+        assert_eq!(load(&directory), Ok(None));
         let mut kept =
             StoredCosts::now(Costs { version: pipeline::plan::COSTS_VERSION, ..Costs::default() });
         kept.costs.call = 1.5;
-        let path = kept.store(&folder).unwrap();
-        assert_eq!(path, folder.join("costs"));
-        let found = load(&folder).unwrap().unwrap();
+        let path = kept.store(&directory).unwrap();
+        assert_eq!(path, directory.join("costs"));
+        let found = load(&directory).unwrap().unwrap();
         assert_eq!(found, kept);
         assert!(found.is_of_this_machine().is_ok() && found.age() == "just now");
         let there = StoredCosts { release: "4.0".to_owned(), ..kept };
         assert!(there.is_of_this_machine().is_err());
         fs::write(&path, "something else\n").unwrap();
-        assert!(load(&folder).unwrap_err().contains("no line `streamline costs"));
-        fs::remove_dir_all(&folder).unwrap();
+        assert!(load(&directory).unwrap_err().contains("no line `streamline costs"));
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

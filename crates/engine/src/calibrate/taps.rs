@@ -1,5 +1,5 @@
-//! Costs of a frame at its entry: at a packet socket, at a program, and on its way out of the
-//! kernel.
+//! Costs of a frame at its entry: at a packet socket, at a program, and when it is copied out of
+//! the kernel.
 //!
 //! Frames cross the loopback interface of a network namespace created for the measurement. A cost
 //! is the additional processor time per frame. Whole requests run there, so that the figures
@@ -14,25 +14,24 @@
 //! values, or those of the test runs.
 
 use super::calibration::{Calibration, Result, best, least};
-use super::load::{datagrams, spent, while_runs};
+use super::load::{datagrams, measure_while_running, spent};
 use super::twins::{self, empty, program};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
-/// Number of datagrams of a round: a few ms, long enough for doorbells, short enough that many
-/// rounds are undisturbed. A ring holds all of them.
-const SENT: u32 = 4_000;
+/// Number of datagrams of a round. A round takes a few ms: long enough to include doorbells, short
+/// enough that many rounds are undisturbed. A ring holds all datagrams of a round.
+const ROUND_DATAGRAMS: u32 = 4_000;
 const ROUNDS: usize = 20;
 /// Bytes of a record that is copied out.
-const RECORD: usize = 128;
+const RECORD_BYTES: usize = 128;
 
-/// Filters whose twins are measured between single frames: first some that do not read headers,
-/// then some of which the first must find them.
+/// Filters whose twins are measured between single frames: filters that do not read headers.
 const PLAIN: [&str; 5] = ["count", "hist", "count", "hist", "count"];
 const TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
-const MORE_MAX: f64 = 100.0;
+const TWIN_EXTRA_NS_MAX: f64 = 100.0;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let mut beyond_nothing = |name, measure: fn() -> Result<f64>| {
@@ -54,9 +53,9 @@ pub(super) fn measure(calibration: &mut Calibration) {
 struct TapCosts {
     /// With a program that does nothing.
     tap: f64,
-    /// With a request in a thread, behind a packet socket.
+    /// With a request in a thread that reads a packet socket.
     socket: f64,
-    /// With a request in a thread, behind a program that copies every frame out.
+    /// With a request in a thread that reads the output of a program, which copies every frame out.
     handed: f64,
     /// Additional cost with twins that do not read headers.
     plain: f64,
@@ -69,8 +68,12 @@ impl TapCosts {
         let index = RouteSocket::open().and_then(|links| links.named("lo"))?.index;
         let (sender, _target) = datagrams()?;
         let program = program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
-        let payload = [0; RECORD];
-        let send = || spent(SENT, || (0..SENT).for_each(|_| drop(sender.send(&payload))));
+        let payload = [0; RECORD_BYTES];
+        let send = || {
+            spent(ROUND_DATAGRAMS, || {
+                (0..ROUND_DATAGRAMS).for_each(|_| drop(sender.send(&payload)))
+            })
+        };
         let inside = |filters: [&str; 5]| {
             let filters = filters.join(" @kernel | ");
             format!("rx lo ring=8MB @kernel | {filters} @kernel | discard @thread0")
@@ -89,11 +92,11 @@ impl TapCosts {
             with_tap = with_tap.min(send());
             drop(link);
             for (line, costs) in lines.iter().zip(&mut rounds) {
-                costs.push(while_runs(line, &send)?);
+                costs.push(measure_while_running(line, &send)?);
             }
         }
         let [socket, handed, plain, twins] = rounds;
-        let (plain, twins) = (more(&plain, &handed), more(&twins, &handed));
+        let (plain, twins) = (median_extra(&plain, &handed), median_extra(&twins, &handed));
         let least = |costs: Vec<f64>| costs.into_iter().fold(f64::INFINITY, f64::min);
         let [tap, socket, handed] =
             [with_tap, least(socket), least(handed)].map(|cost| (cost - alone).max(0.0));
@@ -114,17 +117,17 @@ impl TapCosts {
         };
         let dearer = |line: f64, of: [&str; 5]| line - of.iter().map(alone).sum::<f64>();
         let (plain, twins) = (dearer(plain, PLAIN), dearer(twins, TWINS));
-        let more = (plain / PLAIN.len() as f64).clamp(0.0, MORE_MAX);
+        let more = (plain / PLAIN.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         // Possibly 0: each twin alone included the header search, and behind the first twin the
         // headers are known.
-        costs.twin_look = (twins - more * TWINS.len() as f64).clamp(0.0, MORE_MAX);
+        costs.twin_look = (twins - more * TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
         costs.twin += more;
     }
 }
 
-/// Returns the median, over the rounds, of the extra cost of `line` compared with `other`.
-fn more(line: &[f64], other: &[f64]) -> f64 {
+/// Returns the median, over the rounds, of the difference of the costs `line` and `other`.
+fn median_extra(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
     more.get(more.len() / 2).copied().unwrap_or_default()
@@ -144,7 +147,7 @@ fn record() -> Result<f64> {
         Insn::mov(R2, 0),
         Insn::mov(R3, R7),
         Insn::alu(ebpf::insn::Alu::Add, R3, i32::from(FRAME)),
-        Insn::mov(R4, RECORD as i32),
+        Insn::mov(R4, RECORD_BYTES as i32),
         Insn::call(Helper::SkbLoadBytes),
         Insn::store(Size::DW, R7, 0, 1),
         Insn::store(Size::DW, R7, 2048, 1),
@@ -163,7 +166,7 @@ fn fetch() -> sys::Result<f64> {
         RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
     let rings = Rings::create("calibrate", shape)?;
     let Some(region) = rings.region(0) else { return Ok(0.0) };
-    let mut to = [0; RECORD];
+    let mut to = [0; RECORD_BYTES];
     Ok(least(20, POINTERS, |calls| {
         for number in 0..calls {
             let pointer = region.pointer(0, u64::from(number));

@@ -6,15 +6,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes over which the copies spread: more than an L1 cache, less than an L2 cache.
-const SPREAD: usize = 256 << 10;
+/// Total bytes of the blocks that are copied: more than an L1 cache, less than an L2 cache.
+const COPY_BYTES: usize = 256 << 10;
 const KILOBYTE: usize = 1 << 10;
 /// Number of blocks that cross a ring.
-const CROSSED: u32 = 200_000;
+const RING_BLOCKS: u32 = 200_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
-    let (mut from, mut to) = (vec![1_u8; SPREAD], vec![0_u8; SPREAD]);
-    let copies = u32::try_from(SPREAD / KILOBYTE).unwrap_or(1);
+    let (mut from, mut to) = (vec![1_u8; COPY_BYTES], vec![0_u8; COPY_BYTES]);
+    let copies = u32::try_from(COPY_BYTES / KILOBYTE).unwrap_or(1);
     let copy = least(20, copies, |_| {
         for (from, to) in from.chunks(KILOBYTE).zip(to.chunks_mut(KILOBYTE)) {
             to.copy_from_slice(black_box(from));
@@ -30,22 +30,23 @@ pub(super) fn measure(calibration: &mut Calibration) {
         black_box(&mut from);
     });
     calibration.note("kilobyte", Ok(look));
-    calibration.note("ring", crossing());
-    calibration.note("wake", wake());
-    let call = timed(&format!("generate count={CROSSED} | discard"), "discard", 3);
+    calibration.note("ring", measure_ring());
+    calibration.note("wake", measure_wakeup());
+    let call = timed(&format!("generate count={RING_BLOCKS} | discard"), "discard", 3);
     calibration.note("call", call.map(|call| call.ns));
 }
 
-/// Measures the cost of passing an entry through a ring, in ns, with both ends in one thread that
-/// never sleeps.
-fn crossing() -> Result<f64> {
-    let near = super::user::whole(&format!("generate count={CROSSED} | discard"), 3)?;
-    let far = super::user::whole(&format!("generate count={CROSSED} | discard@thread1"), 3)?;
+/// Measures the cost of passing an entry through a ring, in ns: the difference between a request
+/// with its sink in another space and one in a single space. Both spaces run in the calling thread,
+/// which never sleeps.
+fn measure_ring() -> Result<f64> {
+    let near = super::user::whole(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
+    let far = super::user::whole(&format!("generate count={RING_BLOCKS} | discard@thread1"), 3)?;
     Ok((far - near).max(1.0))
 }
 
-/// Measures the cost of waking a sleeping thread, in ns: the median of the measured wake-ups.
-fn wake() -> Result<f64> {
+/// Measures the cost of waking a sleeping thread, in ns: the median time of the call that wakes it.
+fn measure_wakeup() -> Result<f64> {
     const WAKES: u32 = 200;
     /// Minimum sleep before a wake-up in ns, after which the processor may have halted.
     const ASLEEP_NS: u64 = 100_000;

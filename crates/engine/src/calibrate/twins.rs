@@ -1,13 +1,13 @@
 //! Costs of twins in the kernel: each alone, by test runs, compared with a program that does
 //! nothing.
 //!
-//! Twins that edit frames run where frames are received, at XDP. A repeated test run would hand
-//! each run the frame that the last one edited, so these twins run once per call, many times, as
-//! does the empty program.
+//! Twins that edit frames run where frames are received, at XDP. In a repeated test run each run
+//! gets the frame that the previous run edited, so these twins run once per call in many calls, and
+//! so does the program that does nothing.
 
 use super::calibration::{Calibration, Result, best};
 use super::load::datagram;
-use super::user::words;
+use super::user::example_words;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
 use filter::{Arguments, Attach, Description, FilterKind, joined, target};
@@ -15,11 +15,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
 /// Number of test runs per call, and number of calls.
-const REPEAT: u32 = 50_000;
+const REPEATED_RUNS: u32 = 50_000;
 const ROUNDS: usize = 5;
 /// Number of test runs per call, and number of calls, for twins that edit frames.
-const ONCE: u32 = 1;
-const MANY: usize = 2_000;
+const SINGLE_RUN: u32 = 1;
+const SINGLE_RUN_CALLS: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let empty = match empty() {
@@ -31,7 +31,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let mut all = Vec::new();
     for description in measurable() {
         let measured = match description.kind {
-            FilterKind::Editing => changing(description),
+            FilterKind::Editing => editing_cost(description),
             _ => cost(description, &Attach::observing("")).map(|ns| ns - empty),
         };
         let measured = measured.map(|ns| ns.max(0.0));
@@ -49,10 +49,13 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     all.filter(|description| description.kernel.is_some())
 }
 
-/// Measures a twin that edits frames, in ns beyond a program that does nothing.
-fn changing(description: &Description) -> Result<f64> {
-    let empty =
-        rounds(&program(ProgramKind::Xdp, &[Insn::mov(R0, PASS), Insn::exit()])?, (ONCE, MANY))?;
+/// Measures a twin that edits frames: the additional time in ns compared with a program that does
+/// nothing.
+fn editing_cost(description: &Description) -> Result<f64> {
+    let empty = rounds(
+        &program(ProgramKind::Xdp, &[Insn::mov(R0, PASS), Insn::exit()])?,
+        (SINGLE_RUN, SINGLE_RUN_CALLS),
+    )?;
     cost(description, &Attach { takes: true, ..Attach::observing("") }).map(|ns| ns - empty)
 }
 
@@ -71,7 +74,7 @@ pub(super) fn program(kind: ProgramKind, code: &[Insn]) -> Result<Program> {
 
 /// Returns the minimum time of a test run in ns.
 pub(super) fn run(program: &Program) -> Result<f64> {
-    rounds(program, (REPEAT, ROUNDS))
+    rounds(program, (REPEATED_RUNS, ROUNDS))
 }
 
 fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
@@ -79,10 +82,10 @@ fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
     best(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
-/// Measures a program of this filter in a test run at this attach point. Its arguments are those of
-/// its example, or else the first of its test cases that a twin supports there.
+/// Measures the twin of this filter in a test run at this attach point, in ns. The arguments are
+/// those of the filter's example, else those of the first test case that the twin supports there.
 fn cost(description: &Description, at: &Attach) -> Result<f64> {
-    let shown = words(description).map(|(_, own)| own.to_owned());
+    let shown = example_words(description).map(|(_, own)| own.to_owned());
     let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
     for own in shown.into_iter().chain(examined) {
@@ -102,8 +105,8 @@ fn loaded(code: &ebpf::Program, takes: bool) -> Result<f64> {
     let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
     let code = code.relocate(&descriptors).ok_or("a map is missing")?;
     let (kind, how) = match takes {
-        true => (ProgramKind::Xdp, (ONCE, MANY)),
-        false => (ProgramKind::Tc, (REPEAT, ROUNDS)),
+        true => (ProgramKind::Xdp, (SINGLE_RUN, SINGLE_RUN_CALLS)),
+        false => (ProgramKind::Tc, (REPEATED_RUNS, ROUNDS)),
     };
     rounds(&program(kind, &code)?, how)
 }

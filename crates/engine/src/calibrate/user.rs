@@ -2,7 +2,7 @@
 //! frames.
 
 use super::calibration::{Calibration, Result, best};
-use super::load::planned;
+use super::load::plan_request;
 use crate::build::{Settings, build};
 use crate::registry::MachineRegistry;
 use crate::run::{Outcome, run_alone};
@@ -14,16 +14,16 @@ use std::path::PathBuf;
 
 /// A capture with connections, DNS lookups and web pages.
 const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
-/// Number of generated frames, for filters that accept frames: short and long ones.
+/// Number of generated frames, and their lengths in bytes, for filters that accept frames.
 const MADE: u32 = 8_192;
 const SHORT: u32 = 64;
 const LONG: u32 = 1400;
 /// Number of runs of a request.
 const ROUNDS: usize = 5;
 /// Minimum cost of a filter in ns.
-const LEAST: f64 = 0.5;
+const COST_MIN_NS: f64 = 0.5;
 /// A wildcard for all filters of a request.
-const EACH: &str = "";
+const ALL_FILTERS: &str = "";
 
 /// The average cost and length of the blocks that reach a node.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +35,13 @@ pub(super) struct Timed {
 }
 
 pub(super) fn measure(calibration: &mut Calibration) {
-    let capture = match Capture::written() {
+    let capture = match Capture::create() {
         Ok(capture) => capture,
         Err(why) => {
             return calibration.miss(&["filters in a thread"], &*why);
         }
     };
-    let look = first().map(|look| look.max(LEAST));
+    let look = header_cost().map(|look| look.max(COST_MIN_NS));
     calibration.note("look", look);
     for description in filter::catalog::FILTERS {
         calibration.note_filter(description.name, false, cost(description, &capture));
@@ -49,16 +49,16 @@ pub(super) fn measure(calibration: &mut Calibration) {
 }
 
 /// Measures the cost of finding the headers in ns, which the first node that needs them pays.
-fn first() -> Result<f64> {
+fn header_cost() -> Result<f64> {
     let source = format!("generate count={MADE} size={SHORT}");
-    let first = timed(&format!("{source} | dport |all discard"), EACH, ROUNDS)?;
-    let both = timed(&format!("{source} | dport |all dport |all discard"), EACH, ROUNDS)?;
+    let first = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+    let both = timed(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
     Ok(2.0 * first.ns - both.ns)
 }
 
 /// Measures the cost of a filter per block and per byte, in ns.
 fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
-    let (before, own) = words(description).ok_or("its example does not show it")?;
+    let (before, own) = example_words(description).ok_or("its example does not show it")?;
     let line = |source: &str| {
         let way: Vec<&str> = [source].into_iter().chain(before.iter().copied()).collect();
         format!("{} | {own} |all discard", way.join(" | "))
@@ -71,19 +71,21 @@ fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     // both variants, that cost cancels.
     let made = |size| {
         let source = format!("generate count={MADE} size={size}");
-        let with = timed(&format!("{source} | {own} |all dport |all discard"), EACH, ROUNDS)?;
-        let alone = timed(&format!("{source} | dport |all discard"), EACH, ROUNDS)?;
-        Result::Ok(Timed { ns: (with.ns - alone.ns).max(LEAST), ..with })
+        let with =
+            timed(&format!("{source} | {own} |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
+        let alone = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+        Result::Ok(Timed { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
     };
     let (short, long) = (made(SHORT)?, made(LONG)?);
     if description.reads != ReadDepth::All {
         return Ok(((short.ns + long.ns) / 2.0, 0.0));
     }
     let byte = ((long.ns - short.ns) / f64::from(LONG - SHORT)).max(0.0);
-    Ok(((short.ns - byte * f64::from(SHORT)).max(LEAST), byte))
+    Ok(((short.ns - byte * f64::from(SHORT)).max(COST_MIN_NS), byte))
 }
 
-/// Splits a cost into shares per block and per byte, if only blocks of one length were measured.
+/// Splits a cost into a share per block and a share per byte, when blocks of only one length were
+/// measured.
 fn split(description: &Description, seen: Timed) -> (f64, f64) {
     match description.reads {
         ReadDepth::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
@@ -91,9 +93,11 @@ fn split(description: &Description, seen: Timed) -> (f64, f64) {
     }
 }
 
-/// Returns the filters before this one in its example, and the filter itself with its arguments.
-/// `None` if the example does not contain it.
-pub(super) fn words(description: &Description) -> Option<(Vec<&'static str>, &'static str)> {
+/// Returns the filters that precede this filter in its example, and the filter itself with its
+/// arguments. `None` if the example does not contain the filter.
+pub(super) fn example_words(
+    description: &Description,
+) -> Option<(Vec<&'static str>, &'static str)> {
     let all = pipes(description.example);
     let named = |part: &&str| part.split_whitespace().next() == Some(description.name);
     let place = all.iter().position(named)?;
@@ -116,20 +120,21 @@ fn pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Measures a node of a request, or all its filters ([`EACH`]): the fastest of some runs.
+/// Measures a node of a request, or all of its filters ([`ALL_FILTERS`]); returns the fastest of
+/// `rounds` runs.
 pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
     let mut best: Option<Timed> = None;
     for _ in 0..rounds {
-        let (names, outcome) = ran(line, true)?;
+        let (names, outcome) = run_request(line, true)?;
         let is_it = |filtered: &&NodeEntry| {
             let known = names.get(filtered.planned).map(String::as_str);
             let name = known.and_then(|known| known.split('#').next());
-            if node == EACH { name != Some("discard") } else { name == Some(node) }
+            if node == ALL_FILTERS { name != Some("discard") } else { name == Some(node) }
         };
         let mut found = outcome.ledger.filters.iter().rev().filter(is_it).peekable();
         let last = found.peek().filter(|found| found.taken.blocks > 0);
         let taken = last.ok_or("no block came to it")?.taken;
-        let nodes = if node == EACH { usize::MAX } else { 1 };
+        let nodes = if node == ALL_FILTERS { usize::MAX } else { 1 };
         let busy: u64 = found.take(nodes).map(|found| found.busy_ns).sum();
         let ns = busy as f64 / taken.blocks as f64;
         if best.is_none_or(|best| ns < best.ns) {
@@ -139,19 +144,20 @@ pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Measures the time per block of a whole request in ns: the fastest of some runs.
+/// Measures the time per block of a whole request in ns; returns that of the fastest of `rounds`
+/// runs.
 pub(super) fn whole(line: &str, rounds: usize) -> Result<f64> {
     best(rounds, || {
-        let (_, outcome) = ran(line, false)?;
+        let (_, outcome) = run_request(line, false)?;
         let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
         Ok(outcome.elapsed_ns as f64 / given.max(1) as f64)
     })
 }
 
-/// Runs a request on the current thread, with all nodes in user space. Returns node names and
-/// outcome.
-fn ran(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
-    let plan = planned(line, &MachineRegistry::Calibration, &Machine::example())?;
+/// Runs a request on the current thread, with all nodes in user space. Returns the names of its
+/// nodes, and the outcome.
+fn run_request(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
+    let plan = plan_request(line, &MachineRegistry::Calibration, &Machine::example())?;
     let settings = Settings { timed, ..Settings::default() };
     let mut outcome = run_alone(build(&plan, settings)?);
     match outcome.failures.pop() {
@@ -164,7 +170,7 @@ fn ran(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
 struct Capture(PathBuf);
 
 impl Capture {
-    fn written() -> Result<Self> {
+    fn create() -> Result<Self> {
         let name = format!("streamline-calibrate-{}.pcap", std::process::id());
         let path = std::env::temp_dir().join(name);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
@@ -192,12 +198,12 @@ mod tests {
 
     #[test]
     fn example_of_a_filter_yields_its_predecessors() {
-        let of = |name: &str| words(filter::catalog::find(name).unwrap()).unwrap();
+        let of = |name: &str| example_words(filter::catalog::find(name).unwrap()).unwrap();
         assert_eq!(of("bpf"), (vec![], "bpf \"tcp port 80\""));
         assert_eq!(of("http"), (vec!["tcp"], "http"));
         assert_eq!(of("match"), (vec![], "match \"GET \" \"POST \""));
         for description in filter::catalog::FILTERS {
-            assert!(words(description).is_some(), "{}", description.name);
+            assert!(example_words(description).is_some(), "{}", description.name);
         }
     }
 }

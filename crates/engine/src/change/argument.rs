@@ -1,8 +1,9 @@
-//! Other values of arguments, set in the running filters: nothing is built, and no state moves.
+//! Changes of arguments that are set in the running filters: nothing is built, and no state moves.
 //!
-//! All spaces that run one of the filters, replicas included, are borrowed at block boundaries. So
-//! the values change in all of them or in none, and nothing of them runs meanwhile. Filters in the
-//! kernel and in sandboxes go the way of every other change: their successors inherit the state.
+//! All spaces that run one of the filters, including replicas, are borrowed at block boundaries. So
+//! the values change in all spaces or in none, and none of the spaces runs in between. For filters
+//! in the kernel and in sandboxes the change is made like any other change: their successors
+//! inherit the state.
 
 use super::outcome::{ChangeError, SwitchReport};
 use crate::path::running::PathState;
@@ -16,15 +17,15 @@ use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Other arguments of filters in threads; the request is otherwise the same.
+/// A change of arguments of filters in threads; the request is otherwise the same.
 pub(super) struct InPlace {
-    /// The running plan with these arguments.
+    /// The running plan with the new arguments.
     pub(super) plan: Plan,
     nodes: Vec<NodeId>,
 }
 
 impl InPlace {
-    /// Returns the change to this request; `None` if it cannot be made in place.
+    /// Returns the change to the request `graph`; `None` if it cannot be made in place.
     pub(super) fn of(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
         if !differ_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;
@@ -47,7 +48,7 @@ impl InPlace {
     }
 
     /// Sets the arguments, within `limit`. Fails without effect if a space cannot be borrowed in
-    /// time, or if a filter refuses its arguments.
+    /// time or a filter refuses its arguments.
     pub(super) fn make(
         self,
         state: &mut PathState,
@@ -112,7 +113,7 @@ impl InPlace {
         for (at, part) in state.parts.iter().enumerate() {
             let runs = |name: &str| planned.iter().any(|s| s.part == at && s.name == name);
             let spaces = part.spaces.iter().filter(|space| runs(&space.name));
-            queues.extend(spaces.map(|space| Arc::clone(&space.orders)));
+            queues.extend(spaces.map(|space| Arc::clone(&space.commands)));
         }
         queues
     }

@@ -1,8 +1,9 @@
 //! The identity of nodes and edges across a change, and the spaces whose content differs.
 //!
 //! Two nodes are the same if they represent the same filter of the text with the same arguments,
-//! except for those that a running filter lets be set; their placement does not matter. Two edges
-//! are the same if they connect the same nodes, select the same classes, and cross the same spaces.
+//! apart from arguments that can be set in a running filter; their placement does not matter. Two
+//! edges are the same if they connect the same nodes, select the same classes, and cross the same
+//! spaces.
 
 use super::outcome::ChangeError;
 use crate::numbering::{Ids, rings_of_copies};
@@ -19,12 +20,12 @@ use pipeline::plan::{
 use std::collections::{HashMap, HashSet};
 
 /// A new plan, matched with the running path.
-pub(super) struct Matched {
+pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
     /// Numbers of the nodes that stay.
     pub(super) kept: HashSet<usize>,
-    /// Numbers of filters that are created anew and inherit the state of the old ones.
+    /// Numbers of filters that are replaced by new filters, which inherit their state.
     pub(super) renewed: HashSet<usize>,
     /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
@@ -36,10 +37,10 @@ pub(super) struct Matched {
     pub(super) origins: Origins,
 }
 
-impl Matched {
+impl MatchedPlan {
     /// Plans a request so that nodes that stay keep their spaces, if possible. New nodes run in
-    /// threads, unless they precede a staying node in the kernel. `refused` lists the kernel's
-    /// refusals in earlier attempts.
+    /// threads unless they precede a staying node in the kernel. `refused` lists the refusals of
+    /// the kernel in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,
@@ -149,9 +150,9 @@ impl Matched {
         Self::numbered(plan, (&same, edited.upgraded), state)
     }
 
-    /// Numbers the nodes and edges of a plan. `same` returns the old node that a new one
-    /// corresponds to, given the numbers of the nodes before it. `upgraded` is the text of a filter
-    /// that is created anew with its old state.
+    /// Numbers the nodes and edges of a plan. `same` returns the old node to which a new node
+    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the text of a filter
+    /// that is replaced by a new one with its state.
     fn numbered(
         plan: Plan,
         (same, upgraded): (SameNode<'_>, Option<Span>),
@@ -235,8 +236,8 @@ impl Matched {
         Self { plan, ids, kept, renewed, crossed, ways, anew, origins }
     }
 
-    /// Checks that this change is possible while the path runs.
-    pub(super) fn may_be(&self, state: &PathState) -> Result<(), ChangeError> {
+    /// Fails if this change is impossible while the path runs.
+    pub(super) fn check_possible(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.part + 1).max();
         if count(&self.plan) != count(&state.plan) {
@@ -279,7 +280,7 @@ impl Matched {
                     return refused(format!("`{}` stays where it is: {why}", node.name()));
                 }
                 _ if crosses => {
-                    if let Err(why) = self.may_cross(state, before) {
+                    if let Err(why) = self.check_move(state, before) {
                         return refused(format!("`{}` stays where it is: {why}", node.name()));
                     }
                 }
@@ -303,11 +304,12 @@ impl Matched {
                 Some(_) => {}
             }
         }
-        self.may_run_in_kernel(state)
+        self.check_kernel_programs(state)
     }
 
-    /// Checks that the filter at this index of the old plan can move to another process.
-    fn may_cross(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
+    /// Fails with the reason if the filter at index `before` of the old plan cannot move to another
+    /// process.
+    fn check_move(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
             return Err("it comes out of the kernel first (`move NODE process`)");
         }
@@ -320,8 +322,8 @@ impl Matched {
         Ok(())
     }
 
-    /// Checks that the new kernel programs can be installed.
-    fn may_run_in_kernel(&self, state: &PathState) -> Result<(), ChangeError> {
+    /// Fails if the new kernel programs cannot be installed while the path runs.
+    fn check_kernel_programs(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         for part in &self.anew {
             let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
@@ -375,7 +377,7 @@ impl Matched {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that the new plan lacks contains nodes that move elsewhere.
+    /// Returns true if a space that the new plan lacks contains nodes that move to other spaces.
     pub(super) fn takes_from(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -383,7 +385,7 @@ impl Matched {
     }
 }
 
-/// A function from a new node, and the numbers of the nodes before it, to the old node.
+/// A function that returns the old node for a new node and the numbers of the preceding nodes.
 type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: source, target, classes, back edge, the two spaces, the bytes of an
@@ -425,7 +427,7 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
     (nodes, edges)
 }
 
-/// Returns true if a space contains a replica or a join.
+/// Returns true if a space contains a replica or the join of a replicated chain.
 fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
     let is = |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].part == part;
     plan.replicas.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
@@ -454,8 +456,8 @@ fn keeps_exits(ways: &HashMap<usize, usize>, part: &RunningPart) -> bool {
     part.rising.iter().flat_map(|rising| &rising.ways).all(|way| ways.contains_key(way))
 }
 
-/// Returns the graph with staying nodes pinned to their current spaces: all sources, and other
-/// nodes for which `stays` returns true.
+/// Returns the graph with staying nodes pinned to their current spaces: all staying sources, and
+/// other staying nodes for which `stays` returns true.
 fn pinned(
     graph: &Graph,
     edited: &EditResult,
@@ -476,7 +478,7 @@ fn pinned(
     pinned
 }
 
-/// Returns the space in which a node would run without replicas.
+/// Returns the space in which a node runs if its replicas are disregarded.
 pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
     let space = plan.placements[id.0].space;
     let copied = plan.replicas.iter().find(|copied| copied.spaces.contains(&space));

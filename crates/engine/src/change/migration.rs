@@ -1,11 +1,12 @@
 //! Moves a filter with its state to another process: out of its sandbox, into one, or from one to
 //! another. (CONTRACT 15, FEATURES V18)
 //!
-//! In: spaces that are stopped, and their new content. The state is saved once the filter has
-//! processed all earlier blocks, and restored in the new place, before any step that cannot be
-//! undone; saving does not consume the state. Only when nothing else can fail, the old filter is
-//! released ([`FilterMigration::commit`]). A failure until then leaves the old filter unchanged,
-//! unless the old filter itself failed; then its arc ends, as it always does.
+//! In: spaces that are stopped, and their new content. The state is saved after the filter has
+//! processed all earlier blocks, and restored in the new filter, before any step that cannot be
+//! undone; saving does not consume the state. The old filter is released only when no other step
+//! can fail ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged,
+//! unless the old filter itself failed; then its arc ends, as after any failure of a sandboxed
+//! filter.
 //!
 //! docs/book/decisions/0041-untrusted-state.md
 
@@ -24,11 +25,11 @@ pub(super) struct FilterMigration {
     saved: Option<SavedState>,
     /// Final counters of its process, if it had one, and the number of blocks received from it.
     account: Option<(Account, u64)>,
-    /// Its place before the move.
+    /// The filter's location before the move.
     at: FilterOrigin,
 }
 
-/// The place at which a filter ran. Spaces are indices into the list of stopped spaces.
+/// The space or process in which a filter ran. Spaces are indices into the list of stopped spaces.
 #[derive(Clone, Copy, Debug)]
 enum FilterOrigin {
     Unknown,
@@ -70,7 +71,8 @@ impl FilterMigration {
         Ok(())
     }
 
-    /// Requests the state of a process, and forwards its output up to then along the old arcs.
+    /// Requests the filter's state from its process, and forwards the process's output along the
+    /// old arcs until the state arrives. Blocks.
     fn ask(
         &self,
         taken: &mut Taken,
@@ -78,23 +80,23 @@ impl FilterMigration {
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
-        taken[exit].1.space().half(number, exit_of).ok_or_else(gone)?.expect();
+        taken[exit].1.space().half(number, exit_of).ok_or_else(gone)?.expect_state();
         let mut asked = false;
         loop {
             let to = taken[entrance].1.space().half(number, entrance_of).ok_or_else(gone)?;
             if !asked {
-                asked = to.ask()?;
+                asked = to.request_state()?;
             }
             let space = taken[exit].1.space();
             let open = space.pull_half(number);
             let from = space.half(number, exit_of).ok_or_else(gone)?;
-            if let Some(known) = from.known()? {
+            if let Some(known) = from.take_state()? {
                 return Ok(known);
             }
             if !open {
                 return Err("ends with its path".to_owned());
             }
-            from.rest(asked);
+            from.wait_for_messages(asked);
         }
     }
 
@@ -120,7 +122,7 @@ impl FilterMigration {
         exit.map_or(Ok(()), Exit::wait_restored).map_err(|why| refused(&why))
     }
 
-    /// Undoes the move; the old filter resumes.
+    /// Undoes the move: the old filter resumes, and the new one loses the restored state.
     pub(super) fn undo(&self, taken: &mut Taken) {
         for (target, stopped) in taken.iter_mut() {
             // Held blocks alone lie outside the filter.
@@ -131,7 +133,7 @@ impl FilterMigration {
         }
         let FilterOrigin::Apart(entrance, exit) = self.at else { return };
         if let Some(from) = taken[exit].1.space().half(self.number, exit_of) {
-            from.forget();
+            from.cancel_state();
         }
         if let Some(to) = taken[entrance].1.space().half(self.number, entrance_of) {
             to.resume();
@@ -148,10 +150,10 @@ impl FilterMigration {
             FilterOrigin::Apart(entrance, exit) => (entrance, exit),
         };
         if let Some(from) = taken[exit].1.space().half(number, exit_of) {
-            from.leave();
+            from.end_stream();
         }
         let handed_over = taken[entrance].1.space().half(number, entrance_of).map_or(0, |to| {
-            to.leave();
+            to.end_stream();
             to.handed_over()
         });
         if let Some((account, given)) = &self.account {
@@ -167,9 +169,9 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of held blocks that the filter brings back from its process. They were
-    /// counted as consumed when they went there.
-    pub(super) fn brings_home(&self, taken: &mut Taken) -> u64 {
+    /// Returns the number of blocks that the filter holds and brings back from its process. They
+    /// were counted as consumed when they were sent to the process.
+    pub(super) fn count_returning(&self, taken: &mut Taken) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))
         };

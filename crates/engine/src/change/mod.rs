@@ -4,7 +4,8 @@
 //! reason that the path runs as before.
 //!
 //! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so that a change
-//! moves nothing without being asked; if no such plan exists, the planner may move them.
+//!    moves no node unless the edit requests it; if no such plan exists, the planner may move
+//!    nodes.
 //! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
 //! the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each is
@@ -29,21 +30,21 @@ mod switch;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::Changer;
 pub use reshape::{NodePlacement, reshape};
-pub(crate) use reshape::{worth_copies, worth_moves};
+pub(crate) use reshape::{predicted_moves, reason_for_replicas};
 
 use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;
 use crate::live::Live;
 use crate::numbering::{Ids, links};
-use crate::path::crew::Thread;
 use crate::path::origins::Origins;
-use crate::path::running::{CrewState, PathState, RunningPart, RunningPath, RunningSpace};
+use crate::path::running::{PathState, RunningPart, RunningPath, RunningSpace, StarterState};
+use crate::path::starter::Thread;
 use crate::path::{Extras, Settings};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
 use argument::InPlace;
 use filter::FilterKind;
-use identity::Matched;
+use identity::MatchedPlan;
 use migration::FilterMigration;
 use pipeline::edit::{Edit, EditResult};
 use pipeline::plan::{KernelRefusal, Machine, Plan, PlannedSpace};
@@ -54,13 +55,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::{Resource, Steps};
 
-/// Maximum number of retries after the process that runs a part of the path was restarted during a
-/// change.
+/// Maximum number of retries of a change during which the process that runs the kernel part was
+/// restarted.
 const AGAIN_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
-/// second one waits for the first. Retries if the process that runs a part of the path was
-/// restarted meanwhile.
+/// second change waits for the first. Blocks. Retries if the process that runs the kernel part was
+/// restarted during the change.
 ///
 /// # Errors
 ///
@@ -75,7 +76,7 @@ pub fn change(
     change_logged(live, edit, machine, limit, &Steps::default())
 }
 
-/// Like [`change`], with this allocation log, which no other change may share.
+/// Changes the path as [`change`] does, with this allocation log, which no other change may share.
 pub fn change_logged(
     live: &Live,
     edit: &Edit,
@@ -90,11 +91,10 @@ pub fn change_logged(
         if changed.is_err() {
             steps.roll_back();
         }
-        // A path that is built but does not run yet has no crew that could start threads; wait for
-        // it.
+        // A path that is built but does not run yet has no thread starter; wait for it.
         if let Err(ChangeError::NotTaken(CommandError::NotBegun)) = changed {
             let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
-            if whole(live)?.is_run_within(limit.saturating_sub(since)) {
+            if running_path(live)?.wait_for_starters(limit.saturating_sub(since)) {
                 continue;
             }
         }
@@ -112,7 +112,7 @@ fn try_to_change(
     limit: Duration,
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
-    let whole = whole(live)?;
+    let whole = running_path(live)?;
     // A recorded path is planned for the recorded machine, so that a replay arrives at the same
     // plan.
     let machine = match &whole.extras.tape {
@@ -127,10 +127,10 @@ fn try_to_change(
     make(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
 }
 
-/// Repeats a recorded change, once the spaces have reached the positions at which it was made.
-/// Fails if this version plans it differently.
-pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
-    let whole = whole(live)?;
+/// Repeats a recorded change, after the spaces have reached the positions at which it was made.
+/// Fails if this version of the program plans the change differently.
+pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
+    let whole = running_path(live)?;
     let RecordMode::Play(replay) = &whole.extras.tape else {
         return Err(ChangeError::Refused("it comes from no record".to_owned()));
     };
@@ -151,7 +151,7 @@ pub(crate) fn change_again(live: &Live, change: &record::Change) -> Result<(), C
     made.map(drop)
 }
 
-fn whole(live: &Live) -> Result<&RunningPath, ChangeError> {
+fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
     let whole = live.whole();
     whole
         .map(|whole| &**whole)
@@ -189,7 +189,7 @@ fn make(
         check(&edited.text, &change.plan)?;
         return change.make(&mut state, (edit, edited.text), &whole.extras.tape, limit);
     }
-    own_sessions(&state)?;
+    refuse_private_sessions(&state)?;
     let (mut graph, asked) = (graph.clone(), graph.options);
     // A change drops replicas; automatic changes add them again if they pay.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
@@ -229,7 +229,7 @@ fn make(
 }
 
 /// Refuses a change if replicas have session state of their own, which cannot be merged.
-fn own_sessions(state: &PathState) -> Result<(), ChangeError> {
+fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
     match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),
         true => Err(ChangeError::Refused(
@@ -255,8 +255,8 @@ struct BuiltChange {
 }
 
 impl BuiltChange {
-    /// Plans and builds the change. A filter that the kernel refuses is planned in a thread
-    /// instead.
+    /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
+    /// a thread.
     fn prepare_as_taken(
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,
@@ -265,9 +265,9 @@ impl BuiltChange {
     ) -> Result<Self, ChangeError> {
         let mut refused: Vec<KernelRefusal> = Vec::new();
         loop {
-            let matched = Matched::plan(graph, edited, state, (machine, &refused));
+            let matched = MatchedPlan::plan(graph, edited, state, (machine, &refused));
             let matched = matched.map_err(ChangeError::Unplaceable)?;
-            matched.may_be(state)?;
+            matched.check_possible(state)?;
             if !matched.crossed.is_empty() && !matches!(with.1.tape, RecordMode::Off) {
                 let why = "what it knows is told by a process of its own, which no record has";
                 return Err(ChangeError::Refused(why.to_owned()));
@@ -286,11 +286,11 @@ impl BuiltChange {
     }
 
     fn prepare(
-        matched: Matched,
+        matched: MatchedPlan,
         state: &PathState,
         with: (Settings, &Extras),
     ) -> Result<Self, ChangeError> {
-        let Matched { plan, ids, kept, renewed, origins, ways, anew, .. } = &matched;
+        let MatchedPlan { plan, ids, kept, renewed, origins, ways, anew, .. } = &matched;
         let (mut parts, mut targets, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in state.parts.iter().enumerate() {
             let spaces = &state.plan.spaces;
@@ -315,20 +315,20 @@ impl BuiltChange {
                 let thread = match &space.fresh {
                     None => None,
                     Some(_) => {
-                        let crew = match &part.crew {
-                            CrewState::Running(crew) => crew,
-                            CrewState::Pending => return Err(CommandError::NotBegun.into()),
-                            CrewState::Ended => return Err(CommandError::Ended.into()),
+                        let starter = match &part.starter {
+                            StarterState::Running(starter) => starter,
+                            StarterState::Pending => return Err(CommandError::NotBegun.into()),
+                            StarterState::Ended => return Err(CommandError::Ended.into()),
                         };
                         let step = with.1.steps.take(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
-                        Some(crew.start_further(name.clone()).map_err(BuildError::Machine)?)
+                        Some(starter.start_added(name.clone()).map_err(BuildError::Machine)?)
                     }
                 };
-                let graft = std::mem::take(&mut space.graft);
+                let hot_swap = std::mem::take(&mut space.hot_swap);
                 let (running, fresh) = (&space.running, space.fresh.take());
                 let rank = rank(&running.name);
-                targets.push((switch::SpaceSwitch::new(running, fresh, graft, rank), thread));
+                targets.push((switch::SpaceSwitch::new(running, fresh, hot_swap, rank), thread));
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
             for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
@@ -344,7 +344,7 @@ impl BuiltChange {
             }
             parts.push(prepared);
         }
-        let Matched { plan, ids, origins, crossed, .. } = matched;
+        let MatchedPlan { plan, ids, origins, crossed, .. } = matched;
         let mut crossed: Vec<usize> = crossed.into_iter().collect();
         crossed.sort_unstable();
         Ok(Self { plan, ids, origins, parts, targets, leaving, crossed })
@@ -376,9 +376,9 @@ impl BuiltChange {
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
             part.demand.set_links(links(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
-                !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.orders, &old.orders))
+                !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
             };
-            part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.orders)));
+            part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.commands)));
             part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
             part.rings = prepared.rings;
             part.rising = prepared.rising;

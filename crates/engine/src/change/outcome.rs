@@ -13,8 +13,8 @@ use std::fmt;
 /// The ledger of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
-    /// Number of blocks that had entered the first switched space; only the old graph processed
-    /// them.
+    /// Number of blocks that had entered the first switched space before the switch; only the old
+    /// graph processed them.
     pub position: u64,
     /// Blocks that entered the old graph and never left it.
     pub lost: u64,
@@ -25,7 +25,8 @@ pub struct SwitchReport {
     /// Blocks in rings of leaving spaces that had not ended at the time of this report; they are
     /// still processed.
     pub draining: u64,
-    /// Duration of the pause in ns, from the first space that stopped to the last that resumed.
+    /// Duration of the pause in ns, from the stop of the first space to the resumption of the last
+    /// space.
     pub paused_ns: u64,
     /// Blocks lost by sources during the switch, before they entered the path: name, place, count.
     pub source_drops: Vec<(String, DropReason, u64)>,
@@ -51,7 +52,7 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// The reason that a path was not changed. It runs as before.
+/// The error of a change. The path runs as before.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The edit does not fit the request.
@@ -77,7 +78,7 @@ pub enum ChangeError {
     /// The change is impossible while the path runs; the text is the reason.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs a part of the path was restarted meanwhile; a retry may succeed.
+    /// The process that runs the kernel part was restarted during the change; a retry may succeed.
     #[error("{0}")]
     Again(String),
 }

@@ -1,8 +1,8 @@
-//! Repetition of the changes of a recorded run, in recorded order, while the spaces are stopped at
-//! the recorded positions.
+//! Repetition of the changes of a recorded run, in recorded order, each while the spaces are
+//! stopped at the recorded positions.
 
-use super::change_again;
 use super::outcome::ChangeError;
+use super::repeat_change;
 use crate::live::Live;
 use crate::record::{RecordMode, Replay};
 use runtime::commands::CommandError;
@@ -26,7 +26,7 @@ impl Changer {
         let body = move || make_all(&live, &its);
         let thread = std::thread::Builder::new().name("changes".to_owned()).spawn(body);
         if let Err(error) = &thread {
-            replay.changes_no_more(Some(error.to_string()));
+            replay.end_changes(Some(error.to_string()));
         }
         Some(Self(thread.ok()))
     }
@@ -45,14 +45,14 @@ impl Drop for Changer {
 fn make_all(live: &Live, replay: &Replay) {
     let over = Over(replay);
     for change in &replay.record().changes {
-        replay.makes(change.number);
-        match change_again(live, change) {
+        replay.begin_change(change.number);
+        match repeat_change(live, change) {
             Ok(()) => {}
             // The recording ends earlier, the run was stopped, or a failure has been reported
             // already.
             Err(ChangeError::NotTaken(CommandError::Ended)) => return,
             Err(why) => {
-                replay.changes_no_more(Some(format!("{}: {why}", change.edit)));
+                replay.end_changes(Some(format!("{}: {why}", change.edit)));
                 return;
             }
         }
@@ -65,6 +65,6 @@ struct Over<'r>(&'r Replay);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        self.0.changes_no_more(None);
+        self.0.end_changes(None);
     }
 }

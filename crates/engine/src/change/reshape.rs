@@ -3,9 +3,9 @@
 //! In: a running path, new spaces for some nodes, and a flag for replicas. Out: the ledger of the
 //! switch, as for an edit. The text stays the same, because placement is no part of its meaning.
 
-use super::identity::{Matched, home_space};
+use super::identity::{MatchedPlan, home_space};
 use super::outcome::{ChangeError, SwitchReport};
-use super::{BuiltChange, own_sessions};
+use super::{BuiltChange, refuse_private_sessions};
 use crate::error::BuildError;
 use crate::live::Live;
 use crate::path::Extras;
@@ -19,9 +19,9 @@ use sys::steps::Steps;
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
 
-/// Moves nodes of a running path to these places and keeps all others. If `shared`, stateless
-/// filters are replicated wherever the machine's costs predict a gain; otherwise existing replicas
-/// are removed.
+/// Moves nodes of a running path to these spaces and keeps all other nodes in theirs. If `shared`,
+/// stateless filters are replicated where the machine's costs predict a gain; otherwise existing
+/// replicas are removed. Blocks for at most `limit` until the spaces stop.
 ///
 /// # Errors
 ///
@@ -41,15 +41,15 @@ pub fn reshape(
         return refused("it is recorded, or comes from a record: both run where the line says");
     }
     let mut state = whole.state();
-    own_sessions(&state)?;
+    refuse_private_sessions(&state)?;
     let plan = placed(&state.plan, places, machine)?;
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
         (true, Some(shared)) => shared,
         (true, None) => return refused("nothing of it is worth a copy"),
     };
-    let matched = Matched::reshaped(plan, &state);
-    matched.may_be(&state)?;
+    let matched = MatchedPlan::reshaped(plan, &state);
+    matched.check_possible(&state)?;
     let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
     let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
@@ -62,7 +62,7 @@ pub fn reshape(
 }
 
 /// Returns the reason for replicas if the machine's cost table predicts a gain, else `None`.
-pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
+pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<String> {
     let shared = placed(plan, &[], machine).ok()?.with_replicas(machine)?;
     let why = |copied: &Replicas| {
         let name = |id: &NodeId| shared.graph.node(*id).name();
@@ -72,10 +72,10 @@ pub(crate) fn worth_copies(plan: &Plan, machine: &Machine) -> Option<String> {
     Some(shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "))
 }
 
-/// Returns the predicted cost of a block in ns, as placed now and with nodes moved between the
-/// kernel and threads to where the planner would put them, and those moves. Returns `None` if there
-/// is nothing to move.
-pub(crate) fn worth_moves(
+/// Returns the predicted cost of a block in ns with the present placement, the predicted cost with
+/// nodes moved between the kernel and threads as the planner would place them, and those moves.
+/// Returns `None` if no node would move.
+pub(crate) fn predicted_moves(
     plan: &Plan,
     machine: &Machine,
 ) -> Option<(f64, f64, Vec<NodePlacement>)> {
@@ -100,7 +100,8 @@ pub(crate) fn worth_moves(
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
-/// Plans the graph with these nodes in other spaces, and without replicas.
+/// Plans the graph without replicas, with these nodes in these spaces and all others where they
+/// run.
 pub(crate) fn placed(
     plan: &Plan,
     places: &[NodePlacement],

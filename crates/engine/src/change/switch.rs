@@ -4,8 +4,8 @@
 use super::migration::FilterMigration;
 use super::outcome::{ChangeError, SwitchReport};
 use crate::build::Succession;
-use crate::path::crew::Thread;
 use crate::path::running::{Kernels, RunningSpace};
+use crate::path::starter::Thread;
 use crate::record::Replay;
 use buffer::signal::Doorbell;
 use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
@@ -24,13 +24,13 @@ use std::time::Duration;
 
 /// A space to be switched.
 pub(super) struct SpaceSwitch {
-    orders: Arc<CommandQueue>,
+    commands: Arc<CommandQueue>,
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
-    graft: HotSwap,
+    hot_swap: HotSwap,
     /// Keys of the nodes in the space after the switch.
     stays: HashSet<NodeKey>,
-    /// Index among the spaces of the old plan; `usize::MAX` for a new space.
+    /// Index of the space in the old plan; `usize::MAX` for a new space.
     rank: usize,
 }
 
@@ -38,17 +38,17 @@ impl SpaceSwitch {
     pub(super) fn new(
         running: &RunningSpace,
         fresh: Option<Space>,
-        graft: HotSwap,
+        hot_swap: HotSwap,
         rank: usize,
     ) -> Self {
-        let stays = graft.kept.iter().map(|(_, key)| *key).collect();
-        let (orders, bell) = (Arc::clone(&running.orders), Arc::clone(&running.bell));
-        Self { orders, bell, fresh, graft, stays, rank }
+        let stays = hot_swap.kept.iter().map(|(_, key)| *key).collect();
+        let (commands, bell) = (Arc::clone(&running.commands), Arc::clone(&running.bell));
+        Self { commands, bell, fresh, hot_swap, stays, rank }
     }
 
     /// Returns the nodes that will be placed in the space.
     pub(super) fn new_nodes(&mut self) -> &mut [Node] {
-        self.graft.assembly.nodes_mut()
+        self.hot_swap.assembly.nodes_mut()
     }
 
     /// Returns the half of a process with this node number among the nodes that will be placed in
@@ -61,14 +61,14 @@ impl SpaceSwitch {
         self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Waits until the space has drained the rings to it that the switch removes. Their writers are
-    /// stopped already.
+    /// Waits until the space has drained those of its input rings that the switch removes. Their
+    /// writers are already stopped.
     fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
             let caught_up =
                 move |space: &mut Space| space.has_drained(&|key| !stays.contains(&key));
-            if self.orders.ask(left(), caught_up)? {
+            if self.commands.ask(left(), caught_up)? {
                 return Ok(());
             }
             std::thread::park_timeout(Duration::from_micros(200));
@@ -78,12 +78,12 @@ impl SpaceSwitch {
 
 /// A space without nodes. It drains its rings and ends by itself.
 pub(super) struct LeavingSpace {
-    orders: Arc<CommandQueue>,
+    commands: Arc<CommandQueue>,
 }
 
 impl LeavingSpace {
     pub(super) fn new(running: &RunningSpace) -> Self {
-        Self { orders: Arc::clone(&running.orders) }
+        Self { commands: Arc::clone(&running.commands) }
     }
 }
 
@@ -114,19 +114,19 @@ pub(super) struct SwitchContext<'l> {
     pub(super) number: u64,
     /// The recording, if the change is repeated from one.
     pub(super) replay: Option<&'l Replay>,
-    /// Callback for the moment when the old graph is finished and the switch can no longer fail.
+    /// Callback, called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces, within `limit`. Fails without effect if a space cannot be borrowed in
-/// time or a new element refuses the old state.
+/// Switches these spaces; waits for each of them within `limit`. Fails without effect if a space
+/// cannot be borrowed in time, or if a new element refuses the old state or cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
-    beside: SwitchContext<'_>,
+    context: SwitchContext<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    let SwitchContext { leaving, mut kernels, mut crossings, number, replay, settled } = beside;
-    let still = replay.map(|replay| &*replay.stalls);
+    let SwitchContext { leaving, mut kernels, mut crossings, number, replay, settled } = context;
+    let stalls = replay.map(|replay| &*replay.stalls);
     targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
     if !crossings.is_empty() {
         // In the order of the plan: a space behind a process must run to receive the output that
@@ -148,9 +148,9 @@ pub(super) fn switch(
             if !crossings.is_empty() {
                 target.catch_up(&left)?;
             }
-            still.iter().for_each(|still| still.note_command_for(&target.orders.status));
-            let lent = target.orders.borrow(left());
-            still.iter().for_each(|still| still.note_no_wait());
+            stalls.iter().for_each(|stalls| stalls.note_command_for(&target.commands.status));
+            let lent = target.commands.borrow(left());
+            stalls.iter().for_each(|stalls| stalls.note_no_wait());
             lent
         };
         let stopped = match target.fresh.take() {
@@ -178,10 +178,10 @@ pub(super) fn switch(
         return undone(taken, &crossings, why);
     }
     let mut switched = SwitchReport::default();
-    let home: u64 = crossings.iter().map(|one| one.brings_home(&mut taken)).sum();
-    let drops = dropped(&mut taken);
-    let start: Vec<SpaceCounters> = counted(&mut taken);
-    let rings: HashSet<usize> = taken.iter_mut().flat_map(rings_that_go).collect();
+    let home: u64 = crossings.iter().map(|one| one.count_returning(&mut taken)).sum();
+    let drops = source_losses(&mut taken);
+    let start: Vec<SpaceCounters> = counters(&mut taken);
+    let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // At most one program changes, so nothing needs to be switched back.
         let _ = renew(&mut taken);
@@ -194,15 +194,15 @@ pub(super) fn switch(
             lent.space.note_change(number);
         }
     }
-    settle(&mut taken, &firsts, still);
+    drain_old_graph(&mut taken, &firsts, stalls);
     settled();
     let first = taken.iter_mut().find(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
     switched.position = first.map_or(0, |(_, stopped)| stopped.space().counted().position());
-    let before: Vec<SpaceCounters> = counted(&mut taken);
-    let now = dropped(&mut taken);
+    let before: Vec<SpaceCounters> = counters(&mut taken);
+    let now = source_losses(&mut taken);
     record_successors(&mut taken, kernels, &mut switched);
-    let left_behind = graft(&mut taken);
-    let after: Vec<SpaceCounters> = counted(&mut taken);
+    let left_behind = swap_graphs(&mut taken);
+    let after: Vec<SpaceCounters> = counters(&mut taken);
     for (key, blocks) in &now {
         let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
         if more > 0 {
@@ -213,17 +213,17 @@ pub(super) fn switch(
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
-            (StoppedSpace::Fresh(space), Some(thread)) => thread.go(space),
+            (StoppedSpace::Fresh(space), Some(thread)) => thread.run_space(space),
             (StoppedSpace::Fresh(_), None) => {}
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
     let last = |one: &LeavingSpace| {
-        still.iter().for_each(|still| still.note_end_of(&one.orders.status));
-        one.orders.wait_for_end(left())
+        stalls.iter().for_each(|stalls| stalls.note_end_of(&one.commands.status));
+        one.commands.wait_for_end(left())
     };
     let last: Vec<SpaceCounters> = leaving.iter().filter_map(last).collect();
-    still.iter().for_each(|still| still.note_no_wait());
+    stalls.iter().for_each(|stalls| stalls.note_no_wait());
     let drains = last.len() < leaving.len();
     compute_losses(
         &mut switched,
@@ -232,8 +232,9 @@ pub(super) fn switch(
     Ok(switched)
 }
 
-/// Records the new kernel programs as the running ones. Transfers filter state out of the old ones,
-/// and counts blocks that were handed over but not received.
+/// Records the new kernel programs as the running ones. Transfers filter state out of the old
+/// programs, and counts blocks that these handed over and that were not received, or were received
+/// twice.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     kernels: Vec<(Kernels, Succession)>,
@@ -245,20 +246,20 @@ fn record_successors(
         let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
         let came =
             spaces.filter_map(|space| space.kernel_output_counts(first)).next().unwrap_or_default();
-        let (lost, duplicated) = kernel.era.missing(&came);
+        let (lost, duplicated) = kernel.generation.count_missing(&came);
         switched.lost += lost;
         switched.duplicated += duplicated;
-        for (node, bytes) in kernel.era.kept() {
+        for (node, bytes) in kernel.generation.final_states() {
             for (_, stopped) in taken.iter_mut() {
                 stopped.space().load_twin_state(node, &bytes);
             }
         }
-        kernel.begin_era(next.era, came);
+        kernel.begin_generation(next.generation, came);
     }
 }
 
-/// Returns the numbers of the rings out of a space that the switch removes.
-fn rings_that_go((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usize> {
+/// Returns the numbers of a space's output rings that the switch removes.
+fn removed_rings((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usize> {
     let keys = stopped.space().keys().into_iter().filter(|key| !target.stays.contains(key));
     let number = |key| match key {
         NodeKey::Export(number) => Some(number),
@@ -271,7 +272,7 @@ fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the borrowed spaces unchanged.
+/// Returns the borrowed spaces, unchanged, to their threads; returns `why`.
 fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
     for (_, stopped) in taken.into_iter().rev() {
         if let StoppedSpace::Lent(lent) = stopped {
@@ -285,10 +286,10 @@ fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeEr
 fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
         let (target, stopped) = &mut taken[done];
-        if let Err(mistake) = stopped.space().renew(&mut target.graft.renewed) {
+        if let Err(mistake) = stopped.space().renew(&mut target.hot_swap.renewed) {
             for (target, stopped) in &mut taken[..done] {
                 // A filter accepts the state that was taken from it.
-                let _ = stopped.space().renew(&mut target.graft.renewed);
+                let _ = stopped.space().renew(&mut target.hot_swap.renewed);
             }
             return Err(ChangeError::Refused(format!("the new filter is not given it: {mistake}")));
         }
@@ -296,12 +297,13 @@ fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     Ok(())
 }
 
-/// Drains the old graph: removed nodes release the blocks that they hold, removed rings are
-/// emptied, and so is the output of replaced kernel programs, which enters at the sources `firsts`.
-fn settle(
+/// Drains the old graph: removed nodes release the blocks that they hold, and removed rings and the
+/// output of replaced kernel programs are emptied. That output enters at the sources `firsts`.
+/// Blocks.
+fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     firsts: &[usize],
-    still: Option<&StallDetector>,
+    stalls: Option<&StallDetector>,
 ) {
     let stays: HashSet<NodeKey> =
         taken.iter().flat_map(|(target, _)| &target.stays).copied().collect();
@@ -311,12 +313,12 @@ fn settle(
     };
     let old = |stopped: &StoppedSpace| matches!(stopped, StoppedSpace::Lent(_));
     // Spaces that drain kernel output, which may exceed the capacity of a staying ring.
-    let pours = taken.iter_mut().filter(|(_, stopped)| old(stopped));
-    let pours = pours.filter_map(|(_, stopped)| {
+    let draining = taken.iter_mut().filter(|(_, stopped)| old(stopped));
+    let draining = draining.filter_map(|(_, stopped)| {
         let space = stopped.space();
         firsts.iter().any(|first| space.kernel_output_counts(*first).is_some()).then_some(())
     });
-    let pouring = AtomicUsize::new(pours.count());
+    let spaces_draining = AtomicUsize::new(draining.count());
     let one = |target: &SpaceSwitch, space: &mut Space| {
         let bell = Arc::clone(&target.bell);
         let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
@@ -325,11 +327,11 @@ fn settle(
                 while !space.drain_kernel_output(*first) {
                     wait();
                 }
-                pouring.fetch_sub(1, Ordering::Relaxed);
+                spaces_draining.fetch_sub(1, Ordering::Relaxed);
             }
         }
         // Draining also fills rings that stay, so their readers must read.
-        while pouring.load(Ordering::Relaxed) > 0 {
+        while spaces_draining.load(Ordering::Relaxed) > 0 {
             space.take_rings();
             wait();
         }
@@ -342,7 +344,7 @@ fn settle(
         stopped.space().note_progress();
     }
     let many = taken.iter().filter(|(_, stopped)| old(stopped)).count();
-    still.iter().for_each(|still| still.note_draining(many));
+    stalls.iter().for_each(|stalls| stalls.note_draining(many));
     let stopped = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     if many < 2 {
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));
@@ -359,7 +361,7 @@ fn settle(
 
 /// Swaps in the new graphs. Returns the number of held blocks that could not move with their
 /// filters.
-fn graft(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
+fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut homes: HashMap<NodeKey, usize> = HashMap::new();
     for (at, (target, _)) in taken.iter().enumerate() {
         homes.extend(target.stays.iter().map(|key| (*key, at)));
@@ -380,17 +382,17 @@ fn graft(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
         }
     }
     for ((target, stopped), mut arrived) in taken.iter_mut().zip(arrived) {
-        stopped.space().swap(std::mem::take(&mut target.graft), &mut arrived);
+        stopped.space().swap(std::mem::take(&mut target.hot_swap), &mut arrived);
     }
     lost
 }
 
-fn counted(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
+fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counted()).collect()
 }
 
 /// Returns the blocks lost by sources so far, by source and place of the loss.
-fn dropped(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
+fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().lost_by_sources());
     for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_lost()) {
@@ -419,7 +421,7 @@ struct SwitchCounts {
     drains: bool,
 }
 
-/// Computes lost, duplicated and reordered blocks from the counters.
+/// Computes the numbers of lost, duplicated and reordered blocks from the counters.
 fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let SwitchCounts { begin, before, after, last, left_behind, home, rings, drains } = counts;
     switched.reports = report::merge_reports(&[after.clone(), last.clone()].concat());
@@ -447,7 +449,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     }
     // Elements that stay continue their counters; a difference is a lost or a duplicated block.
     let mut was = Totals::of(&old);
-    was.comes_home(home);
+    was.add_returning(home);
     for (was, is) in was.0.into_iter().zip(Totals::of(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
@@ -460,8 +462,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the blocks dropped for lack of room or after a failure, in contrast to drops that are a
-/// filter's purpose.
+/// Returns the number of blocks dropped for lack of room or after a failure; drops on purpose do
+/// not count.
 fn thrown_away(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
@@ -476,7 +478,7 @@ struct Totals([u64; 8]);
 
 impl Totals {
     /// Counts blocks that return from a process as made and as held.
-    const fn comes_home(&mut self, blocks: u64) {
+    const fn add_returning(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;
     }

@@ -1,8 +1,8 @@
 //! The requests of an attach point as one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
 //! In: the fused tree of the requests. Out: the program, and the format of each exit. The code of a
-//! filter nests in the code of the filter before it, each in a branch of its own, so that work
-//! common to several branches is done once and its results are known in all of them.
+//! filter is nested in the code of its predecessor, in a branch of its own, so that work common to
+//! several branches is done once and its results are available in all of these branches.
 
 use super::fused::{Fork, FusedTree, Member, Tally};
 use super::tree::RequestTree;
@@ -25,7 +25,7 @@ pub(super) struct Assembled {
     /// beside the frame.
     pub(super) behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
-    pub(super) heads: Vec<FirstHeader>,
+    pub(super) first_headers: Vec<FirstHeader>,
 }
 
 /// The final action of a program on its frames.
@@ -38,8 +38,7 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The reason that requests cannot form a program, with the request and node at fault if there is
-/// one.
+/// The failure to form a program from requests, with the request and node at fault, if known.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub(super) at: Option<(usize, NodeId)>,
@@ -64,18 +63,19 @@ pub(super) fn assemble(
         fused,
         members,
         at: Cell::new(None),
-        behind_tag: RefCell::new(vec![false; fused.hands.len()]),
-        heads: RefCell::new(vec![FirstHeader::Link; fused.hands.len()]),
+        behind_tag: RefCell::new(vec![false; fused.exits.len()]),
+        first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
     };
     let made = emission.program(target, layout);
-    let (behind_tag, heads) = (emission.behind_tag.into_inner(), emission.heads.into_inner());
+    let (behind_tag, first_headers) =
+        (emission.behind_tag.into_inner(), emission.first_headers.into_inner());
     let refused = |unfit: Unfit| Misfit { at: emission.at.get(), why: unfit.why.into() };
-    Ok(Assembled { program: made.map_err(refused)?, behind_tag, heads })
+    Ok(Assembled { program: made.map_err(refused)?, behind_tag, first_headers })
 }
 
 /// Returns true if the exits of a request fit the limits of one program.
 pub(super) fn fits(tree: &RequestTree) -> bool {
-    tree.hands.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
+    tree.exits.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
 }
 
 struct Emission<'t> {
@@ -86,7 +86,7 @@ struct Emission<'t> {
     /// The request and node emitted last, which are at fault if emission fails.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
-    heads: RefCell<Vec<FirstHeader>>,
+    first_headers: RefCell<Vec<FirstHeader>>,
 }
 
 impl Emission<'_> {
@@ -112,8 +112,8 @@ impl Emission<'_> {
         self.chain(s, on, done)
     }
 
-    /// Emits a chain of steps without forks. Their code is sequential instead of nested, so a chain
-    /// may have any length; an overlong program continues in tail calls.
+    /// Emits the steps up to the first fork. Their code is sequential instead of nested, so a chain
+    /// of steps may have any length; an overlong program continues in tail calls.
     fn chain<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -125,12 +125,14 @@ impl Emission<'_> {
         while let Some((fork, step, classes)) = fused.only_step(from) {
             let here = on;
             s.or_else(
-                |s, miss| only_of(s, here.class, classes, miss),
+                |s, miss| only_classes(s, here.class, classes, miss),
                 |s| self.end_at(s, Tally::Unselected(fork), here, done),
             );
             self.tally(s, Tally::Entered(step), on);
-            on = s.link_or(Answer::new(on.class, on), |s| self.doubt(s, step, here, done)).layers;
-            let piece = self.piece(step)?;
+            on = s
+                .link_or(Answer::new(on.class, on), |s| self.deliver_unsure(s, step, here, done))
+                .layers;
+            let piece = self.twin_of(step)?;
             let answer = if self.edits(step) {
                 // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
@@ -140,14 +142,14 @@ impl Emission<'_> {
                 };
                 s.piece_or(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
-                    self.doubt(s, step, on, done);
+                    self.deliver_unsure(s, step, on, done);
                 })?
             } else {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
                 let absent = |s: &mut Scope<'_, 's>| self.route(s, Some(step), none, done);
-                s.piece_or(piece, on, absent, |s| self.doubt(s, step, here, done))?
+                s.piece_or(piece, on, absent, |s| self.deliver_unsure(s, step, here, done))?
             };
-            self.lead(s, step);
+            self.mark_egress(s, step);
             on = answer.layers;
             from = Some(step);
         }
@@ -161,9 +163,9 @@ impl Emission<'_> {
         used.is_some_and(|used| used.description.kind == FilterKind::Editing)
     }
 
-    /// Marks a frame for its egress interface, if the step sends frames.
-    fn lead(&self, s: &mut Scope<'_, '_>, step: usize) {
-        let Some((mark, _)) = self.fused.lead(step) else { return };
+    /// Marks or redirects a frame to its egress interface, if the step sends frames.
+    fn mark_egress(&self, s: &mut Scope<'_, '_>, step: usize) {
+        let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
             // A redirecting program has one request, so its steps have the program's numbers.
@@ -172,9 +174,15 @@ impl Emission<'_> {
     }
 
     /// Delivers a block that a step is unsure of.
-    fn doubt<'s>(&self, s: &mut Scope<'s, '_>, step: usize, on: Layers<'s>, done: Exit<'s>) {
+    fn deliver_unsure<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        step: usize,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) {
         // One branch each, after which its stack is free again.
-        self.fused.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
+        self.fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.deliver(t, exit, on)));
         s.leave(done);
     }
 
@@ -192,22 +200,22 @@ impl Emission<'_> {
     /// Emits the path of an unreadable frame.
     fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.tally(s, Tally::Ran, on);
-        self.all_unsure(s, on);
+        self.deliver_all_unsure(s, on);
     }
 
-    fn hand(&self, number: usize) -> Delivery {
+    fn delivery(&self, number: usize) -> Delivery {
         let failed = Some(self.fused.tally(Tally::Failed(number)));
-        let out = &self.fused.hands[number];
+        let out = &self.fused.exits[number];
         let tree = self.members[out.line].tree;
-        let reader = u8::try_from(tree.hands[out.own].sink).unwrap_or(u8::MAX);
+        let reader = u8::try_from(tree.exits[out.own].sink).unwrap_or(u8::MAX);
         let first = u16::try_from(out.line * DELIVERIES_MAX as usize).unwrap_or(u16::MAX);
         let (number, way) = (first.saturating_add(reader.into()), u32::try_from(out.own));
         let way = way.unwrap_or(u32::MAX);
-        Delivery { number, reader, exit: way, shared: tree.shares(out.own), failed }
+        Delivery { number, reader, exit: way, shared: tree.shares_sink(out.own), failed }
     }
 
-    /// Emits the edges behind a step, or behind the source if `from` is `None`; continues at
-    /// `done`. `on` is the state of the block, including its class.
+    /// Emits the edges from a step, or from the source if `from` is `None`; continues at `done`.
+    /// `on` is the state of the block, including its class.
     fn route<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -233,10 +241,11 @@ impl Emission<'_> {
     ) -> Result<(), Unfit> {
         let fused = self.fused;
         let Some((number, fork)) = fused.forks_at(from).next() else { return Ok(()) };
-        let several = (!fork.is_one()).then(|| s.var(0));
-        for (step, classes) in fused.behind(from).filter(|(_, set)| may_be(on.class, set)) {
+        let several = (!fork.has_one_edge()).then(|| s.var(0));
+        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        {
             s.arm(|t, end| {
-                only_of(t, on.class, classes, end);
+                only_classes(t, on.class, classes, end);
                 match several {
                     Some(taken) => {
                         t.set(taken, 1);
@@ -246,10 +255,10 @@ impl Emission<'_> {
                 }
             })?;
         }
-        for (hand, classes) in fused.out(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
             s.arm(|t, end| {
-                only_of(t, on.class, classes, end);
-                self.leave(t, hand, on);
+                only_classes(t, on.class, classes, end);
+                self.deliver(t, exit, on);
                 match several {
                     Some(taken) => t.set(taken, 1),
                     None => t.leave(done),
@@ -270,8 +279,8 @@ impl Emission<'_> {
         Ok(())
     }
 
-    /// Emits forks at which requests take different edges. Taken forks are marked in memory: with
-    /// marks on the stack, the verifier would explore every combination.
+    /// Emits forks at which requests take different edges. Taken forks are marked in memory,
+    /// because with marks on the stack the verifier would explore every combination.
     fn route_apart<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -283,23 +292,24 @@ impl Emission<'_> {
         let open = |fork: &Fork| self.may_take(fork, from, on.class);
         let marks = || {
             let open = fused.forks_at(from).filter(|(_, fork)| open(fork));
-            open.map(|(number, fork)| (small(number), fork))
+            open.map(|(number, fork)| (mark_number(number), fork))
         };
         marks().for_each(|(mark, _)| s.mark(mark, false));
-        for (step, classes) in fused.behind(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        {
             s.arm(|t, end| {
-                only_of(t, on.class, classes, end);
+                only_classes(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
                 ours.for_each(|(mark, _)| t.mark(mark, true));
                 self.step(t, step, on, end)
             })?;
         }
-        for (hand, classes) in fused.out(from).filter(|(_, set)| may_be(on.class, set)) {
+        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
             s.arm(|t, end| {
-                only_of(t, on.class, classes, end);
-                let ours = marks().filter(|(_, fork)| fork.hands.contains(&hand));
+                only_classes(t, on.class, classes, end);
+                let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
                 ours.for_each(|(mark, _)| t.mark(mark, true));
-                self.leave(t, hand, on);
+                self.deliver(t, exit, on);
             });
         }
         let length = s.viewed(on);
@@ -310,8 +320,8 @@ impl Emission<'_> {
             }
             s.arm(|t, end| {
                 t.arm(|u, none| {
-                    u.only_marked(small(number), none);
-                    if !fork.is_one() {
+                    u.only_marked(mark_number(number), none);
+                    if !fork.has_one_edge() {
                         u.tally(fused.tally(Tally::Passed(number)), length);
                     }
                     u.leave(end);
@@ -323,7 +333,7 @@ impl Emission<'_> {
         Ok(())
     }
 
-    /// Emits a filter and all steps behind it; continues at `end`.
+    /// Emits a filter and all steps that follow it; continues at `end`.
     fn step<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -332,55 +342,55 @@ impl Emission<'_> {
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
         self.tally(s, Tally::Entered(step), on);
-        let (word, twin, arguments) = self.piece(step)?;
+        let (word, twin, arguments) = self.twin_of(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.piece(word, twin, arguments, on, absent)?;
-                self.lead(u, step);
+                self.mark_egress(u, step);
                 self.route(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };
             self.route(t, Some(step), none, end)
         })?;
-        self.doubt(s, step, on, end);
+        self.deliver_unsure(s, step, on, end);
         Ok(())
     }
 
-    fn piece(&self, step: usize) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
+    fn twin_of(&self, step: usize) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
         let used = used.ok_or_else(|| Unfit::new("it is no filter"))?;
         let twin = used.description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-        Ok((self.fused.word(self.members, step), twin, &used.arguments))
+        Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
     /// Delivers a block at an exit.
-    fn leave<'s>(&self, s: &mut Scope<'s, '_>, hand: usize, on: Layers<'s>) {
-        self.tally(s, Tally::Handed(hand), on);
-        self.behind_tag.borrow_mut()[hand] = tap::is_behind_tag(&on);
-        self.heads.borrow_mut()[hand] = match (on.linked, on.l3) {
+    fn deliver<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
+        self.tally(s, Tally::Handed(exit), on);
+        self.behind_tag.borrow_mut()[exit] = tap::is_behind_tag(&on);
+        self.first_headers.borrow_mut()[exit] = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,
             (false, None) => FirstHeader::Bytes,
         };
-        s.deliver(self.hand(hand), on, on.class);
+        s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits the path of an unreadable frame: every node behind the source is unsure of it.
-    fn all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+    /// Emits the path of an unreadable frame: every successor of the source is unsure of it.
+    fn deliver_all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.viewed(on);
-        for (step, _) in fused.behind(None).filter(|(_, set)| may_be(on.class, set)) {
+        for (step, _) in fused.steps_after(None).filter(|(_, set)| may_contain(on.class, set)) {
             s.tally(fused.tally(Tally::Entered(step)), length);
-            fused.unsure(step).for_each(|hand| s.arm(|t, _| self.leave(t, hand, on)));
+            fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.deliver(t, exit, on)));
         }
-        for (hand, _) in fused.out(None).filter(|(_, set)| may_be(on.class, set)) {
-            s.arm(|t, _| self.leave(t, hand, on));
+        for (exit, _) in fused.exits_of(None).filter(|(_, set)| may_contain(on.class, set)) {
+            s.arm(|t, _| self.deliver(t, exit, on));
         }
         for (number, fork) in fused.forks_at(None) {
             match self.may_take(fork, None, on.class) {
-                true if fork.is_one() => {}
+                true if fork.has_one_edge() => {}
                 true => s.tally(fused.tally(Tally::Passed(number)), length),
                 false => s.tally(fused.tally(Tally::Unselected(number)), length),
             }
@@ -392,25 +402,26 @@ impl Emission<'_> {
     /// Returns true if a block of this class may take an edge of a fork.
     fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
-        let hands = self.fused.out(from).filter(|(hand, _)| fork.hands.contains(hand));
-        steps.chain(hands.map(|(_, set)| set)).any(|set| may_be(class, set))
+        let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));
+        steps.chain(exits.map(|(_, set)| set)).any(|set| may_contain(class, set))
     }
 }
 
-fn small(number: usize) -> u16 {
+fn mark_number(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// Returns true if the set may contain the class. A class unknown at emission always may be in it.
-fn may_be(class: Value<'_>, set: &ClassSet) -> bool {
+/// Returns true if the set may contain the class; always true for a class that is unknown at
+/// emission.
+fn may_contain(class: Value<'_>, set: &ClassSet) -> bool {
     match class {
         Value::Const(class) => set.contains(class),
         Value::Num(_) => true,
     }
 }
 
-/// Continues with classes of the set, and exits to `miss` with others.
-fn only_of<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
+/// Continues if the class is in the set, else leaves to `miss`.
+fn only_classes<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
     let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
     match set.ranges() {
         [] => s.leave(miss),

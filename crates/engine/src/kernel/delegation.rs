@@ -1,10 +1,10 @@
-//! Requests that one process runs in the kernel for another one without the privilege. [CONTRACT
-//! 21, 25; RELIABILITY T2, T19]
+//! Requests that a privileged process runs in the kernel for another process. [CONTRACT 21, 25;
+//! RELIABILITY T2, T19]
 //!
-//! In: the nodes of a request that a peer wants to run there ([`KernelPart`]), and the owner of the
-//! request. Out: a [`DelegatedProgram`], the memory for the request's frames, as descriptors and a
-//! [`DelegatedLayout`]; at its end, its counters and state ([`FinalCounters`]). Layout and counters
-//! are text, which any protocol can carry.
+//! In: the nodes of a request that a peer wants to run in the kernel ([`KernelPart`]), and the
+//! owner of the request. Out: a [`DelegatedProgram`], which has the memory for the request's frames
+//! as descriptors and a [`DelegatedLayout`]; at the end of the request, its counters and state
+//! ([`FinalCounters`]). Layout and counters are text, which any protocol can carry.
 //!
 //! The nodes are checked as if the request had been planned here. A delegated program gives read
 //! access only: the maps of frames and pointers are frozen, so that only the program in the kernel
@@ -74,7 +74,7 @@ pub struct DelegatedLayout {
     pub tree: u64,
 }
 
-/// The resources that a part needs, determined before any is allocated.
+/// The resources that a part needs, determined before any resource is allocated.
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
     /// The attach point.
@@ -92,7 +92,7 @@ pub struct ResourceNeeds<'n> {
 /// A policy that decides whether a part may have the resources that it needs.
 pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), KernelRefusal>;
 
-/// A request that runs for another process, until this is dropped.
+/// A request that runs for another process until this value is dropped.
 #[derive(Debug)]
 pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
@@ -104,7 +104,7 @@ pub struct DelegatedRequest {
     pub share: Share,
 }
 
-/// A prepared request that can replace another one of its owner.
+/// A prepared request that can replace another request of the same owner.
 #[derive(Debug)]
 pub struct DelegatedSuccessor {
     running: DelegatedRequest,
@@ -154,12 +154,12 @@ impl Points {
         allows: AdmissionPolicy<'_>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
         self.delegate(request, machine, (owner, allows), |asked, new| {
-            self.put((&asked.planned.attach, asked.hardened), &new)
+            self.attach((&asked.planned.attach, asked.hardened), &new)
         })
     }
 
-    /// Prepares a replacement of a running request, under the same rules. `stays` pairs the steps
-    /// of both that are the same filter and keep their state.
+    /// Prepares a replacement of a running request, under the rules of [`Self::attach_if`]. `stays`
+    /// pairs the steps of both requests that are the same filter and keep their state.
     pub fn succeed_if(
         &self,
         running: &DelegatedRequest,
@@ -201,7 +201,7 @@ impl Points {
         if let Kernel::Open { hardened, .. } = &mut machine.kernel {
             *hardened = true;
         }
-        let programs = programs_of(graph, &part.nodes, &machine, &bounded(&part.ring));
+        let programs = programs_of(graph, &part.nodes, &machine, &clamp_rings(&part.ring));
         let programs = programs.map_err(BuildError::Refused)?;
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
@@ -226,8 +226,8 @@ impl Points {
         let refuses = InjectedRefusal::Nothing;
         let (nodes, steps) = (&part.nodes, &self.steps);
         let asked = KernelRequest { graph, planned, nodes, source, hardened, refuses, steps };
-        let tree = asked.print();
-        let new = NewRequest { about: owner.about.to_owned(), ..asked.new_line(owner.uid)? };
+        let tree = asked.fingerprint();
+        let new = NewRequest { about: owner.about.to_owned(), ..asked.new_request(owner.uid)? };
         let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
         let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
@@ -251,7 +251,7 @@ impl Points {
 }
 
 /// Clamps the ring sizes that an untrusted peer requests to the range that the planner uses.
-pub(super) fn bounded(ring: &KernelRing) -> KernelRing {
+pub(super) fn clamp_rings(ring: &KernelRing) -> KernelRing {
     KernelRing {
         pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
         bytes: ring.bytes.clamp(1 << 12, 1 << 27).next_power_of_two(),
@@ -280,18 +280,18 @@ impl DelegatedProgram {
 }
 
 impl DelegatedProgram {
-    /// Returns true if the serving process planned the request as this one does.
+    /// Returns true if the serving process planned the request as this process does.
     #[must_use]
     pub fn is_for(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
         let ours = asked.tree();
-        let same = *tree == asked.print() && behind_tag.len() == ours.hands.len();
+        let same = *tree == asked.fingerprint() && behind_tag.len() == ours.exits.len();
         same && shape.sinks as usize >= ours.sinks()
     }
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its point, as in [`Points::shown`].
+    /// Returns the number of the request at its point, as in [`Points::status`].
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.held.number()

@@ -15,12 +15,12 @@ pub struct FinalCounters {
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Number of doorbell notifications sent.
     pub(super) bells: u64,
-    /// Number of packets of its user's own sockets that were not processed, because all regions of
-    /// their processor were in use.
+    /// Number of packets of its user's sockets that were not processed because all regions of their
+    /// processor were in use.
     pub(super) busy: u64,
     /// Number of measured runs of its programs, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// True if the final counters are lost with the process that ran the request.
+    /// True if the final counters were lost with the process that ran the request.
     #[serde(skip)]
     pub(super) lost: bool,
 }
@@ -32,7 +32,7 @@ impl FinalCounters {
         Self { lost: true, ..Self::default() }
     }
 
-    /// Returns lower bounds of the counters, derived from the frames that arrived. For requests
+    /// Returns lower bounds of the counters, derived from the frames that arrived, for a request
     /// whose own counters are lost.
     pub(super) fn at_least(tree: &RequestTree, arrived: &[ArcCounts]) -> Self {
         let handed = |number: usize| {
@@ -41,23 +41,23 @@ impl FinalCounters {
             };
             Amount { blocks: taken.blocks + lapped + unread, bytes: taken.bytes }
         };
-        let handed: Vec<Amount> = (0..tree.hands.len()).map(handed).collect();
+        let handed: Vec<Amount> = (0..tree.exits.len()).map(handed).collect();
         let mut entered = vec![Amount::default(); tree.steps.len()];
         let mut passed = vec![Amount::default(); tree.steps.len() + 1];
         let most = |to: &mut Amount, of: Amount| {
             to.blocks = to.blocks.max(of.blocks);
             to.bytes = to.bytes.max(of.bytes);
         };
-        for (hand, amount) in tree.hands.iter().zip(&handed) {
-            if matches!(hand.which, ExitBlocks::Classes(_)) {
-                most(&mut passed[hand.from.map_or(0, |step| step + 1)], *amount);
+        for (exit, amount) in tree.exits.iter().zip(&handed) {
+            if matches!(exit.which, ExitBlocks::Classes(_)) {
+                most(&mut passed[exit.from.map_or(0, |step| step + 1)], *amount);
             }
         }
         // A step has a higher number than its predecessor.
         for (number, step) in tree.steps.iter().enumerate().rev() {
-            let hands = tree.hands.iter().zip(&handed);
-            let unsure = hands.filter(|(hand, _)| {
-                hand.from == Some(number) && matches!(hand.which, ExitBlocks::Unsure)
+            let exits = tree.exits.iter().zip(&handed);
+            let unsure = exits.filter(|(exit, _)| {
+                exit.from == Some(number) && matches!(exit.which, ExitBlocks::Unsure)
             });
             let all = unsure.fold(passed[number + 1], |sum, (_, unsure)| sum + *unsure);
             entered[number] = all;

@@ -3,7 +3,7 @@
 //! In: the trees of the requests. Out: a tree in which their common prefixes are merged, so that an
 //! interface has one demultiplexer for any number of requests; and its counters, as the counters of
 //! each request. A stateful filter is never shared, because a later request would find the state of
-//! an earlier one.
+//! an earlier request.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 
@@ -27,23 +27,23 @@ pub(super) struct Member<'m> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
-    pub(super) hands: Vec<FusedExit>,
+    pub(super) exits: Vec<FusedExit>,
     pub(super) forks: Vec<Fork>,
     /// The steps that send frames to an egress interface.
     pub(super) leads: Vec<usize>,
     lines: Vec<RequestPositions>,
 }
 
-/// A filter, shared by all requests that do the same with the same frames.
+/// A filter, shared by all requests that run it with the same arguments on the same frames.
 #[derive(Clone, Debug)]
 pub(super) struct FusedStep {
     /// The preceding step; `None` for the source.
     pub(super) from: Option<usize>,
-    /// The classes that lead to it.
+    /// The classes of the preceding step that lead to it.
     pub(super) classes: ClassSet,
-    /// The requests that share it; the first one's node represents it.
+    /// The requests that share it; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// Its number in the tree of the first request.
+    /// Its number in the tree of the first request that uses it.
     own: usize,
 }
 
@@ -65,14 +65,14 @@ pub(super) struct Fork {
     lines: Vec<usize>,
     pub(super) steps: Vec<usize>,
     /// Exits; if there are any, the fork belongs to a single request.
-    pub(super) hands: Vec<usize>,
+    pub(super) exits: Vec<usize>,
 }
 
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
     steps: Vec<usize>,
-    hands: Vec<usize>,
+    exits: Vec<usize>,
 }
 
 /// A counter of a program.
@@ -120,21 +120,28 @@ impl FusedTree {
         for (line, member) in members.iter().enumerate() {
             let mut own = RequestPositions::default();
             for number in 0..member.tree.steps.len() {
-                own.steps.push(fused.step(members, line, number, &own.steps));
+                own.steps.push(fused.find_or_add_step(members, line, number, &own.steps));
             }
-            for (number, hand) in member.tree.hands.iter().enumerate() {
-                let from = hand.from.and_then(|from| own.steps.get(from).copied());
-                own.hands.push(fused.hands.len());
-                fused.hands.push(FusedExit { line, own: number, from, which: hand.which.clone() });
+            for (number, exit) in member.tree.exits.iter().enumerate() {
+                let from = exit.from.and_then(|from| own.steps.get(from).copied());
+                own.exits.push(fused.exits.len());
+                fused.exits.push(FusedExit { line, own: number, from, which: exit.which.clone() });
             }
             fused.lines.push(own);
-            fused.fork(line);
+            fused.add_forks(line);
         }
         fused
     }
 
-    /// Finds the step that does the same with the same frames, or adds one; returns its number.
-    fn step(&mut self, members: &[Member<'_>], line: usize, own: usize, before: &[usize]) -> usize {
+    /// Finds a step of an earlier request that runs the same filter on the same frames, or adds a
+    /// step; returns its number.
+    fn find_or_add_step(
+        &mut self,
+        members: &[Member<'_>],
+        line: usize,
+        own: usize,
+        before: &[usize],
+    ) -> usize {
         let step = &members[line].tree.steps[own];
         let from = step.from.and_then(|from| before.get(from).copied());
         let same = |shared: &FusedStep| {
@@ -155,59 +162,63 @@ impl FusedTree {
         self.steps.len() - 1
     }
 
-    /// Adds the forks of the request that was added last.
-    fn fork(&mut self, line: usize) {
+    /// Adds the forks of the request added last: joins an existing fork with the same edges, or
+    /// adds a fork.
+    fn add_forks(&mut self, line: usize) {
         let places = std::iter::once(None).chain(self.lines[line].steps.iter().copied().map(Some));
         let places: Vec<Option<usize>> = places.collect();
         for at in places {
             let here = |step: &usize| self.steps[*step].from == at;
             let steps: Vec<usize> = self.lines[line].steps.iter().copied().filter(here).collect();
-            let out = |hand: &usize| {
-                let hand = &self.hands[*hand];
-                hand.from == at && matches!(hand.which, ExitBlocks::Classes(_))
+            let out = |exit: &usize| {
+                let exit = &self.exits[*exit];
+                exit.from == at && matches!(exit.which, ExitBlocks::Classes(_))
             };
-            let hands: Vec<usize> = self.lines[line].hands.iter().copied().filter(out).collect();
+            let exits: Vec<usize> = self.lines[line].exits.iter().copied().filter(out).collect();
             let alike = |fork: &&mut Fork| {
-                fork.at == at && fork.steps == steps && fork.hands.is_empty() && hands.is_empty()
+                fork.at == at && fork.steps == steps && fork.exits.is_empty() && exits.is_empty()
             };
             match self.forks.iter_mut().find(alike) {
-                _ if steps.is_empty() && hands.is_empty() => {}
+                _ if steps.is_empty() && exits.is_empty() => {}
                 Some(fork) => fork.lines.push(line),
-                None => self.forks.push(Fork { at, lines: vec![line], steps, hands }),
+                None => self.forks.push(Fork { at, lines: vec![line], steps, exits }),
             }
         }
     }
 
     /// Returns the number of a counter in the program's memory.
     pub(super) fn tally(&self, tally: Tally) -> u16 {
-        let (steps, forks, hands) = (self.steps.len(), self.forks.len(), self.hands.len());
+        let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
         let number = match tally {
             Tally::Ran => 0,
             Tally::Entered(step) => 1 + step,
             Tally::Passed(fork) => 1 + steps + fork,
             Tally::Unselected(fork) => 1 + steps + forks + fork,
-            Tally::Handed(hand) => 1 + steps + 2 * forks + hand,
-            Tally::Failed(hand) => 1 + steps + 2 * forks + hands + hand,
-            Tally::Refused(lead) => 1 + steps + 2 * (forks + hands) + lead,
+            Tally::Handed(exit) => 1 + steps + 2 * forks + exit,
+            Tally::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
+            Tally::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
         };
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
     /// Returns the number of counters.
-    pub(super) fn tallies(&self) -> usize {
-        1 + self.steps.len() + 2 * (self.forks.len() + self.hands.len()) + self.leads.len()
+    pub(super) fn tally_count(&self) -> usize {
+        1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len()
     }
 
-    /// Returns the steps behind `from`, or behind the source, with the classes that lead to each.
-    pub(super) fn behind(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+    /// Returns the steps that follow `from`, or the source, with the classes that lead to each.
+    pub(super) fn steps_after(
+        &self,
+        from: Option<usize>,
+    ) -> impl Iterator<Item = (usize, &ClassSet)> {
         let steps = self.steps.iter().enumerate();
         steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
     }
 
     /// Returns the exits of `from`, or of the source, with their classes.
-    pub(super) fn out(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
-        let hands = self.hands.iter().enumerate().filter(move |(_, hand)| hand.from == from);
-        hands.filter_map(|(at, hand)| match &hand.which {
+    pub(super) fn exits_of(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+        let exits = self.exits.iter().enumerate().filter(move |(_, exit)| exit.from == from);
+        exits.filter_map(|(at, exit)| match &exit.which {
             ExitBlocks::Classes(classes) => Some((at, classes)),
             ExitBlocks::Unsure => None,
         })
@@ -217,28 +228,28 @@ impl FusedTree {
     /// the step, and the classes that lead there.
     pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
-        let (number, fork) = forks.next().filter(|(_, fork)| fork.is_one())?;
-        let alone = forks.next().is_none() && fork.hands.is_empty();
+        let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
+        let alone = forks.next().is_none() && fork.exits.is_empty();
         let step = fork.steps.first().filter(|_| alone)?;
         Some((number, *step, &self.steps.get(*step)?.classes))
     }
 
     /// Returns the exits for blocks that a step is unsure of.
-    pub(super) fn unsure(&self, step: usize) -> impl Iterator<Item = usize> {
-        let hands = self.hands.iter().enumerate();
-        let here = hands.filter(move |(_, hand)| hand.from == Some(step));
-        here.filter(|(_, hand)| matches!(hand.which, ExitBlocks::Unsure)).map(|(at, _)| at)
+    pub(super) fn unsure_exits(&self, step: usize) -> impl Iterator<Item = usize> {
+        let exits = self.exits.iter().enumerate();
+        let here = exits.filter(move |(_, exit)| exit.from == Some(step));
+        here.filter(|(_, exit)| matches!(exit.which, ExitBlocks::Unsure)).map(|(at, _)| at)
     }
 
     /// For a step that sends frames, returns the mark of such frames, and the step's index among
     /// those steps; otherwise `None`.
-    pub(super) fn lead(&self, step: usize) -> Option<(u16, usize)> {
+    pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
         let number = self.leads.iter().position(|lead| *lead == step)?;
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
     /// Returns the number of marks.
-    pub(super) fn marks(&self) -> usize {
+    pub(super) fn mark_count(&self) -> usize {
         self.forks.len() + self.leads.len()
     }
 
@@ -255,7 +266,7 @@ impl FusedTree {
     }
 
     /// Returns the label of a step.
-    pub(super) fn word(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
+    pub(super) fn label(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
         word(members[line].graph, node).in_request(members[line].request)
     }
@@ -266,7 +277,7 @@ impl FusedTree {
     }
 
     /// Returns the counters of a request; `tally` reads a counter by its number.
-    pub(super) fn counted(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
+    pub(super) fn counters_of(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
         let read = |one: Tally| tally(self.tally(one));
         let Some(own) = self.lines.get(line) else { return KernelCounters::default() };
         let places = || std::iter::once(None).chain(own.steps.iter().copied().map(Some));
@@ -274,10 +285,10 @@ impl FusedTree {
             |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
         let passed = |at: Option<usize>| match fork(at) {
             None => Amount::default(),
-            Some((number, fork)) if fork.is_one() => {
+            Some((number, fork)) if fork.has_one_edge() => {
                 let step = fork.steps.first().map(|step| read(Tally::Entered(*step)));
-                let hand = fork.hands.first().map(|hand| read(Tally::Handed(*hand)));
-                step.or(hand).unwrap_or_else(|| read(Tally::Passed(number)))
+                let exit = fork.exits.first().map(|exit| read(Tally::Handed(*exit)));
+                step.or(exit).unwrap_or_else(|| read(Tally::Passed(number)))
             }
             Some((number, _)) => read(Tally::Passed(number)),
         };
@@ -289,8 +300,8 @@ impl FusedTree {
             entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
-            handed: own.hands.iter().map(|hand| read(Tally::Handed(*hand))).collect(),
-            failed: own.hands.iter().map(|hand| read(Tally::Failed(*hand))).collect(),
+            handed: own.exits.iter().map(|exit| read(Tally::Handed(*exit))).collect(),
+            failed: own.exits.iter().map(|exit| read(Tally::Failed(*exit))).collect(),
             reasons: HashMap::new(),
         };
         for (number, step) in self.leads.iter().enumerate() {
@@ -307,9 +318,9 @@ impl FusedTree {
 pub(super) const REFUSED: &str = "refused";
 
 impl Fork {
-    /// Returns true if there is a single edge, whose target already counts the blocks.
-    pub(super) fn is_one(&self) -> bool {
-        self.steps.len() + self.hands.len() == 1
+    /// Returns true if the fork has a single edge, whose target already counts the blocks.
+    pub(super) fn has_one_edge(&self) -> bool {
+        self.steps.len() + self.exits.len() == 1
     }
 }
 
@@ -374,7 +385,7 @@ fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
 }
 
 /// Returns true if steps of two requests are the same filter with the same state.
-pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
+pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
         used(member, member.tree.steps.get(step)?)
     }
@@ -386,12 +397,12 @@ pub(super) fn alike(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> b
 fn is_shared(one: &Use, other: &Use) -> bool {
     let same = std::ptr::eq(one.description, other.description);
     // Two requests that send a frame mean two frames.
-    let plain = keeps_nothing(one.description) && one.endpoint.outlet.is_none();
+    let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain
 }
 
 /// Returns true if the kernel twin of a filter is stateless. Sessions count as stateless: a twin
 /// leaves them to the user implementation.
-fn keeps_nothing(description: &Description) -> bool {
+fn is_stateless(description: &Description) -> bool {
     matches!(description.state.keeps, StateScope::Nothing | StateScope::Sessions)
 }

@@ -1,5 +1,5 @@
 //! The interface between a path and the process that runs its requests in the kernel: this process,
-//! or a privileged one.
+//! or a privileged process.
 
 use super::final_counters::FinalCounters;
 use crate::error::BuildError;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 use sys::steps::Steps;
 
-/// A process that attaches requests to programs: this process, or a privileged one.
+/// A process that attaches requests to kernel programs: this process, or a privileged process.
 pub trait Host: fmt::Debug + Sync {
     /// Attaches a request. If this fails, nothing has changed.
     fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
@@ -65,8 +65,8 @@ pub trait AttachmentHandle: Attachment {
     fn number(&self) -> Option<u32> {
         None
     }
-    /// Prepares a successor. `stays` pairs the steps of this request and of the new one that are
-    /// the same filter and keep their state. The default implementation refuses.
+    /// Prepares a successor. `stays` pairs the steps of this request and of the new request that
+    /// are the same filter and keep their state. The default implementation refuses.
     fn successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
@@ -88,15 +88,15 @@ pub struct PreparedSuccessor {
     pub switch: Box<dyn ProgramSwitch>,
 }
 
-/// A handle that replaces a running request by a prepared one.
+/// A handle that replaces a running request with a prepared request.
 pub trait ProgramSwitch: fmt::Debug + Send {
     /// Performs the switch. Each frame is processed by exactly one of the two programs. On return,
-    /// the old one processes no more frames, and its output is complete. If this fails, nothing has
-    /// changed.
+    /// the old program processes no more frames, and its output is complete. If this fails, nothing
+    /// has changed.
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// The reason that a request was not replaced.
+/// The error of replacing a request, which keeps running.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The new request cannot run at this point.
@@ -122,7 +122,7 @@ pub enum InjectedRefusal {
     Filter(&'static str),
 }
 
-/// Converts the reason that an interface cannot be attached to into the error of this node.
+/// Converts the reason why nothing can be attached to an interface into the error of this node.
 pub(super) fn closed(why: AttachError, node: NodeId) -> BuildError {
     match why {
         AttachError::Unobservable(failure) => BuildError::Outside { node, failure },

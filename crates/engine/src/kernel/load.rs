@@ -16,7 +16,7 @@ pub(super) struct Loaded {
     pub(super) maps: Vec<Option<Map>>,
 }
 
-/// The reason that the kernel rejected a program.
+/// A rejection of a program by the kernel.
 #[derive(Debug)]
 pub(super) struct LoadFailure {
     /// The label of the filter that the verifier examined last.

@@ -9,10 +9,10 @@
 //! - [`delegation`]: requests of other processes, which may not load programs;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
-//! Every filter also has its user implementation behind the program, in the first thread of its
-//! part, for blocks on which the twin is unsure (CONTRACT 18). The counters of both are added up at
-//! the end. Nothing is pinned in a file system: an attachment ends with its path, or with the
-//! process in any case.
+//! Every filter also has its user implementation, which follows the program in the first thread of
+//! its part, for blocks on which the twin is unsure (CONTRACT 18). The counters of both
+//! implementations are added up at the end. Nothing is pinned in a file system: an attachment ends
+//! with its path, at the latest with the process.
 
 mod assemble;
 pub mod delegation;
@@ -30,7 +30,7 @@ pub use host::{
     AttachmentHandle, Host, InjectedRefusal, KernelAttachment, KernelRequest, PreparedSuccessor,
     ProgramSwitch, SwitchError,
 };
-pub(crate) use report::EraCounters;
+pub(crate) use report::GenerationCounters;
 pub use report::ProgramRan;
 
 use crate::error::BuildError;
@@ -54,21 +54,21 @@ use sys::privilege::Privilege;
 use timing::Timing;
 use tree::{RequestTree, Step};
 
-/// The kernel part of a path at one interface, with its history.
+/// The kernel part of a path at one interface: its current generation and the earlier ones.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The current era.
-    pub(crate) era: Era,
-    /// Earlier eras, oldest first.
-    before: Vec<Era>,
+    /// The current generation.
+    pub(crate) generation: Generation,
+    /// Earlier generations, oldest first.
+    before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled.
     timing: Option<Timing>,
     place: AttachPoint,
 }
 
-/// The kernel part of a path between two changes.
+/// A generation of the kernel part of a path: the attached request between two changes.
 #[derive(Debug)]
-pub(crate) struct Era {
+pub(crate) struct Generation {
     /// The graph of the plan; `ids` has the numbers of its nodes and edges.
     graph: Arc<Graph>,
     ids: Ids,
@@ -81,14 +81,15 @@ pub(crate) struct Era {
     handle: Arc<dyn AttachmentHandle>,
     /// The origin number of the source.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received when the era ended.
+    /// Totals of the blocks that this process had received at the end of the generation; `None`
+    /// before.
     taken: Option<SourceCounters>,
 }
 
-/// The prepared successor of an era.
+/// The prepared successor of an generation.
 #[derive(Debug)]
-pub(crate) struct NextEra {
-    pub(crate) era: Era,
+pub(crate) struct NextGeneration {
+    pub(crate) generation: Generation,
     /// The handle that performs the switch.
     pub(crate) switch: Box<dyn ProgramSwitch>,
 }
@@ -140,54 +141,55 @@ pub(crate) struct KernelInputs<'p> {
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
-    /// True if the kernel shall measure the run time of programs, where permitted.
+    /// True if the kernel is to measure the run time of programs, where permitted.
     pub(crate) timed: bool,
-    /// Options that the source would open with in a process.
+    /// Options with which the source would be opened in user space.
     pub(crate) opening: &'p Opening<'p>,
 }
 
 /// Maximum interval between two doorbells that a program can represent, in ns.
-const WAIT_MAX: u64 = i32::MAX as u64;
+const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
     /// Attaches a request to the program of its interface, and opens the source that reads its
     /// frames.
     pub(crate) fn build(wanted: &KernelInputs<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
         let KernelInputs { planned, timed, .. } = *wanted;
-        let asked = wanted.asked();
+        let asked = wanted.request();
         let place = AttachPoint::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
         let timing = timed.then(Timing::begin).flatten();
         let (handle, gives): Opened = match planned.attach.takes {
             true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,
-            false => wanted.opened(wanted.host.add(&asked)?, place.clone(), Vec::new()),
+            false => wanted.open_source(wanted.host.add(&asked)?, place.clone(), Vec::new()),
         };
-        let era = wanted.era(handle);
-        Ok((Self { era, before: Vec::new(), place, timing }, gives))
+        let generation = wanted.generation(handle);
+        Ok((Self { generation, before: Vec::new(), place, timing }, gives))
     }
 
-    /// Prepares a successor of the current era, and the source that reads its frames.
+    /// Prepares a successor of the current generation, and the source that reads its frames.
     pub(crate) fn successor(
         &self,
         wanted: &KernelInputs<'_>,
-    ) -> Result<(NextEra, Box<dyn Source>), BuildError> {
-        let asked = wanted.asked();
-        let stays = self.era.stays_in(&asked.tree(), wanted.ids);
-        let handle = Arc::clone(&self.era.handle);
+    ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
+        let asked = wanted.request();
+        let stays = self.generation.stays_in(&asked.tree(), wanted.ids);
+        let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
-        let before = self.eras().map(|era| Arc::clone(&era.handle)).collect();
-        let (handle, gives) = wanted.opened(lent, self.place.clone(), before);
-        Ok((NextEra { era: wanted.era(handle), switch }, gives))
+        let before = self.generations().map(|generation| Arc::clone(&generation.handle)).collect();
+        let (handle, gives) = wanted.open_source(lent, self.place.clone(), before);
+        Ok((NextGeneration { generation: wanted.generation(handle), switch }, gives))
     }
 
-    /// Records the switch to a new era. `taken` holds the totals received from the old one.
-    pub(crate) fn begin_era(&mut self, era: Era, taken: SourceCounters) {
-        let mut old = std::mem::replace(&mut self.era, era);
+    /// Records the switch to a new generation. `taken` holds the totals received from the old
+    /// generation.
+    pub(crate) fn begin_generation(&mut self, generation: Generation, taken: SourceCounters) {
+        let mut old = std::mem::replace(&mut self.generation, generation);
         old.taken = Some(taken);
         self.before.push(old);
     }
 }
 
-impl Era {
+impl Generation {
     /// Returns the node number of the source that represents the program.
     pub(crate) fn first(&self) -> usize {
         self.ids.nodes[self.source.0]
@@ -206,7 +208,7 @@ impl Era {
 }
 
 impl<'p> KernelInputs<'p> {
-    fn asked(&self) -> KernelRequest<'p> {
+    fn request(&self) -> KernelRequest<'p> {
         let KernelInputs { graph, planned, hardened, refuses, .. } = *self;
         let source = self.sources().first().copied().unwrap_or(NodeId(0));
         let (nodes, steps) = (self.nodes, self.opening.steps);
@@ -219,19 +221,19 @@ impl<'p> KernelInputs<'p> {
         self.planned.sources.iter().copied().filter(ours).collect()
     }
 
-    /// Opens the source that reads a request's frames in this process. `before` lists the
-    /// attachments that it succeeds.
-    fn opened(
+    /// Opens the source that reads a request's frames in this process. `before` lists the handles
+    /// of the requests that this request succeeds.
+    fn open_source(
         &self,
         lent: KernelAttachment,
         place: AttachPoint,
         before: Vec<Arc<dyn AttachmentHandle>>,
     ) -> Opened {
         let KernelAttachment { rings, bell, behind_tag, held } = lent;
-        let tree = self.asked().tree();
-        let ways = behind_tag.iter().zip(&tree.hands);
+        let tree = self.request().tree();
+        let ways = behind_tag.iter().zip(&tree.exits);
         let edges =
-            ways.map(|(behind_tag, hand)| Edge { behind_tag: *behind_tag, sink: hand.sink });
+            ways.map(|(behind_tag, exit)| Edge { behind_tag: *behind_tag, sink: exit.sink });
         let gives = KernelSource::new(Parts {
             rings,
             doorbell: bell,
@@ -239,26 +241,26 @@ impl<'p> KernelInputs<'p> {
             place,
             edges: edges.collect(),
             origin: self.origin,
-            wait_ns: self.planned.ring.signal_ns.min(WAIT_MAX),
+            wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),
             loses: loses_kernel_exit(),
         });
         (held, Box::new(gives))
     }
 
-    fn era(&self, handle: Arc<dyn AttachmentHandle>) -> Era {
+    fn generation(&self, handle: Arc<dyn AttachmentHandle>) -> Generation {
         let (sources, origin) = (self.sources(), self.origin);
-        let asked = self.asked();
+        let asked = self.request();
         let (graph, ids) = (Arc::new(self.graph.clone()), self.ids.clone());
         let (source, tree) = (asked.source, asked.tree());
-        Era { graph, ids, source, tree, sources, handle, origin, taken: None }
+        Generation { graph, ids, source, tree, sources, handle, origin, taken: None }
     }
 }
 
 impl KernelRequest<'_> {
     /// Returns a fingerprint of the tree, equal in every process that plans the request alike.
     #[must_use]
-    pub fn print(&self) -> u64 {
-        self.tree().print(self.graph)
+    pub fn fingerprint(&self) -> u64 {
+        self.tree().fingerprint(self.graph)
     }
 
     /// Returns the tree of its filters.
@@ -267,18 +269,18 @@ impl KernelRequest<'_> {
     }
 
     /// Adds the egress interfaces of a request that sends frames.
-    fn sending(&self, place: &AttachPoint, new: NewRequest) -> Result<NewRequest, BuildError> {
-        let leads = leads(self.graph, &new.tree, place)?;
+    fn with_egress(&self, place: &AttachPoint, new: NewRequest) -> Result<NewRequest, BuildError> {
+        let leads = egress_steps(self.graph, &new.tree, place)?;
         Ok(NewRequest { leads, ..new })
     }
 
     /// Returns the request in the form that a point accepts, for this owner and without egress
     /// interfaces. Fails if it exceeds the limits of a program.
-    fn new_line(&self, owner: u32) -> Result<NewRequest, BuildError> {
+    fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
         if !assemble::fits(&tree) {
-            let (ways, sinks) = (tree.hands.len(), tree.sinks());
+            let (ways, sinks) = (tree.exits.len(), tree.sinks());
             let why = match ways > tap::EXITS_MAX as usize {
                 true => {
                     format!(
@@ -292,7 +294,7 @@ impl KernelRequest<'_> {
                 ),
             };
             // Filters before this node stay in the kernel.
-            let node = tree.beyond(assemble::fits).unwrap_or(source);
+            let node = tree.first_beyond(assemble::fits).unwrap_or(source);
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
@@ -304,7 +306,7 @@ impl KernelRequest<'_> {
             );
             return Err(BuildError::Refused(KernelRefusal { node: source, why }));
         }
-        if let Some(refusal) = refuses.loading(&tree, graph, source) {
+        if let Some(refusal) = refuses.loading_refusal(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
         let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
@@ -339,14 +341,14 @@ impl Points {
     ) -> Result<KernelAttachment, BuildError> {
         let attach = &asked.planned.attach;
         let place = AttachPoint::find(attach).map_err(|why| closed(why, asked.source))?;
-        let new = asked.sending(&place, asked.new_line(owner)?)?;
-        self.put((attach, asked.hardened), &new)
+        let new = asked.with_egress(&place, asked.new_request(owner)?)?;
+        self.attach((attach, asked.hardened), &new)
     }
 }
 
 /// Returns the steps that send frames, each with the index of its egress interface. Fails without
 /// CAP_NET_RAW.
-fn leads(
+fn egress_steps(
     graph: &Graph,
     tree: &RequestTree,
     place: &AttachPoint,
@@ -366,11 +368,16 @@ fn leads(
 }
 
 /// The refusal that a test injects.
-const TESTED: &str = "the kernel refuses it, because a test says so";
+const REFUSED_BY_TEST: &str = "the kernel refuses it, because a test says so";
 
 impl InjectedRefusal {
-    fn loading(self, tree: &RequestTree, graph: &Graph, source: NodeId) -> Option<KernelRefusal> {
-        let why = TESTED.to_owned();
+    fn loading_refusal(
+        self,
+        tree: &RequestTree,
+        graph: &Graph,
+        source: NodeId,
+    ) -> Option<KernelRefusal> {
+        let why = REFUSED_BY_TEST.to_owned();
         match self {
             Self::Nothing => None,
             Self::Loading | Self::Attaching => Some(KernelRefusal { node: source, why }),
@@ -387,10 +394,10 @@ impl InjectedRefusal {
 const POINTERS_MAX: u32 = 1 << 16;
 const BYTES_MAX: u64 = 1 << 27;
 
-/// Returns the shape of the rings for `sinks` sinks. Their size is that of the plan, or `asked`
-/// bytes over all processors; there are as many pointers as frames of 256 bytes fit in. With a
-/// program at sockets, a processor has several regions, of which only the first two are used
-/// regularly.
+/// Returns the shape of the rings for `sinks` sinks. The size is that of the plan, or `asked` bytes
+/// over all processors, within limits; the number of pointers is that of frames of 256 bytes that
+/// fit. With a program at sockets, a processor has several regions, of which only the first two are
+/// used regularly.
 fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
@@ -418,7 +425,7 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLay
 /// notifications before it checks for frames.
 #[must_use]
 pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
-    let ns = |ns: u64| u32::try_from(ns.min(WAIT_MAX)).unwrap_or(u32::MAX);
+    let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);
     WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
         apart_ns: ns(ring.apart_ns),

@@ -3,9 +3,9 @@
 //!
 //! Requests ([`request`]) are added and removed while frames pass. A program ([`version`]) for the
 //! new set of requests is assembled, verified and loaded beside the running one, and the link
-//! replaces the program between two frames. The resources of a request (pointers, doorbell, filter
-//! state) and of an owner (frames) serve both programs, so their readers notice nothing. Nothing
-//! changes before the replacement; a failed step releases the new resources.
+//! replaces the program between two frames. Both programs use the same resources of a request
+//! (pointers, doorbell, filter state) and of an owner (frames), so readers do not notice the
+//! replacement. Nothing changes before the replacement; a failed step releases the new resources.
 //!
 //! Counters belong to a program. After its last run ([`GracePeriod`]), they are added to the totals
 //! of each of its requests.
@@ -15,8 +15,8 @@
 //! zeroed, and no map passes from one owner to another.
 //!
 //! The kernel limits a program's maps and its verification effort. A request that does not fit into
-//! the program goes to another point at the same place, which precedes the first in the chain and
-//! shares nothing with it.
+//! the program goes to another point at the same interface, which precedes the first point in the
+//! chain and shares nothing with it.
 
 mod handle;
 mod keeper;
@@ -57,7 +57,7 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests ever attached at any of them; also the number of the next one.
+    /// Number of requests ever attached at any of the points; also the number of the next request.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
@@ -75,10 +75,10 @@ pub(crate) struct Point {
     state: Mutex<PointState>,
 }
 
-/// The reason that a request was not attached.
+/// The error of attaching a request.
 #[derive(Debug)]
 pub(crate) enum NotAdded {
-    /// One program cannot hold the request in addition to the existing ones.
+    /// One program cannot hold the request in addition to the existing requests.
     Full,
     /// The request cannot run at this point.
     Refused(KernelRefusal),
@@ -86,7 +86,7 @@ pub(crate) enum NotAdded {
 
 #[derive(Debug, Default)]
 struct PointState {
-    /// True if a request did not fit since the last removal of one.
+    /// True if a request did not fit and no request has been removed since.
     full: bool,
     /// Number of replacements of its program.
     replaced: u64,
@@ -97,18 +97,18 @@ struct PointState {
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if programs may still run for a moment after they were unlinked.
-    lingers: bool,
-    /// Final counters of removed requests, with their notes, newest last. A process that dies
-    /// before it delivered them leaves them to its successor.
-    left: VecDeque<(String, FinalCounters)>,
+    /// True if programs may still run for a moment after they have been unlinked.
+    may_linger: bool,
+    /// Final counters of removed requests, with their notes, newest last. They are persisted, so
+    /// that a process that dies before it has delivered them leaves them to its successor.
+    final_counters: VecDeque<(String, FinalCounters)>,
     /// The descriptors that the keeper holds.
     stored: StoredNames,
 }
 
-/// Maximum number of remembered final counters. A process that adds another has delivered the
-/// earlier ones.
-const LEFT_MAX: usize = 8;
+/// Maximum number of remembered final counters; the oldest are discarded first, and have long been
+/// delivered.
+const FINAL_COUNTERS_MAX: usize = 8;
 
 #[derive(Debug)]
 struct RunningProgram {
@@ -119,25 +119,26 @@ struct RunningProgram {
 impl Points {
     /// Creates a set of points that logs each step for requests of other processes.
     #[must_use]
-    pub fn telling(steps: Steps) -> Self {
+    pub fn with_log(steps: Steps) -> Self {
         Self { steps, ..Self::default() }
     }
 
-    /// Like [`Self::telling`], with a keeper that holds links, programs and memory across restarts
+    /// Like [`Self::with_log`], with a keeper that holds links, programs and memory across restarts
     /// of this process.
     #[must_use]
     pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
-        Self { keeper: Some(keeper), ..Self::telling(steps) }
+        Self { keeper: Some(keeper), ..Self::with_log(steps) }
     }
 
-    /// Attaches a request to the first program at its place with room for it, or to a new one.
-    pub(crate) fn put(
+    /// Attaches a request to the first program at its interface that has room for it, or to a new
+    /// program.
+    pub(crate) fn attach(
         &self,
         (attach, hardened): (&Attach, bool),
         new: &NewRequest,
     ) -> Result<KernelAttachment, BuildError> {
         for nth in 0.. {
-            let point = self.at(attach, hardened, new.owner, nth);
+            let point = self.find_or_create(attach, hardened, new.owner, nth);
             let point = point.map_err(|why| closed(why, new.source))?;
             match point.add(new.clone()) {
                 Ok(lent) => return Ok(lent),
@@ -149,8 +150,8 @@ impl Points {
     }
 
     /// Returns the `nth` point for this attachment, with the user's sockets if it covers sockets.
-    /// Creates a point without requests if there are fewer.
-    fn at(
+    /// Creates a point without requests if fewer points exist.
+    fn find_or_create(
         &self,
         attach: &Attach,
         hardened: bool,
@@ -158,12 +159,12 @@ impl Points {
         nth: usize,
     ) -> Result<Arc<Point>, AttachError> {
         let place = AttachPoint::find(attach)?;
-        let sockets = if attach.own { Some(Sockets::of(&place, owner, None)?) } else { None };
+        let sockets = if attach.own { Some(Sockets::open(&place, owner, None)?) } else { None };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|point| point.strong_count() > 0);
         let here = |point: &Arc<Point>| {
-            let same = point.site.sockets.as_ref().map(Sockets::whose)
-                == sockets.as_ref().map(Sockets::whose);
+            let same = point.site.sockets.as_ref().map(Sockets::user_and_namespace)
+                == sockets.as_ref().map(Sockets::user_and_namespace);
             same && point.site.attach == *attach && point.site.place.is(&place)
         };
         if let Some(point) = known.iter().filter_map(Weak::upgrade).filter(here).nth(nth) {
@@ -180,7 +181,7 @@ impl Points {
         place: AttachPoint,
         sockets: Option<Sockets>,
     ) -> Arc<Point> {
-        let state = PointState { lingers: sockets.is_some(), ..PointState::default() };
+        let state = PointState { may_linger: sockets.is_some(), ..PointState::default() };
         let site = Site { attach: attach.clone(), place, hardened, sockets };
         let (numbers, keeper) = (Arc::clone(&self.numbers), self.keeper.clone());
         let point = Arc::new(Point { site, numbers, keeper, state: Mutex::new(state) });
@@ -210,7 +211,7 @@ impl Point {
         let number = self.next_number();
         let made = AttachedRequest::make(number, &state.lines, new);
         let (mut line, bell) = made.map_err(refused)?;
-        line.busy_before = self.busy();
+        line.busy_before = self.busy_packets();
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&AttachedRequest> =
             state.lines.iter().filter(|line| !line.leaving).collect();
@@ -232,14 +233,14 @@ impl Point {
         let behind_tag = version.behind_tag(number);
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
-        let put = self.put(&mut state, version, &steps);
+        let put = self.install(&mut state, version, &steps);
         if put.is_err() {
             self.store(&mut state, None);
         }
         put.map_err(refused)?;
         steps.checkpoint("a line runs");
         state.lines.push(line);
-        state.keep(states);
+        state.add_states(states);
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
         let handle = RequestHandle { point: Arc::clone(self), number, ended: OnceLock::new() };
@@ -247,7 +248,12 @@ impl Point {
     }
 
     /// Replaces the running program, or attaches the first one.
-    fn put(&self, state: &mut PointState, version: Version, steps: &Steps) -> Result<(), String> {
+    fn install(
+        &self,
+        state: &mut PointState,
+        version: Version,
+        steps: &Steps,
+    ) -> Result<(), String> {
         match &mut state.running {
             Some(running) => {
                 let (new, old) = (&version.program, &running.version.program);
@@ -269,7 +275,7 @@ impl Point {
     }
 
     /// Removes a request and returns its final counters. If no smaller program can replace the
-    /// running one, the request leaves with the next change.
+    /// running program, the request stays in the program until the next change.
     fn remove(&self, number: u32) -> FinalCounters {
         let mut state = self.state();
         match state.lines.iter_mut().find(|line| line.number == number) {
@@ -285,7 +291,7 @@ impl Point {
             let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
                 let next = NextProgram { version: &version, line: None, states: &states };
                 self.store(&mut state, Some(next));
-                self.put(&mut state, version, &UNLOGGED)
+                self.install(&mut state, version, &UNLOGGED)
             });
             // A removed interface takes its programs with it.
             put.is_err() && self.site.place.is_gone()
@@ -294,7 +300,7 @@ impl Point {
             drop(running.links);
             state.retired.push(running.version);
         }
-        state.settle();
+        state.collect_retired();
         let mut ended = FinalCounters::default();
         let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
@@ -337,14 +343,14 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the final counters of a request that no program runs any more.
+    /// Returns the final counters of a request that no program runs anymore.
     fn ended(&self, line: &AttachedRequest) -> FinalCounters {
-        FinalCounters { busy: self.busy().saturating_sub(line.busy_before), ..line.ended() }
+        FinalCounters { busy: self.busy_packets().saturating_sub(line.busy_before), ..line.ended() }
     }
 
     /// Returns the number of packets that found all regions of their processor in use.
-    fn busy(&self) -> u64 {
-        self.site.sockets.as_ref().map_or(0, Sockets::busy)
+    fn busy_packets(&self) -> u64 {
+        self.site.sockets.as_ref().map_or(0, Sockets::busy_packets)
     }
 
     fn state(&self) -> MutexGuard<'_, PointState> {
@@ -371,14 +377,14 @@ impl PointState {
 
     /// Remembers the final counters of a removed request.
     fn remember_final(&mut self, about: String, ended: &FinalCounters) {
-        if self.left.len() >= LEFT_MAX {
-            self.left.pop_front();
+        if self.final_counters.len() >= FINAL_COUNTERS_MAX {
+            self.final_counters.pop_front();
         }
-        self.left.push_back((about, ended.clone()));
+        self.final_counters.push_back((about, ended.clone()));
     }
 
-    /// Stores the state maps that a new program created for its requests' filters.
-    fn keep(&mut self, states: Vec<(u32, usize, Map)>) {
+    /// Adds the state maps that a new program created for filters to the requests of these filters.
+    fn add_states(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
                 line.states.push((step, Arc::new(map)));
@@ -386,21 +392,21 @@ impl PointState {
         }
     }
 
-    /// Adds the counters of replaced programs to those of their requests. Blocks until those
-    /// programs have finished.
-    fn settle(&mut self) {
+    /// Adds the counters of replaced programs to the counters of their requests. Blocks until the
+    /// replaced programs have finished.
+    fn collect_retired(&mut self) {
         if self.retired.is_empty() {
             return;
         }
         // At an interface without a program no frame is in flight: unlinking waited for that.
-        let waits = self.lingers || self.running.is_some();
+        let waits = self.may_linger || self.running.is_some();
         if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
             // A process that may create the maps may also wait.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
         for version in std::mem::take(&mut self.retired) {
-            self.frames += version.ran();
+            self.frames += version.frames_processed();
             for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
                 let counted = version.counted(line);
                 line.counted.add(&counted);
@@ -410,14 +416,14 @@ impl PointState {
     }
 }
 
-/// The checkpoint before the second link is updated.
-const FOLLOWS: &str = "the second link follows the first";
+/// The name of the checkpoint before the second link is updated.
+const SECOND_LINK: &str = "the second link follows the first";
 
-/// Replaces a program at all links, or at none.
+/// Replaces a program at all links, or at none if a link refuses the new program.
 fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
         if done > 0 {
-            steps.checkpoint(FOLLOWS);
+            steps.checkpoint(SECOND_LINK);
         }
         if let Err(error) = link.update(new, Some(old)) {
             for link in links.iter().take(done) {

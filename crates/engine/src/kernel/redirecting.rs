@@ -2,10 +2,10 @@
 //! take` opens. [SL §5.5, §7.1; CONTRACT 2, 3, 18]
 //!
 //! In: the kernel part of one request. Out: the program at its interface, and the source of the
-//! frames that it redirects. Up to two programs are tried: one that asks the driver for VLAN tags,
-//! if the driver supports that, then one without. A frame from which the driver removed a tag is
-//! unsure, because twins at XDP read tags in the frame. Such a program serves a single request: an
-//! interface has one XDP hook, and a redirected frame reaches no other program.
+//! frames that it redirects. Up to two programs are tried: first one that asks the driver for VLAN
+//! tags, if the driver supports that, then one that does not. A frame from which the driver removed
+//! a tag is unsure, because twins at XDP read tags in the frame. Such a program serves a single
+//! request: an interface has one XDP hook, and a redirected frame reaches no other program.
 
 use super::assemble::{Assembled, FrameAction, Misfit, assemble};
 use super::final_counters::FinalCounters;
@@ -13,7 +13,7 @@ use super::fused::{FusedTree, Member};
 use super::host::{AttachmentHandle, KernelRefusal};
 use super::load::{LoadFailure, LoadOptions, Loaded, load};
 use super::tree::RequestTree;
-use super::{KernelInputs, Opened, leads};
+use super::{KernelInputs, Opened, egress_steps};
 use crate::error::BuildError;
 use ebpf::Hook;
 use ebpf::emit::Target;
@@ -44,7 +44,7 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The program that was loaded last.
+/// The program loaded last.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,
@@ -74,27 +74,27 @@ pub(super) fn build(
 ) -> Result<Opened, BuildError> {
     let KernelInputs { graph, opening, refuses, hardened, .. } = *wanted;
     let refused = |why: String| BuildError::Refused(KernelRefusal { node: source, why });
-    if let Some(refusal) = refuses.loading(tree, graph, source) {
+    if let Some(refusal) = refuses.loading_refusal(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
     let step = |what| opening.steps.take(Resource::Memory, what);
     let fused = FusedTree::of(&[Member { tree, graph, request: 0 }]);
-    let word = |step| fused.word(&[Member { tree, graph, request: 0 }], step);
+    let word = |step| fused.label(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     let stride = u32::from(offset::TALLIES.cast_unsigned())
-        + 16 * u32::try_from(fused.tallies()).unwrap_or(u32::MAX >> 8);
+        + 16 * u32::try_from(fused.tally_count()).unwrap_or(u32::MAX >> 8);
     let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
     let places = tree.sinks();
-    let hands = u16::try_from(places).unwrap_or(u16::MAX);
-    let take = Redirect { cpus, stride, tag_kfunc: None, deliveries: hands };
+    let deliveries = u16::try_from(places).unwrap_or(u16::MAX);
+    let take = Redirect { cpus, stride, tag_kfunc: None, deliveries };
     step("a desk").map_err(|error| refused(error.to_string()))?;
     let counters = Map::array("desk", cpus.saturating_mul(stride), 1, true);
     let counters = counters.map_err(|error| refused(error.to_string()))?;
-    let leads = leads(graph, tree, place)?;
-    let place_of = if hardened { Target::hardened(Hook::Xdp) } else { Target::from(Hook::Xdp) };
-    let target = place_of.redirecting();
+    let leads = egress_steps(graph, tree, place)?;
+    let hook = if hardened { Target::hardened(Hook::Xdp) } else { Target::from(Hook::Xdp) };
+    let target = hook.redirecting();
     let parts = ProgramInputs {
         graph,
         tree,
@@ -107,7 +107,7 @@ pub(super) fn build(
         steps: opening.steps,
         leads: &leads,
     };
-    let Assembled { heads, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
+    let Assembled { first_headers, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
     let made = Mutex::new(LastProgram::default());
     let make = |making: &LoadArguments<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ pub(super) fn build(
             }
         }
     };
-    let opened = take::by_program(opening, (heads, places), &make);
+    let opened = take::by_program(opening, (first_headers, places), &make);
     let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(refusal) = made.refusal {
         return Err(BuildError::Refused(refusal));
@@ -193,7 +193,7 @@ impl AttachmentHandle for RedirectProgram {
     /// Returns the final counters and state. The program must have been detached.
     fn ended(&self) -> &FinalCounters {
         self.ended.get_or_init(|| {
-            let mut counted = self.fused.counted(0, |number| self.tally(number));
+            let mut counted = self.fused.counters_of(0, |number| self.tally(number));
             let own = |word: &ebpf::FilterSpan| {
                 let step = self.words.iter().position(|known| known == word)?;
                 self.fused.own_step(0, step)

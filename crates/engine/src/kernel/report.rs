@@ -2,14 +2,14 @@
 //!
 //! In: the final counters of a request in the kernel, and the totals that the process received from
 //! it. Out: a node for each filter in the kernel, with the state that it had there, and the edges.
-//! A block on which a twin was unsure counts only as input of the user implementation: it crossed
-//! there on the edge on which it came. So the counters of both implementations add up to those of
-//! the filter.
+//! A block on which a twin was unsure counts only as input of the user implementation, which it
+//! reached over the edge that leads to the twin. So the counters of both implementations add up to
+//! those of the filter.
 
 use super::final_counters::FinalCounters;
 use super::fused::REFUSED;
 use super::tree::{ExitBlocks, Step, TreeExit};
-use super::{Era, Kernel};
+use super::{Generation, Kernel};
 use crate::described::counts;
 use endpoint::sink::offloaded::offloaded as offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
@@ -25,43 +25,44 @@ use std::borrow::Cow;
 /// Totals of a request's kernel program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramRan {
-    /// The source that represents the program: the first of several, by node of the plan.
+    /// The source that represents the program, as an index into the plan; the first if the program
+    /// has several sources.
     pub source: usize,
     /// The edges of the plan that leave it for a thread.
     pub edges: Vec<usize>,
     /// Number of frames that it processed.
     pub frames: u64,
-    /// Number of doorbell notifications sent to the thread that reads it.
+    /// Number of doorbell notifications sent to the thread that reads its output.
     pub bells: u64,
     /// Number of measured runs and their total time in ns; `None` if the kernel did not measure.
     /// The program may run other requests, too.
     pub measured: Option<(u64, u64)>,
 }
 
-/// Counters of the current era so far: blocks by node number and by edge number.
+/// Counters of the current generation so far: blocks by node number and by edge number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct EraCounters {
+pub(crate) struct GenerationCounters {
     pub(crate) nodes: Vec<(usize, u64)>,
     pub(crate) edges: Vec<(usize, u64)>,
 }
 
-/// Reasons that a delivered frame did not arrive.
+/// Reasons why a delivered frame did not arrive.
 const LAPPED: &str = "lapped";
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
-    /// Returns the nodes and edges of all eras, for programs that no longer run.
+    /// Returns the nodes and edges of all generations. The programs must no longer run.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
         let (mut ran, mut busy) = (Amount::default(), 0);
         let mut all = Vec::new();
-        for (number, era) in self.eras().enumerate() {
-            let ended = era.ended(process);
+        for (number, generation) in self.generations().enumerate() {
+            let ended = generation.ended(process);
             ran += ended.counted.ran;
             busy += ended.busy;
-            all.push(era.remains(&ended, number, process));
+            all.push(generation.remains(&ended, number, process));
         }
-        let seen = |id: &NodeId| (era_name(&self.era, *id), self.place.counters(ran, busy));
-        let sources = self.era.sources.iter().map(seen).collect();
+        let seen = |id: &NodeId| (node_name(&self.generation, *id), self.place.counters(ran, busy));
+        let sources = self.generation.sources.iter().map(seen).collect();
         if let Some(told) =
             all.last_mut().and_then(|remains: &mut Remains| remains.kernel_counts.as_mut())
         {
@@ -71,53 +72,55 @@ impl Kernel {
     }
 
     /// Returns the totals of the programs, with nodes and edges by number.
-    pub(crate) fn ran(&self) -> ProgramRan {
-        let classes = |hand: &&TreeExit| matches!(hand.which, ExitBlocks::Classes(_));
-        let hands = self.era.tree.hands.iter().filter(classes);
-        let edges = hands.map(|hand| self.era.ids.edges[hand.edge]).collect();
-        let mut ran = ProgramRan { source: self.era.first(), edges, ..ProgramRan::default() };
+    pub(crate) fn totals(&self) -> ProgramRan {
+        let classes = |exit: &&TreeExit| matches!(exit.which, ExitBlocks::Classes(_));
+        let exits = self.generation.tree.exits.iter().filter(classes);
+        let edges = exits.map(|exit| self.generation.ids.edges[exit.edge]).collect();
+        let mut ran =
+            ProgramRan { source: self.generation.first(), edges, ..ProgramRan::default() };
         let mut measured = (0, 0);
-        for ended in self.eras().map(|era| era.handle.ended()) {
+        for ended in self.generations().map(|generation| generation.handle.ended()) {
             ran.frames += ended.counted.ran.blocks;
             ran.bells += ended.bells;
             measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
         }
         let (runs, ns) = measured;
-        let ns = self.timing.as_ref().map_or(ns, |timing| timing.without_itself(runs, ns));
+        let ns = self.timing.as_ref().map_or(ns, |timing| timing.without_overhead(runs, ns));
         ran.measured = (runs > 0).then_some((runs, ns));
         ran
     }
 
-    /// Returns the counters of the current era so far; `None` if this process cannot read them.
-    pub(crate) fn counts(&self) -> Option<EraCounters> {
-        let Era { graph, ids, tree, sources, handle, .. } = &self.era;
+    /// Returns the counters of the current generation so far; `None` if this process cannot read
+    /// them.
+    pub(crate) fn counts(&self) -> Option<GenerationCounters> {
+        let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
         let counted = handle.so_far()?.counted;
-        let mut counts = EraCounters::default();
+        let mut counts = GenerationCounters::default();
         let ran = counted.ran.blocks;
         counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
         for (number, step) in tree.steps.iter().enumerate() {
-            let entered = of(&counted.entered, number).blocks;
+            let entered = amount_of(&counted.entered, number).blocks;
             for id in &step.nodes {
                 counts.nodes.push((ids.nodes[id.0], entered));
                 let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
                 counts.edges.extend(into.map(|(_, number)| (*number, entered)));
             }
         }
-        for (number, hand) in tree.hands.iter().enumerate() {
-            if matches!(hand.which, ExitBlocks::Classes(_)) {
-                let handed = of(&counted.handed, number).blocks;
-                counts.edges.push((ids.edges[hand.edge], handed));
+        for (number, exit) in tree.exits.iter().enumerate() {
+            if matches!(exit.which, ExitBlocks::Classes(_)) {
+                let handed = amount_of(&counted.handed, number).blocks;
+                counts.edges.push((ids.edges[exit.edge], handed));
             }
         }
         Some(counts)
     }
 
-    pub(super) fn eras(&self) -> impl Iterator<Item = &Era> {
-        self.before.iter().chain([&self.era])
+    pub(super) fn generations(&self) -> impl Iterator<Item = &Generation> {
+        self.before.iter().chain([&self.generation])
     }
 }
 
-impl Era {
+impl Generation {
     /// Returns the final counters, or lower bounds derived from the frames that arrived, if the
     /// serving process is gone.
     fn ended(&self, process: &[Remains]) -> Cow<'_, FinalCounters> {
@@ -130,7 +133,7 @@ impl Era {
         }
     }
 
-    /// Returns the nodes and edges of this era, which has ended.
+    /// Returns the nodes and edges of this generation, which has ended.
     fn remains(&self, ended: &FinalCounters, number: usize, process: &[Remains]) -> Remains {
         let mut nodes = Vec::new();
         for id in &self.sources {
@@ -140,19 +143,19 @@ impl Era {
             nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
         }
         let mut told = KernelCounts::default();
-        self.calls(ended, &mut told);
+        self.add_edges(ended, &mut told);
         let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
-        let ways = self.ways_out(ended, taken);
-        let named = |(hand, edge)| ExitEdge { name: (self.first(), number, hand), edge };
+        let ways = self.exit_edges(ended, taken);
+        let named = |(exit, edge)| ExitEdge { name: (self.first(), number, exit), edge };
         told.exits = ways.into_iter().map(named).collect();
         Remains { nodes, kernel_counts: Some(told), ..Remains::default() }
     }
 
-    /// Returns the numbers of lost and of duplicated blocks on the exits of an ended era. `taken`
-    /// holds the final totals received.
-    pub(crate) fn missing(&self, taken: &SourceCounters) -> (u64, u64) {
+    /// Returns the numbers of lost and of duplicated blocks on the exits of an ended generation.
+    /// `taken` holds the final totals received.
+    pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
-        for (_, edge) in self.ways_out(self.handle.ended(), taken.clone()) {
+        for (_, edge) in self.exit_edges(self.handle.ended(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.ended());
             missing.0 += put.saturating_sub(ended);
             missing.1 += ended.saturating_sub(put);
@@ -161,8 +164,9 @@ impl Era {
     }
 
     /// Returns the final state of filters whose state affects their answers, with their node
-    /// numbers. State of pure statistics is reported as counters of this era instead.
-    pub(crate) fn kept(&self) -> Vec<(usize, Vec<u8>)> {
+    /// numbers. State of filters that only keep statistics is part of this generation's report
+    /// instead.
+    pub(crate) fn final_states(&self) -> Vec<(usize, Vec<u8>)> {
         let ended = self.handle.ended();
         let mut kept = Vec::new();
         for (step, bytes) in &ended.states {
@@ -176,7 +180,7 @@ impl Era {
         kept
     }
 
-    /// Returns the totals that the ended process received.
+    /// Returns the totals that the source in this process received, from the remains of its space.
     fn taken_by(&self, process: &[Remains]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
@@ -186,13 +190,14 @@ impl Era {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns a step's input without unsure blocks, for one of its nodes.
+    /// Returns the input of one of a step's nodes, without the blocks on which the twin was unsure.
     fn taken(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
-        let hand = self.tree.hands.iter().position(|hand| {
-            hand.from == Some(step) && hand.to == id && matches!(hand.which, ExitBlocks::Unsure)
+        let exit = self.tree.exits.iter().position(|exit| {
+            exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
         });
-        let unsure = hand.map_or_else(Amount::default, |hand| of(&ended.counted.handed, hand));
-        of(&ended.counted.entered, step).saturating_sub(unsure)
+        let unsure =
+            exit.map_or_else(Amount::default, |exit| amount_of(&ended.counted.handed, exit));
+        amount_of(&ended.counted.entered, step).saturating_sub(unsure)
     }
 
     fn node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
@@ -212,7 +217,7 @@ impl Era {
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
             }
             (false, Some(make)) => match make(&used.arguments) {
-                Ok(filter) => Operator::Filter(put_into(filter, ended.states.get(&step))),
+                Ok(filter) => Operator::Filter(restore_state(filter, ended.states.get(&step))),
                 Err(_) => Operator::Pass,
             },
             (false, None) => Operator::Pass,
@@ -234,13 +239,13 @@ impl Era {
     }
 
     /// Adds the edges inside the program. A block counts as put and as taken at once.
-    fn calls(&self, ended: &FinalCounters, told: &mut KernelCounts) {
+    fn add_edges(&self, ended: &FinalCounters, told: &mut KernelCounts) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
                 let Some((planned, edge)) = into else { continue };
                 let amount = self.taken(number, *id, ended);
-                let (from, to) = (era_name(self, edge.from), era_name(self, *id));
+                let (from, to) = (node_name(self, edge.from), node_name(self, *id));
                 let planned = self.ids.edges[planned];
                 let edge = Edge::new(from.into(), to.into(), EdgeKind::Call, planned);
                 told.edges.push(Edge { put: amount, taken: amount, ..edge });
@@ -248,9 +253,9 @@ impl Era {
         }
     }
 
-    /// Returns the edges out of the program, with the index of their exit. The program counts one
-    /// end, and the source the other.
-    fn ways_out(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
+    /// Returns the edges out of the program, each with the index of its exit. The program counts
+    /// the writing end, the source in this process the reading end.
+    fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
         // For frames that found no room, the kernel counts the frames but not their exits. A single
@@ -258,19 +263,19 @@ impl Era {
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
-        for (number, hand) in self.tree.hands.iter().enumerate() {
-            let put = of(&ended.counted.handed, number);
-            let is_unsure = matches!(hand.which, ExitBlocks::Unsure);
+        for (number, exit) in self.tree.exits.iter().enumerate() {
+            let put = amount_of(&ended.counted.handed, number);
+            let is_unsure = matches!(exit.which, ExitBlocks::Unsure);
             if is_unsure && put.blocks == 0 {
                 continue;
             }
             let ArcCounts { taken, lapped, unread, missing } =
                 arrived.get(number).cloned().unwrap_or_default();
-            let from = era_name(self, self.graph.edges[hand.edge].from);
-            let (to, planned) = (era_name(self, hand.to), self.ids.edges[hand.edge]);
+            let from = node_name(self, self.graph.edges[exit.edge].from);
+            let (to, planned) = (node_name(self, exit.to), self.ids.edges[exit.edge]);
             let edge = Edge::new(from.into(), to.into(), EdgeKind::Ring, planned);
             let mut edge = Edge { put, taken, ..edge };
-            let failed = of(&ended.counted.failed, number);
+            let failed = amount_of(&ended.counted.failed, number);
             let here = taken.blocks + lapped + unread + failed.blocks;
             let ring = match used {
                 1 if put.blocks > 0 => full,
@@ -301,7 +306,7 @@ impl Era {
     }
 
     fn source_node(&self, id: NodeId, ended: &FinalCounters) -> Node {
-        let (name, number) = (era_name(self, id), self.ids.nodes[id.0]);
+        let (name, number) = (node_name(self, id), self.ids.nodes[id.0]);
         let mut node = Node::new(name, number, Operator::Pass, Counts::default());
         node.counts.made = ended.counted.ran;
         node.taken.push(Amount::default());
@@ -312,7 +317,7 @@ impl Era {
 }
 
 /// Restores a twin's state in the user implementation.
-fn put_into(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
+fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
         let moved = MovedSession { key: PRIVATE, bytes: bytes.clone(), held: Vec::new() };
         // The conformance test of twins ensures that both use one layout.
@@ -322,11 +327,11 @@ fn put_into(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     filter
 }
 
-fn of(amounts: &[Amount], number: usize) -> Amount {
+fn amount_of(amounts: &[Amount], number: usize) -> Amount {
     amounts.get(number).copied().unwrap_or_default()
 }
 
-fn era_name(era: &Era, id: NodeId) -> String {
-    let node = era.graph.node(id);
+fn node_name(generation: &Generation, id: NodeId) -> String {
+    let node = generation.graph.node(id);
     node.filter().map_or_else(|| node.name().to_owned(), Use::title)
 }

@@ -1,8 +1,8 @@
 //! Run time of programs as the kernel measures it, less the overhead of measuring.
 //!
-//! The kernel reads its clock before and after each run, and part of that cost falls between the
-//! two reads; for a short program it would dominate. A program that does nothing measures the
-//! overhead.
+//! The kernel reads its clock before and after each run, and part of the cost of reading is
+//! included in the measured time; for a short program this part would dominate. A program that does
+//! nothing measures the overhead.
 
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
@@ -16,25 +16,25 @@ const RUNS: u32 = 10_000;
 pub(super) struct Timing {
     _counts: RunStatistics,
     /// Measured time of an empty run, in ns.
-    nothing_ns: f64,
+    empty_run_ns: f64,
 }
 
 impl Timing {
-    /// Enables the statistics; `None` without permission. They cost each run of every program about
-    /// 70 ns.
+    /// Enables the statistics; `None` without permission. With statistics each run of every program
+    /// costs about 70 ns more.
     pub(super) fn begin() -> Option<Self> {
         let counts = RunStatistics::enable().ok()?;
-        Some(Self { _counts: counts, nothing_ns: nothing().unwrap_or_default() })
+        Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
     /// Returns the time of these runs in ns, less the overhead of measuring.
-    pub(super) fn without_itself(&self, runs: u64, ns: u64) -> u64 {
-        let added = (runs as f64 * self.nothing_ns) as u64;
+    pub(super) fn without_overhead(&self, runs: u64, ns: u64) -> u64 {
+        let added = (runs as f64 * self.empty_run_ns) as u64;
         ns.saturating_sub(added)
     }
 }
 
-fn nothing() -> Option<f64> {
+fn measure_empty_run() -> Option<f64> {
     let program = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     let program = Program::load(ProgramKind::Tc, "nothing", &program).ok()?;
     program.test_run(&FRAME, RUNS).ok()?;
@@ -49,11 +49,11 @@ mod tests {
     fn overhead_of_run_statistics_is_subtracted() {
         let skip = || testkit::need::skip("needs a kernel that counts runs for us");
         let Some(timing) = Timing::begin().or_else(skip) else { return };
-        let nothing = timing.nothing_ns;
+        let nothing = timing.empty_run_ns;
         assert!(nothing > 0.0 && nothing < 10_000.0, "{nothing}");
         let all = (nothing * 1000.0) as u64;
-        assert_eq!(timing.without_itself(1000, all), 0);
-        assert_eq!(timing.without_itself(1000, all + 5000), 5000);
-        assert_eq!(timing.without_itself(1000, 0), 0);
+        assert_eq!(timing.without_overhead(1000, all), 0);
+        assert_eq!(timing.without_overhead(1000, all + 5000), 5000);
+        assert_eq!(timing.without_overhead(1000, 0), 0);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! In: a program of the plan, and the nodes that belong to the request. Out: the filters, each with
 //! its predecessor, and the exits. A block leaves a step over all edges that select its class. A
-//! block that a twin is unsure of goes unchanged to the user implementation of that filter, and no
-//! further in the kernel.
+//! block of which a twin is unsure goes unchanged to the user implementation of that filter, and
+//! takes no further step in the kernel.
 //!
 //! So most exits exclude each other: in a chain, a frame takes at most one. Such exits share a sink
 //! of the rings; a request needs as many sinks as one frame can take exits.
@@ -19,7 +19,7 @@ pub(crate) struct RequestTree {
     /// The filters; a filter follows its predecessor.
     pub(crate) steps: Vec<Step>,
     /// The exits.
-    pub(crate) hands: Vec<TreeExit>,
+    pub(crate) exits: Vec<TreeExit>,
 }
 
 /// A filter in the kernel.
@@ -40,8 +40,8 @@ pub(crate) struct TreeExit {
     pub(crate) from: Option<usize>,
     /// The blocks that leave: by class, or those that the step is unsure of.
     pub(crate) which: ExitBlocks,
-    /// The edge of the graph: the one that leaves the kernel, or for unsure blocks the one to the
-    /// step.
+    /// The edge of the graph that leaves the kernel or, for unsure blocks, the edge that leads to
+    /// the step.
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
@@ -77,7 +77,7 @@ impl RequestTree {
                 let from = leave.from.and_then(|from| kept[from]);
                 let which = ExitBlocks::Classes(leave.classes.clone());
                 let (edge, to) = (leave.edge.0, edge.to);
-                tree.hands.push(TreeExit { from, which, edge, to, sink: 0 });
+                tree.exits.push(TreeExit { from, which, edge, to, sink: 0 });
             }
         }
         for (number, step) in tree.steps.iter().enumerate() {
@@ -85,18 +85,19 @@ impl RequestTree {
                 let into = graph.edges.iter().position(|edge| edge.to == *node);
                 let (from, to) = (Some(number), *node);
                 let (which, edge) = (ExitBlocks::Unsure, into.unwrap_or(0));
-                tree.hands.push(TreeExit { from, which, edge, to, sink: 0 });
+                tree.exits.push(TreeExit { from, which, edge, to, sink: 0 });
             }
         }
-        tree.share();
+        tree.assign_sinks();
         tree
     }
 
     /// Assigns sinks: an exit shares the first sink whose exits all exclude it.
-    fn share(&mut self) {
+    fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
-        for way in 0..self.hands.len() {
-            let fits = |sink: &&mut Vec<usize>| sink.iter().all(|one| self.exclude(*one, way));
+        for way in 0..self.exits.len() {
+            let fits =
+                |sink: &&mut Vec<usize>| sink.iter().all(|one| self.are_exclusive(*one, way));
             let found = sinks.iter_mut().find(fits);
             match found {
                 Some(sink) => sink.push(way),
@@ -104,19 +105,19 @@ impl RequestTree {
             }
         }
         for (number, sink) in (0..).zip(sinks) {
-            sink.into_iter().for_each(|way| self.hands[way].sink = number);
+            sink.into_iter().for_each(|way| self.exits[way].sink = number);
         }
     }
 
-    /// Returns true if no frame can take both exits: their paths part at disjoint classes, or at a
-    /// step that is unsure and so goes no further.
-    fn exclude(&self, one: usize, other: usize) -> bool {
-        let [mut one, mut other] = [&self.hands[one], &self.hands[other]].map(|hand| {
-            let classes = match &hand.which {
+    /// Returns true if no frame can take both exits: their routes diverge at disjoint classes, or
+    /// at a step at which one exit is taken by unsure blocks, which take no further step.
+    fn are_exclusive(&self, one: usize, other: usize) -> bool {
+        let [mut one, mut other] = [&self.exits[one], &self.exits[other]].map(|exit| {
+            let classes = match &exit.which {
                 ExitBlocks::Classes(classes) => Some(classes),
                 ExitBlocks::Unsure => None,
             };
-            (hand.from, classes)
+            (exit.from, classes)
         });
         // A step has a higher number than its predecessor.
         while one.0 != other.0 {
@@ -133,28 +134,28 @@ impl RequestTree {
 
     /// Returns the number of sinks.
     pub(crate) fn sinks(&self) -> usize {
-        self.hands.iter().map(|hand| hand.sink as usize + 1).max().unwrap_or(0)
+        self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
 
     /// Returns true if the exit shares its sink.
-    pub(crate) fn shares(&self, way: usize) -> bool {
-        let here = |hand: &&TreeExit| hand.sink == self.hands[way].sink;
-        self.hands.iter().filter(here).nth(1).is_some()
+    pub(crate) fn shares_sink(&self, way: usize) -> bool {
+        let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
+        self.exits.iter().filter(here).nth(1).is_some()
     }
 
-    /// Returns the first filter that must leave the kernel for `fits` to hold; `None` if it does
-    /// not even hold for the source without filters.
-    pub(crate) fn beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
-        let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.beginning(*kept)))?;
+    /// Returns the first filter that must leave the kernel for `fits` to hold; `None` if `fits`
+    /// holds for no prefix, not even for the source alone.
+    pub(crate) fn first_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
+        let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns the tree of the first `kept` filters: their exits, and exits to the filters that
-    /// follow.
-    fn beginning(&self, kept: usize) -> Self {
+    /// Returns the tree of the first `kept` filters, with their exits, and with exits to the
+    /// filters that follow.
+    fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);
-        let hands = self.hands.iter().filter(|hand| here(&hand.from)).cloned();
+        let exits = self.exits.iter().filter(|exit| here(&exit.from)).cloned();
         let follow = rest.iter().filter(|step| here(&step.from));
         let follow = follow.flat_map(|Step { nodes, from, classes }| {
             nodes.iter().map(|to| {
@@ -162,20 +163,20 @@ impl RequestTree {
                 TreeExit { from: *from, which, edge: 0, to: *to, sink: 0 }
             })
         });
-        let mut tree = Self { steps: steps.to_vec(), hands: hands.chain(follow).collect() };
-        tree.share();
+        let mut tree = Self { steps: steps.to_vec(), exits: exits.chain(follow).collect() };
+        tree.assign_sinks();
         tree
     }
 
     /// Returns a fingerprint: equal for trees that do the same, in any process.
-    pub(crate) fn print(&self, graph: &Graph) -> u64 {
+    pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
         let mut text = String::new();
         // Writing to a text does not fail.
         for Step { nodes, from, classes } in &self.steps {
             let name = nodes.first().map_or("", |id| graph.node(*id).name());
             let _ = write!(text, "{name} {} {from:?} {classes};", nodes.len());
         }
-        for TreeExit { from, which, sink, .. } in &self.hands {
+        for TreeExit { from, which, sink, .. } in &self.exits {
             let _ = match which {
                 ExitBlocks::Classes(classes) => write!(text, "{from:?} {classes} {sink};"),
                 ExitBlocks::Unsure => write!(text, "{from:?} ? {sink};"),
@@ -209,32 +210,32 @@ mod tests {
             from: *from,
             classes: ClassSet::all(),
         };
-        let hand = |from, which| TreeExit { from, which, edge: 0, to: NodeId(0), sink: 0 };
-        let unsure = (0..from.len()).map(|step| hand(Some(step), ExitBlocks::Unsure));
-        let out = leaves.iter().map(|from| hand(*from, ExitBlocks::Classes(ClassSet::all())));
+        let exit = |from, which| TreeExit { from, which, edge: 0, to: NodeId(0), sink: 0 };
+        let unsure = (0..from.len()).map(|step| exit(Some(step), ExitBlocks::Unsure));
+        let out = leaves.iter().map(|from| exit(*from, ExitBlocks::Classes(ClassSet::all())));
         let mut tree = RequestTree {
             steps: nodes.iter().zip(from).map(step).collect(),
-            hands: unsure.chain(out).collect(),
+            exits: unsure.chain(out).collect(),
         };
-        tree.share();
+        tree.assign_sinks();
         tree
     }
 
     fn sinks(tree: &RequestTree) -> Vec<u32> {
-        tree.hands.iter().map(|hand| hand.sink).collect()
+        tree.exits.iter().map(|exit| exit.sink).collect()
     }
 
     #[test]
     fn exclusive_exits_share_a_sink() {
         let chain: Vec<_> = (0..200_usize).map(|step| step.checked_sub(1)).collect();
         let line = tree(&chain, &[Some(199)]);
-        assert_eq!((line.hands.len(), line.sinks()), (201, 1));
-        assert!(line.shares(0) && line.shares(200));
+        assert_eq!((line.exits.len(), line.sinks()), (201, 1));
+        assert!(line.shares_sink(0) && line.shares_sink(200));
         // The edge after the first filter excludes no later exit, but shares with the unsure exit
         // before it.
         let line = tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
         assert_eq!(sinks(&line), [0, 0, 0, 1, 0]);
-        assert!(line.shares(0) && !line.shares(3));
+        assert!(line.shares_sink(0) && !line.shares_sink(3));
         // Two branches: both may be unsure of the same frame.
         let fork = tree(&[None, Some(0), Some(0)], &[Some(1), Some(2)]);
         assert_eq!(sinks(&fork), [0, 0, 1, 0, 1]);
@@ -247,35 +248,35 @@ mod tests {
         for (step, (low, high)) in [(1, (53, 53)), (2, (80, 443)), (3, (100, 100))] {
             fork.steps[step].classes = ClassSet::range(low, high);
         }
-        fork.share();
+        fork.assign_sinks();
         assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1]);
         // A filter that implements two nodes is unsure for both.
         fork.steps[0].nodes.push(NodeId(9));
-        fork.hands.push(TreeExit { to: NodeId(9), ..fork.hands[0].clone() });
-        fork.share();
+        fork.exits.push(TreeExit { to: NodeId(9), ..fork.exits[0].clone() });
+        fork.assign_sinks();
         assert_eq!(sinks(&fork), [0, 0, 0, 1, 0, 0, 1, 1]);
     }
 
     #[test]
     fn tree_with_too_many_exits_is_cut_behind_its_beginning() {
         let most = |ways: usize, sinks: usize| {
-            move |tree: &RequestTree| tree.hands.len() <= ways && tree.sinks() <= sinks
+            move |tree: &RequestTree| tree.exits.len() <= ways && tree.sinks() <= sinks
         };
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
         // Each filter may be unsure, and one edge leaves.
         let line = tree(&chain, &[Some(9)]);
-        assert_eq!(line.beyond(most(10, 1)), Some(NodeId(9)));
-        let three = line.beyond(most(4, 1));
+        assert_eq!(line.first_beyond(most(10, 1)), Some(NodeId(9)));
+        let three = line.first_beyond(most(4, 1));
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
-        assert_eq!(line.beyond(most(1, 1)), Some(NodeId(0)));
-        assert_eq!(line.beyond(most(0, 1)), None);
+        assert_eq!(line.first_beyond(most(1, 1)), Some(NodeId(0)));
+        assert_eq!(line.first_beyond(most(0, 1)), None);
         // Two filters behind the first, and an edge from the first.
         let fork = tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
-        assert_eq!((fork.hands.len(), fork.sinks()), (6, 3));
-        assert_eq!(fork.beyond(most(5, 3)), Some(NodeId(2)));
-        let first = fork.beyond(most(4, 3));
+        assert_eq!((fork.exits.len(), fork.sinks()), (6, 3));
+        assert_eq!(fork.first_beyond(most(5, 3)), Some(NodeId(2)));
+        let first = fork.first_beyond(most(4, 3));
         assert_eq!(first, Some(NodeId(1)), "the first, its edge and two that follow are 4");
-        let first = fork.beyond(most(6, 2));
+        let first = fork.first_beyond(most(6, 2));
         assert_eq!(first, Some(NodeId(0)), "three branches are three ways of one frame");
     }
 }

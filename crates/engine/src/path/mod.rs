@@ -2,15 +2,15 @@
 //!
 //! - this file: run settings and observation facilities;
 //! - [`origins`]: the sources of its blocks;
-//! - [`crew`]: the threads of its spaces;
+//! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
 
-pub(crate) mod crew;
 pub(crate) mod origins;
 pub(crate) mod running;
+pub(crate) mod starter;
 
-pub use crew::runs_space;
 pub use running::GONE;
+pub use starter::runs_space;
 
 use crate::kernel::InjectedRefusal;
 use crate::record::RecordMode;
@@ -36,20 +36,20 @@ pub struct Settings {
     /// Have the kernel measure the run time of its programs (`--analyze`).
     pub programs_timed: bool,
     /// Index (from 0) of this worker process, and number of worker processes that run the request.
-    /// Each numbers sessions differently.
+    /// Each worker uses its own share of the session numbers.
     pub one_of: Option<(u32, u32)>,
     /// Copy on every edit instead of editing in place.
     pub copies: bool,
-    /// Kernel features to treat as refused, in addition to those that are: for tests.
+    /// Kernel features to treat as refused, for tests.
     pub refuses: InjectedRefusal,
 }
 
 /// Recording, observation and adaptation of a path.
 #[derive(Clone, Default, Debug)]
 pub struct Extras {
-    /// A recorder or a recording to replay, if any.
+    /// A recording to write or to replay, if any.
     pub tape: RecordMode,
-    /// Directory for all files that sinks write, whatever directory the request names.
+    /// Directory below which sinks write all files, whatever directory the request names.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
@@ -59,7 +59,7 @@ pub struct Extras {
     pub why: Option<Arc<FlowQuery>>,
     /// Permitted automatic changes; `None` for no changes.
     pub adapt: Option<Arc<Adapt>>,
-    /// The program that runs untrusted filters; `None` for the running program, if it can.
+    /// The program that runs untrusted filters; `None`: the running program, if it can run them.
     pub helper: Option<PathBuf>,
     /// The log of this allocation, committed when the paths are activated.
     pub steps: Steps,

@@ -1,8 +1,8 @@
 //! The origins of blocks: numbers that travel with each block and name its source.
 //!
-//! A source keeps its number for as long as the path lives, under any plan and at any place in it,
-//! because later readers of a recording depend on it. A source that a change adds gets the next
-//! number.
+//! A source keeps its number for the lifetime of the path, under any plan and at any index in it,
+//! because later readers of a recording depend on the number. A source that a change adds gets the
+//! next number.
 
 use filter::FilterKind;
 use pipeline::Graph;
@@ -16,7 +16,7 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
         .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.process)
 }
 
-/// The origins of a path, and the sources that have them.
+/// The origins of a path, and the source of each origin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     /// Titles of the sources, by origin.
@@ -49,7 +49,8 @@ impl Origins {
         }
     }
 
-    /// Publishes the names to all readers of [`Origins::told`], earlier ones included.
+    /// Publishes the names to all readers of [`Origins::told`], including readers that hold an
+    /// earlier copy.
     pub(crate) fn publish(&self) {
         self.told.grow(&self.names);
     }

@@ -1,12 +1,12 @@
 //! The current state of a running path, which a change of the request modifies.
 //!
-//! Nodes and edges have **numbers** that stay the same for as long as the path lives, under any
-//! plan; counters, rings and programs refer to them internally. Ledgers and reports refer to places
-//! in the plan instead ([`PathState::place_of`]); an element of no current plan has the place
-//! [`GONE`].
+//! Nodes and edges have **numbers** that stay the same for the lifetime of the path, under any
+//! plan; counters, rings and programs refer to them internally. Ledgers and reports refer to
+//! indices into the plan instead ([`PathState::plan_indices`]); an element that the current plan
+//! lacks has the index [`GONE`].
 
-use super::crew::Crew;
 use super::origins::Origins;
+use super::starter::ThreadStarter;
 use super::{Extras, Settings};
 use crate::kernel::Kernel;
 use crate::numbering::Ids;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use sys::memory::Lender;
 
-/// The place, in a ledger, of an element that the current plan no longer contains.
+/// The plan index, in a ledger, of an element that the current plan no longer contains.
 pub const GONE: usize = usize::MAX;
 
 /// All connected parts of a running request.
@@ -32,8 +32,8 @@ pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: Extras,
     state: Mutex<PathState>,
-    /// Notified when a part gains or loses its crew.
-    crew_changed: Condvar,
+    /// Notified when a connected part gets or loses its thread starter.
+    starter_changed: Condvar,
 }
 
 /// The current state of a path.
@@ -46,7 +46,7 @@ pub(crate) struct PathState {
     /// Number of spaces in all plans so far.
     pub(crate) spaces: usize,
     /// Number of observations made for automatic changes.
-    pub(crate) looks: u64,
+    pub(crate) observations: u64,
     /// The latest automatic changes, with their reasons.
     pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
@@ -56,7 +56,7 @@ pub(crate) struct PathState {
     pub(crate) parts: Vec<RunningPart>,
 }
 
-/// A connected part of the graph.
+/// The running state of a connected part of the graph.
 #[derive(Debug)]
 pub(crate) struct RunningPart {
     pub(crate) control: Arc<Control>,
@@ -75,24 +75,25 @@ pub(crate) struct RunningPart {
     pub(crate) rising: Vec<KernelExit>,
     /// Kernel programs of this part; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
-    /// The crew that starts its threads.
-    pub(crate) crew: CrewState,
+    /// The starter of its threads.
+    pub(crate) starter: StarterState,
 }
 
-/// The state of a part's crew, which starts threads for it.
+/// The state of the thread starter of a connected part.
 #[derive(Debug)]
-pub(crate) enum CrewState {
+pub(crate) enum StarterState {
     /// The part has been built but does not run yet.
     Pending,
-    Running(Crew),
+    Running(ThreadStarter),
     /// The part has ended, or runs without threads.
     Ended,
 }
 
-/// Kernel programs of a part, owned by the runner of the path.
+/// Kernel programs of a connected part. The runner of the path owns the list.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
-/// The edges over which a kernel program hands blocks to a thread, in the order of its outputs.
+/// The edges over which a kernel program hands blocks to a thread, in the order of the program's
+/// exits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KernelExit {
     /// The number of the source that represents the program.
@@ -105,7 +106,7 @@ pub(crate) struct KernelExit {
 #[derive(Clone, Debug)]
 pub(crate) struct RunningSpace {
     pub(crate) name: String,
-    pub(crate) orders: Arc<CommandQueue>,
+    pub(crate) commands: Arc<CommandQueue>,
     pub(crate) bell: Arc<Doorbell>,
 }
 
@@ -116,7 +117,7 @@ pub(crate) struct RunningRing {
     pub(crate) number: usize,
     pub(crate) near: String,
     pub(crate) far: String,
-    /// The number of the node that it leads to.
+    /// The number of the node to which it leads.
     pub(crate) to: usize,
     pub(crate) stride: usize,
     /// True if it carries frame metadata, whatever the stride.
@@ -124,14 +125,14 @@ pub(crate) struct RunningRing {
 }
 
 impl RunningPart {
-    /// Returns true if all its spaces have ended.
+    /// Returns true if all spaces of the part have ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.spaces.iter().all(|space| space.orders.inbox().ended)
+        self.spaces.iter().all(|space| space.commands.inbox().ended)
     }
 
     /// Publishes the current list of spaces to [`Live`](crate::live::Live).
     pub(crate) fn publish(&self) {
-        let spaces = self.spaces.iter().map(|space| Arc::clone(&space.orders)).collect();
+        let spaces = self.spaces.iter().map(|space| Arc::clone(&space.commands)).collect();
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = spaces;
     }
 }
@@ -149,7 +150,7 @@ impl PathState {
             text: None,
             changes: 0,
             spaces: plan.spaces.len(),
-            looks: 0,
+            observations: 0,
             adapted: VecDeque::new(),
             plan,
             ids,
@@ -158,17 +159,17 @@ impl PathState {
         }
     }
 
-    /// Returns the maps from numbers of nodes and edges to places in the plan.
-    pub(crate) fn place_of(&self) -> (PlaceMap, PlaceMap) {
-        (PlaceMap(self.ids.nodes.clone()), PlaceMap(self.ids.edges.clone()))
+    /// Returns the maps from node numbers and from edge numbers to plan indices.
+    pub(crate) fn plan_indices(&self) -> (PlanIndices, PlanIndices) {
+        (PlanIndices(self.ids.nodes.clone()), PlanIndices(self.ids.edges.clone()))
     }
 }
 
-/// A map from numbers to places.
-pub(crate) struct PlaceMap(Vec<usize>);
+/// A map from numbers to plan indices.
+pub(crate) struct PlanIndices(Vec<usize>);
 
-impl PlaceMap {
-    /// Returns the place of this number, or [`GONE`].
+impl PlanIndices {
+    /// Returns the plan index of a number; [`GONE`] if the plan lacks it.
     pub(crate) fn of(&self, number: usize) -> usize {
         self.0.iter().position(|other| *other == number).unwrap_or(GONE)
     }
@@ -176,29 +177,31 @@ impl PlaceMap {
 
 impl RunningPath {
     pub(crate) fn new(settings: Settings, extras: Extras, state: PathState) -> Arc<Self> {
-        let (state, crew_changed) = (Mutex::new(state), Condvar::new());
-        Arc::new(Self { settings, extras, state, crew_changed })
+        let (state, starter_changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { settings, extras, state, starter_changed })
     }
 
-    /// Sets or clears the crew of this part.
-    pub(crate) fn is_run_by(&self, part: usize, crew: Option<Crew>) {
+    /// Sets the thread starter of a connected part when the part starts; `None` when it ends or
+    /// runs without threads.
+    pub(crate) fn set_starter(&self, part: usize, starter: Option<ThreadStarter>) {
         if let Some(part) = self.state().parts.get_mut(part) {
-            part.crew = crew.map_or(CrewState::Ended, CrewState::Running);
+            part.starter = starter.map_or(StarterState::Ended, StarterState::Running);
         }
-        self.crew_changed.notify_all();
+        self.starter_changed.notify_all();
     }
 
-    /// Waits until every part has, or had, a crew. Returns false if `limit` passes first.
-    pub(crate) fn is_run_within(&self, limit: Duration) -> bool {
+    /// Blocks until every connected part has started, or has ended, for at most `limit`. Returns
+    /// false if `limit` passes first.
+    pub(crate) fn wait_for_starters(&self, limit: Duration) -> bool {
         let awaited = |state: &mut PathState| {
-            state.parts.iter().any(|part| matches!(part.crew, CrewState::Pending))
+            state.parts.iter().any(|part| matches!(part.starter, StarterState::Pending))
         };
-        let waited = self.crew_changed.wait_timeout_while(self.state(), limit, awaited);
+        let waited = self.starter_changed.wait_timeout_while(self.state(), limit, awaited);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !awaited(&mut state)
     }
 
-    /// Locks the state. No change happens while the guard lives.
+    /// Locks the state. No change is made while the guard lives.
     pub(crate) fn state(&self) -> MutexGuard<'_, PathState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,9 @@
 //! Changes of a path while it was recorded.
 //!
 //! A recorded change consists of the user's edit, the resulting request and the resulting layout.
-//! It has no filter state: a replay computes the state transfer again, from the same input. Each
-//! space that was stopped for the change notes that among its events. [`crate::change`] repeats
-//! them.
+//! It contains no filter state: a replay repeats the state transfer, from the same input. Each
+//! space that was stopped for the change records the stop among its events. [`crate::change`]
+//! repeats them.
 
 use super::form::{LocalKind, ValueReader, WriteValues, local, word};
 use pipeline::edit::Edit;

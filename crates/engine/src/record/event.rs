@@ -3,30 +3,30 @@
 use super::form::{FileBlock, LocalKind, ValueReader, WriteValues, local, word};
 use runtime::space::events::SpaceEvent;
 
-/// Appends an event. The blocks that came with it must follow.
+/// Appends an event. The caller must append the blocks of the event next.
 pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
     local(out, LocalKind::Event, |out| match event {
         SpaceEvent::Pull { node, now, count, edge, failure } => {
             out.words(&[1, word(*node)]);
             out.longs(&[*now]);
             out.words(&[word(*count), edge.map_or(u32::MAX, word)]);
-            told(out, failure.as_deref());
+            put_text(out, failure.as_deref());
         }
         SpaceEvent::Import { node, now, count } => {
             out.words(&[2, word(*node)]);
             out.longs(&[*now]);
             out.words(&[word(*count)]);
         }
-        SpaceEvent::Tick { now } => numbered(out, 3, *now),
+        SpaceEvent::Tick { now } => put_numbered(out, 3, *now),
         SpaceEvent::Claim { count } => out.words(&[4, *count]),
         SpaceEvent::Finish { now, failure } => {
-            numbered(out, 5, *now);
-            told(out, failure.as_deref());
+            put_numbered(out, 5, *now);
+            put_text(out, failure.as_deref());
         }
-        SpaceEvent::Change { number } => numbered(out, 8, *number),
+        SpaceEvent::Change { number } => put_numbered(out, 8, *number),
         SpaceEvent::Retire { now, failure } => {
-            numbered(out, 9, *now);
-            told(out, failure.as_deref());
+            put_numbered(out, 9, *now);
+            put_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.words(&[10]),
         SpaceEvent::SourceCounts { planned, seen, dropped } => {
@@ -51,12 +51,12 @@ pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
     });
 }
 
-fn numbered(out: &mut Vec<u8>, kind: u32, number: u64) {
+fn put_numbered(out: &mut Vec<u8>, kind: u32, number: u64) {
     out.words(&[kind]);
     out.longs(&[number]);
 }
 
-fn told(out: &mut Vec<u8>, text: Option<&str>) {
+fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
     out.words(&[u32::from(text.is_some())]);
     out.text(text.unwrap_or_default());
 }

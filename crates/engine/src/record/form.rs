@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A chunk holds events of one space and starts with its length, so that the replay of another
-//! space can skip it. An event ([`super::event`]) is one step of a space, followed by the blocks
-//! that came with it. A change ([`super::change`]) follows all events that the affected spaces had
-//! written until then, so a file that contains the change contains everything needed to repeat it.
+//! space can skip it. An event ([`super::event`]) is one step of a space, followed by its blocks. A
+//! change ([`super::change`]) follows all events that the affected spaces had written until then,
+//! so a file that contains the change contains everything needed to repeat it.
 
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
@@ -80,7 +80,7 @@ impl WriteValues for Vec<u8> {
     }
 }
 
-/// Returns a count or a number as a word.
+/// Converts a count or a number to a word; `u32::MAX` if it is larger.
 pub(super) fn word(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -203,8 +203,8 @@ pub(super) fn entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: O
     }
 }
 
-/// The memory id in the pointer of a block that has not been placed in memory yet. Distinct from a
-/// hole, which has no memory at all.
+/// The memory id in the pointer of a block that is not in memory yet. Distinct from the id of a
+/// hole, which has no bytes.
 pub(super) const NOWHERE: DbufId = DbufId::MAX;
 
 const LANES: usize = 40;
@@ -231,14 +231,15 @@ pub(super) struct FileBlock<'b> {
     pub(super) length: usize,
 }
 
-/// Returns the type and length of the block that begins here; `None` if these bytes begin none.
+/// Returns the type and the length of the block at the start of `bytes`; `None` if no block starts
+/// there.
 pub(super) fn length(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut take = ValueReader(bytes);
     let (kind, length) = (take.word()?, take.size()?);
     ((BLOCK_MIN..=BLOCK_LIMIT).contains(&length) && length % 4 == 0).then_some((kind, length))
 }
 
-/// Returns the block that begins here; `None` if it is truncated or malformed.
+/// Returns the block at the start of `bytes`; `None` if it is truncated or malformed.
 pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
     let (kind, length) = length(bytes)?;
     let whole = bytes.get(..length)?;
@@ -259,7 +260,7 @@ impl<'b> FileBlock<'b> {
         Some((what, take))
     }
 
-    /// Returns true if it is the header of a file of this format and byte order.
+    /// Returns true if the block is the header of a file of this format and byte order.
     pub(super) fn is_section(&self) -> bool {
         self.kind == SECTION && ValueReader(self.body).word() == Some(BYTE_ORDER)
     }

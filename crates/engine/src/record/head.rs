@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 
 /// The version of the file format. Later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The first version, without changes; it can still be read.
+/// The first version, which has no recorded changes; it can still be read.
 pub(super) const FIRST: u32 = 1;
-/// The first version whose session numbers are unique in the request. Before it, each filter
-/// numbered sessions by itself.
+/// The first version whose session numbers are unique in the request. In earlier versions each
+/// filter numbered sessions by itself.
 pub(super) const NUMBERS: u32 = 3;
 
 /// The head of a recording: the input for building the same path again.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Head {
-    /// The version of the program that wrote it.
+    /// The version of the program that wrote the recording.
     pub program: String,
     /// The text of the request.
     pub request: String,

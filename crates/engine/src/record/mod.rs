@@ -1,11 +1,11 @@
 //! Recordings: the complete input of a path in one file, for replays with bit-identical output.
 //!
-//! A filter reads blocks, their order and the time that it is passed, and nothing else (no clock,
-//! no I/O); a space is one thread. So the sequence of its passes determines what a space does:
-//! which input delivered how many blocks, at which time, with which bytes. A recording contains
-//! that: all bytes of sources, but of rings only the number of blocks taken, since the writing
-//! space reproduces them. It also contains the request, the machine as the planner saw it, and the
-//! seed that replaces randomness in filters.
+//! A filter depends only on its blocks, their order, and the time passed to it (it has no clock and
+//! does no I/O), and a space is one thread. The sequence of passes therefore determines the run of
+//! a space: the input of each pass, the number of its blocks, their bytes, and the time. A
+//! recording contains this sequence: all bytes from sources, but only the number of blocks taken
+//! off rings, since the writing space reproduces these blocks. It also contains the request, the
+//! machine as the planner saw it, and the seed that replaces randomness in filters.
 //!
 //! - [`form`]: the file format, a pcapng capture that any capture reader opens;
 //! - `head`: the request, the machine and the plan;
@@ -49,7 +49,7 @@ pub enum RecordMode {
 }
 
 impl RecordMode {
-    /// Returns true for a replay of a run in which each filter numbered sessions by itself.
+    /// Returns true for the replay of a recording in which each filter numbered sessions by itself.
     #[must_use]
     pub fn numbers_each_for_itself(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < head::NUMBERS)

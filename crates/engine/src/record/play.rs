@@ -1,7 +1,7 @@
 //! The events of a space, read from a recording.
 //!
-//! In: a recording, which may be truncated anywhere, or malicious. Out: one event after the other
-//! with its blocks; none after the end. Each space reads its own chunks.
+//! In: a recording, which may be truncated at any position, or malicious. Out: the events of a
+//! space, one after the other, each with its blocks. Each space reads its own chunks.
 
 use super::form;
 use super::read::{Completeness, Record};
@@ -26,7 +26,7 @@ pub struct Replay {
     seen: Mutex<HashMap<usize, SourceCounters>>,
     /// Recorded input of programs, by node of the plan.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
-    /// True if a space reached the end of the recording before the end of the run.
+    /// True if a space reached the end of the recording before the end of the recorded run.
     short: AtomicBool,
     /// Progress of the recorded changes.
     changes: Mutex<Changes>,
@@ -39,7 +39,7 @@ pub struct Replay {
 struct Changes {
     /// Number of the current or the last change.
     number: u64,
-    /// Set once no more changes follow; the inner value is the failure, if that is the reason.
+    /// Set when no more changes follow; the inner value is the failure, if a failure is the reason.
     over: Option<Option<String>>,
 }
 
@@ -62,7 +62,7 @@ impl Replay {
         &self.record
     }
 
-    /// Returns true if the recording ended before the run.
+    /// Returns true if the recording ended before the recorded run.
     #[must_use]
     pub fn ended_short(&self) -> bool {
         !matches!(self.record.whole, Completeness::Whole { .. })
@@ -70,19 +70,19 @@ impl Replay {
     }
 
     /// Announces that this change is being made.
-    pub(crate) fn makes(&self, number: u64) {
+    pub(crate) fn begin_change(&self, number: u64) {
         self.changes().number = number;
     }
 
-    /// Announces that no more changes follow; `why` is the failure, if that is the reason.
-    pub(crate) fn changes_no_more(&self, why: Option<String>) {
+    /// Announces that no more changes follow; `why` is the failure, if a failure is the reason.
+    pub(crate) fn end_changes(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change; `wanted` is true if the change in
-    /// progress needs this space.
-    fn next(&self, number: u64, wanted: bool) -> SwapDecision {
+    /// Returns the action of a space at a recorded change; `wanted`: the change in progress has
+    /// asked for this space.
+    fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
             _ if number >= self.record.changes.len() as u64 => SwapDecision::End,
@@ -111,8 +111,8 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Checks and stores the final input of a source. Returns false if it is not the sum of the
-    /// output and the losses; it is then ignored.
+    /// Stores the final input and losses of a source. Returns false, and ignores the input, if it
+    /// is not the sum of the output and the losses.
     fn set_source_input(
         &self,
         planned: usize,
@@ -149,13 +149,13 @@ impl Replay {
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
     }
 
-    /// Records that a space ran out of events before it finished.
+    /// Records that the events of a space ended before the space did.
     fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 }
 
-/// Drop locations of sources that have no [`DropReason`] variant.
+/// Drop locations of sources without a [`DropReason`] variant.
 const PLACES: &[&str] = &["socket", "queue", "lapped", "not copied"];
 
 fn named(place: &str) -> DropReason {
@@ -169,7 +169,7 @@ fn named(place: &str) -> DropReason {
 pub(crate) struct RecordedSource {
     pub(crate) replay: Arc<Replay>,
     pub(crate) planned: usize,
-    /// The program whose output this replaces, if it is one.
+    /// The program whose output this source replaces, if it replaces a program.
     pub(crate) process: Option<Arc<Process>>,
 }
 
@@ -277,14 +277,14 @@ impl Player {
             self.chunk.resize(length, 0);
             (self.at, self.offset) = (0, offset);
             if let Err(error) = self.replay.record.file.read_exact_at(&mut self.chunk, offset) {
-                return self.broken(&format!("it cannot be read any more: {error}"));
+                return self.note_defect(&format!("it cannot be read any more: {error}"));
             }
         }
         Some(())
     }
 
-    /// Notes a defect, and ends the sequence of events.
-    fn broken<T>(&mut self, what: &str) -> Option<T> {
+    /// Notes a defect at the current position, and ends the sequence of events.
+    fn note_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
         self.next = usize::MAX;
@@ -306,7 +306,7 @@ impl EventReader for Player {
                 self.at += length;
                 Some(event)
             }
-            None => self.broken("no turn of a space begins here"),
+            None => self.note_defect("no turn of a space begins here"),
         }
     }
 
@@ -321,7 +321,8 @@ impl EventReader for Player {
         else {
             if !self.is_cut_here() {
                 let more = follow + 1;
-                return self.broken(&format!("{more} more blocks of this turn are to be here"));
+                return self
+                    .note_defect(&format!("{more} more blocks of this turn are to be here"));
             }
             return None;
         };
@@ -378,7 +379,7 @@ impl EventReader for Player {
     }
 
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision {
-        self.replay.next(number, requested)
+        self.replay.swap_decision(number, requested)
     }
 
     fn replay_state(&self) -> ReplayState {

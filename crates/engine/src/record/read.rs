@@ -46,16 +46,16 @@ pub enum Completeness {
         /// Input that the recording lacks.
         beyond: MissingInput,
     },
-    /// Truncated: its writer was killed, or the file was cut.
+    /// Truncated: the writer was killed, or the file was shortened.
     Cut {
-        /// The offset at which it ends, in bytes.
+        /// The offset in bytes after the last complete block.
         at: u64,
     },
-    /// Complete, but its digest does not match: it was changed or damaged.
+    /// Complete, but the digest of the file does not match: the file was changed or damaged.
     Changed,
 }
 
-/// The reason that a file cannot be replayed at all.
+/// The error of opening a file that cannot be replayed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be opened or read.
@@ -111,14 +111,14 @@ impl RecordError {
 /// Returns true if a file begins like a recording.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
-    OpenRegular::read().open(path)?.take(BEGIN).read_to_end(&mut first)?;
+    OpenRegular::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
     let section = form::block_at(&first).filter(FileBlock::is_section);
     let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
     Ok(second.and_then(|second| second.local()).is_some_and(|(what, _)| what == LocalKind::Head))
 }
 
-/// Upper bound of the section header and the head in bytes; a request has at most 64 KB.
-const BEGIN: u64 = 1 << 20;
+/// Maximum total length of the section header and the head in bytes; a request has at most 64 KB.
+const HEAD_BYTES_MAX: u64 = 1 << 20;
 
 impl Record {
     /// Opens a recording and scans all of it.
@@ -144,22 +144,22 @@ impl Record {
 struct Scan {
     file: BufReader<File>,
     digest: Sha256,
-    /// The current block, as far as the file has it.
+    /// The current block, or the part of it that the file contains.
     block: Vec<u8>,
-    /// Offset behind the blocks that were passed.
+    /// File offset of the current block in bytes.
     at: u64,
 }
 
 /// Bytes read at once.
-const PIECE: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 impl Scan {
     fn new(file: File) -> Self {
-        let (file, digest) = (BufReader::with_capacity(PIECE, file), Sha256::new());
+        let (file, digest) = (BufReader::with_capacity(READ_BYTES, file), Sha256::new());
         Self { file, digest, block: Vec::new(), at: 0 }
     }
 
-    /// Reads the next block; returns false if no whole block is there.
+    /// Reads the next block; returns false if the file contains no further complete block.
     fn next(&mut self) -> std::io::Result<bool> {
         self.block.clear();
         (&mut self.file).take(8).read_to_end(&mut self.block)?;

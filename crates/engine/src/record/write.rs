@@ -2,10 +2,10 @@
 //!
 //! In: the events of every space, from its thread. Out: a file that its owner alone can read,
 //! because it may hold private traffic, with a digest over all of it at its end. A space collects
-//! events in its own memory and hands over a chunk when that is full, or before it sleeps; one
-//! thread writes. If the disk is slower than the path, the path waits, because a recording with
-//! gaps could not be replayed. At its size limit the recording ends, the path continues, and
-//! further input is counted.
+//! events in its own memory, and hands a chunk to the writing thread when the chunk is full and
+//! before the space sleeps. If the disk is slower than the path, the path waits, because a
+//! recording with gaps could not be replayed. At its size limit the recording ends, the path
+//! continues, and further input is counted.
 
 use super::change::{self, Change};
 use super::event;
@@ -29,11 +29,11 @@ use std::thread::JoinHandle;
 use sys::steps::{Resource, Steps};
 
 /// Default size limit of a recording in bytes.
-pub const BYTES: u64 = 1 << 30;
-/// Minimum size limit in bytes: the head, and some blocks.
+pub const BYTES_DEFAULT: u64 = 1 << 30;
+/// Minimum size limit in bytes: enough for the head and some blocks.
 pub const BYTES_MIN: u64 = 64 << 10;
-/// Bytes that a space collects before it hands them over.
-const CHUNK: usize = 256 << 10;
+/// Bytes that a space collects before it hands them to the writing thread.
+const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks that wait for the disk.
 const QUEUE_MAX: usize = 32;
 /// Maximum number of interface descriptions, one per source and link type. Frames beyond them are
@@ -67,7 +67,7 @@ pub struct MissingInput {
     pub since: Option<Time>,
 }
 
-/// The result of a recording.
+/// The summary of a finished recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// The name of the file.
@@ -78,7 +78,7 @@ pub struct Summary {
     pub bytes_max: u64,
     /// Input that the recording lacks.
     pub beyond: MissingInput,
-    /// The reason that it could not be written to its end, if any.
+    /// The failure that ended the writing early, if any.
     pub failure: Option<String>,
 }
 
@@ -139,7 +139,7 @@ impl Recording {
 
     /// Sets the names of the sources of the path, by origin.
     pub(crate) fn name(&self, origins: &[String]) {
-        *locked(&self.origins) = origins.to_vec();
+        *lock(&self.origins) = origins.to_vec();
     }
 
     /// Writes a change, unless the recording is full. The affected spaces must be stopped and have
@@ -171,14 +171,14 @@ impl Recording {
     /// Returns the number of the interface for frames of this source and link type; `None` if there
     /// are too many.
     fn interface(&self, origin: u16, link: u16) -> Option<u32> {
-        let mut known = locked(&self.interfaces);
+        let mut known = lock(&self.interfaces);
         if let Some(at) = known.iter().position(|other| *other == (origin, link)) {
             return u32::try_from(at).ok();
         }
         if known.len() >= INTERFACES_MAX {
             return None;
         }
-        let name = locked(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
+        let name = lock(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
         form::interface(&mut bytes, link, &name);
         // Sent under the lock, so that it precedes any chunk with a frame of this interface.
@@ -188,7 +188,7 @@ impl Recording {
     }
 
     fn send(&self, message: Message) {
-        let to = locked(&self.to).clone();
+        let to = lock(&self.to).clone();
         if to.is_none_or(|to| to.send(message).is_err()) {
             // The write failed; `finish` reports the cause.
             self.ended.store(true, Ordering::Relaxed);
@@ -198,14 +198,14 @@ impl Recording {
     /// Ends the recording with the digest of the run. All spaces of the path must have ended.
     /// Blocks until the file is written.
     pub fn finish(&self, told: &str) -> Summary {
-        let beyond = *locked(&self.beyond);
+        let beyond = *lock(&self.beyond);
         let mut last = Vec::new();
         last.words(&[u32::from(self.is_over())]);
         last.longs(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
         last.text(told);
         self.send(Message::End(last));
-        *locked(&self.to) = None;
-        let thread = locked(&self.thread).take();
+        *lock(&self.to) = None;
+        let thread = lock(&self.thread).take();
         let write_messages = thread.map(JoinHandle::join);
         let (bytes, failure) = match write_messages {
             Some(Ok(Ok(bytes))) => (bytes, None),
@@ -260,7 +260,7 @@ fn refused(target: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -280,13 +280,14 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk from `begin` on, if the file has space for them.
+    /// Keeps the bytes of the chunk from `begin` on if the file has space for them, else discards
+    /// them. Returns true if it keeps them.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.claim(self.chunk.len() - begin) {
             self.chunk.truncate(begin);
             return false;
         }
-        if self.chunk.len() >= CHUNK {
+        if self.chunk.len() >= CHUNK_BYTES {
             self.flush();
         }
         true
@@ -326,7 +327,7 @@ impl Journal for Recorder {
         }
     }
 
-    /// Hands over the chunk. Called before the space sleeps, and at its end.
+    /// Hands the chunk to the writing thread. Blocks while [`QUEUE_MAX`] chunks wait.
     fn flush(&mut self) {
         if self.chunk.is_empty() {
             return;
@@ -344,7 +345,7 @@ impl Journal for Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.flush();
-        let mut all = locked(&self.recording.beyond);
+        let mut all = lock(&self.recording.beyond);
         all.blocks += self.beyond.blocks;
         all.bytes += self.beyond.bytes;
         all.since = [all.since, self.beyond.since].into_iter().flatten().min();

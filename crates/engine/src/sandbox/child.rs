@@ -1,12 +1,12 @@
 //! The process of an untrusted filter: this very program, started again.
 //!
 //! It creates the filter and a space around it, gives up all privileges, reports that it is ready,
-//! and processes blocks until its stream ends. From then on it has two sockets, two rings, and the
-//! system calls that a space needs to wait; everything else is out of reach. Errors before that are
-//! reported over the socket that started it, and so are panics and forbidden system calls.
+//! and processes blocks until its stream ends. Once ready, it has access only to two sockets, two
+//! rings, and the system calls with which a space waits. Errors, panics and forbidden system calls
+//! are reported over the socket from which it received its parameters.
 
-use super::limits::{MEMORY, ring};
-use super::message::{self, FilterSpec, LONGEST, MessageDefect};
+use super::limits::{ADDRESS_SPACE_MAX, ring};
+use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
 use crate::described::{counts, describe};
 use crate::pools::{intake_for, pool_unasked};
@@ -31,20 +31,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::{confine, descriptor};
 
 /// The argument with which this program is started for a filter.
-pub(super) const WORD: &str = "serve-untrusted-filter";
-/// The message that reports the filter ready, sent once the process is confined.
+pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
+/// The message that reports that the filter is ready, sent after the process has been confined.
 pub(super) const READY: &[u8] = b"ready";
 
 /// The number of the filter's node in its space.
 const FILTER: usize = 1;
 /// The exit status after a failure that the process has reported.
-const GONE_WRONG: u8 = 101;
+const EXIT_FAILED: u8 = 101;
 
 /// True if this program can be started to run a filter.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Returns true if [`serve_if_asked`] was called.
-pub(super) fn serves() -> bool {
+/// Returns true if this program can run untrusted filters: it has called [`serve_if_asked`].
+pub(super) fn can_serve() -> bool {
     SERVES.load(Ordering::Relaxed)
 }
 
@@ -54,7 +54,7 @@ pub(super) fn serves() -> bool {
 #[must_use]
 pub fn serve_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
-    let alone = words.next().is_some_and(|word| word == WORD) && words.next().is_none();
+    let alone = words.next().is_some_and(|word| word == SERVE_ARGUMENT) && words.next().is_none();
     if !alone || !descriptor::is_packet_socket(std::io::stdin()) {
         SERVES.store(true, Ordering::Relaxed);
         return None;
@@ -63,7 +63,7 @@ pub fn serve_if_asked() -> Option<u8> {
         Ok(()) => 0,
         Err(why) => {
             confine::report(&why);
-            GONE_WRONG
+            EXIT_FAILED
         }
     };
     Some(ended)
@@ -84,15 +84,15 @@ fn serve() -> Result<(), String> {
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
     let (output, sent) = stream::send_to(&ring(2), vec![to]).map_err(told)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(told)?;
-    let reader = Reader { input, message: vec![0; LONGEST], pending: None, gave: false };
+    let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, gave: false };
     let output = Arc::new(Mutex::new(Some(output)));
     let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
     let (space, held_max) = space(&wanted, &streams)?;
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
-    confine::confine(MEMORY).map_err(told)?;
+    confine::confine(ADDRESS_SPACE_MAX).map_err(told)?;
     confine::report_ready(READY);
-    walk(space, &streams, held_max)
+    process_blocks(space, &streams, held_max)
 }
 
 /// The two streams, shared by the space and the loop that drives it.
@@ -111,7 +111,7 @@ struct Reader {
     /// The latest message, until it is consumed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if a message was read since the last check.
+    /// True if a message has been read since the last release of room in the ring.
     gave: bool,
 }
 
@@ -168,8 +168,8 @@ impl Reader {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
 
-    /// Consumes the latest message, and frees its room in the ring.
-    fn done(&mut self) {
+    /// Consumes the latest message, and releases its room in the ring.
+    fn consume(&mut self) {
         self.pending = None;
         self.input.release();
     }
@@ -190,7 +190,7 @@ fn space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String>
         name: "sandbox".to_owned(),
         nodes,
         shape,
-        intakes: vec![pool_unasked(intake_for(LONGEST)).map_err(|error| told(&error))?],
+        intakes: vec![pool_unasked(intake_for(MESSAGE_MAX)).map_err(|error| told(&error))?],
         work: pool_unasked(PoolConfig::default()).map_err(|error| told(&error))?,
         inputs: vec![SpaceInput::Source { node: 0, intake: INTAKE_GENERAL }],
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
@@ -227,7 +227,7 @@ fn assembled(
 }
 
 /// Processes blocks until the stream ends, then releases held blocks.
-fn walk(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
+fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     while space.step() {
         if streams.reader().record().is_some() {
             // All earlier blocks have been processed, and their output has been written.
@@ -244,7 +244,7 @@ fn walk(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String
             continue;
         }
         let waited = reader.input.wait(space.wakes_in());
-        if let Err(fault) = waited.map(drop).or_else(only_gone) {
+        if let Err(fault) = waited.map(drop).or_else(ignore_lost_path) {
             return Err(fault.to_string());
         }
     }
@@ -253,8 +253,8 @@ fn walk(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String
         None => {
             // A final report; nobody may be left to read it.
             let account = remains.nodes.iter().find(|node| node.planned == FILTER);
-            let _ = account
-                .map(|node| streams.give(&StateRecord::Account(Account::of(node)).written()));
+            let _ =
+                account.map(|node| streams.give(&StateRecord::Account(Account::of(node)).encode()));
             *streams.output() = None;
             Ok(())
         }
@@ -270,7 +270,8 @@ fn failure_message(failure: PathFailure) -> String {
     }
 }
 
-/// Handles a request of the path: sends the filter's state, or restores one.
+/// Handles a request of the path: sends the filter's state, or restores a state. Blocks until the
+/// request is complete.
 fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     let gone = || "the path is gone".to_owned();
     let asked = match streams.reader().record() {
@@ -280,19 +281,19 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
     };
     if asked {
         let account = space.node(FILTER).map(Account::of).unwrap_or_default();
-        streams.give(&StateRecord::Account(account).written()).ok_or_else(gone)?;
+        streams.give(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
         let mut give = |message: &[u8]| streams.give(message);
         let wake = space.save_each(FILTER, &mut |session| state::send_session(&session, &mut give));
         let wake = wake.ok_or_else(|| "what it knows is longer than a ring takes".to_owned())?;
-        streams.give(&StateRecord::Known(wake).written()).ok_or_else(gone)?;
+        streams.give(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
         // The state may continue elsewhere, so this filter stops, timers included, until the path
         // resumes it.
         let mut reader = streams.reader();
-        reader.done();
+        reader.consume();
         let resume = reader.wait().map(StateRecord::read);
         if resume == Some(Some(Ok(StateRecord::Resume))) {
-            reader.done();
+            reader.consume();
         }
         return Ok(());
     }
@@ -300,21 +301,21 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
     loop {
         let mut reader = streams.reader();
         let taken = reader.wait().map(|message| gathering.take(message)).ok_or_else(gone)?;
-        reader.done();
+        reader.consume();
         if taken.map_err(|lie| format!("what it is to know: {lie}"))? {
             break;
         }
     }
     let saved = gathering.done().unwrap_or_default();
     space.load_state_of(FILTER, &saved).map_err(|why| format!("what it is to know: {why}"))?;
-    streams.give(&StateRecord::Restored.written()).ok_or_else(gone)?;
+    streams.give(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();
     Ok(())
 }
 
-/// Returns `Ok` for the fault of a lost path, which the next read reports, and the error for
-/// others.
-const fn only_gone(fault: Fault) -> Result<(), Fault> {
+/// Returns `Ok` for the fault of a lost path, which the next read reports, and other faults as
+/// errors.
+const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
         fault => Err(fault),

@@ -1,11 +1,11 @@
 //! The half of a sandboxed filter that receives its input: a sink over a stream to its process.
 //!
-//! In: blocks. Out: whole blocks in a ring that the process can only read. A full ring makes the
-//! space wait, like any ring, as long as the process makes progress. Blocks that it has not
-//! consumed at its end, and later ones, are dropped.
+//! In: blocks. Out: whole blocks in a ring that the process can only read. The space waits while
+//! the ring is full, as for any ring, if the process makes progress. Blocks that the process has
+//! not consumed at its end, and later blocks, are dropped.
 
 use super::limits::{FILTER_ENDED, TOO_LONG};
-use super::message::{self, LONGEST};
+use super::message::{self, MESSAGE_MAX};
 use super::state::{self, StateRecord};
 use super::supervisor::Supervisor;
 use buffer::Fault;
@@ -28,8 +28,8 @@ pub(crate) struct Entrance {
     written: Amount,
     ended: Amount,
     long: Amount,
-    /// Messages that the process has not consumed, oldest first: their numbers, and the lengths in
-    /// view.
+    /// Block messages that the process has not consumed, oldest first: the number of each message,
+    /// and the length of the block in view.
     in_flight: VecDeque<(u64, u32)>,
 }
 
@@ -43,7 +43,7 @@ impl Entrance {
     /// Hands over one block, or counts it as dropped.
     fn give(&mut self, block: &Block<'_>) {
         let length = message::length_of(block);
-        if length > LONGEST {
+        if length > MESSAGE_MAX {
             self.long.add(block.length());
         } else if self.output.is_some() && self.put(block, length) {
             self.written.add(block.length());
@@ -69,7 +69,7 @@ impl Entrance {
     ) -> bool {
         loop {
             if self.supervisor.is_over() {
-                self.is_over();
+                self.end_output();
                 return false;
             }
             let Some(output) = &mut self.output else { return false };
@@ -82,16 +82,16 @@ impl Entrance {
                 Ok(true) => return true,
                 Ok(false) => {
                     self.report_progress();
-                    self.supervisor.look(has_room);
+                    self.supervisor.check_progress(has_room);
                 }
                 Err(fault) => self.handle_fault(fault),
             }
         }
     }
 
-    /// Requests the filter's state, as of all blocks so far. Returns false while there is no room
-    /// for the request. Fails with the reason if the process has ended.
-    pub(crate) fn ask(&mut self) -> Result<bool, String> {
+    /// Requests the filter's state after all blocks so far. Returns false if there is no room for
+    /// the request; call it again later. Fails with the reason if the process has ended.
+    pub(crate) fn request_state(&mut self) -> Result<bool, String> {
         self.request_record(&StateRecord::Save)
     }
 
@@ -102,10 +102,10 @@ impl Entrance {
     }
 
     fn request_record(&mut self, record: &StateRecord<'_>) -> Result<bool, String> {
-        let message = record.written();
+        let message = record.encode();
         let Some(output) = self.output.as_mut().filter(|_| !self.supervisor.is_over()) else {
-            self.is_over();
-            return Err(self.supervisor.why());
+            self.end_output();
+            return Err(self.supervisor.end_reason());
         };
         let put = match output.is_ready(message.len()) {
             Ok(true) => output.write(&message),
@@ -119,7 +119,7 @@ impl Entrance {
             }
             Err(fault) => {
                 self.handle_fault(fault);
-                Err(self.supervisor.why())
+                Err(self.supervisor.end_reason())
             }
         }
     }
@@ -127,14 +127,14 @@ impl Entrance {
     /// Sends the state of another filter, as the first messages. Fails with the reason if the
     /// process has ended or a message is too long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
-        self.supervisor.asks(true);
+        self.supervisor.set_owes_reply(true);
         let told = state::send_state(saved, &mut |message| self.put_whole(message).then_some(()));
         match told {
             Some(()) => {
                 self.flush();
                 Ok(())
             }
-            None if self.supervisor.is_over() => Err(self.supervisor.why()),
+            None if self.supervisor.is_over() => Err(self.supervisor.end_reason()),
             None => Err("has a session, or holds a block, that is longer than a ring takes".into()),
         }
     }
@@ -160,24 +160,24 @@ impl Entrance {
         self.written.blocks
     }
 
-    /// Ends the stream to a process whose filter continues elsewhere.
-    pub(crate) fn leave(&mut self) {
+    /// Ends the stream and the process of a filter that continues in another place.
+    pub(crate) fn end_stream(&mut self) {
         // Its state is as of all its input, so nothing is left unconsumed.
         self.in_flight.clear();
         self.supervisor.release();
-        self.is_over();
+        self.end_output();
     }
 
     /// Ends the stream after a fault.
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
             // The process has ended; its exit status has the reason.
-            Fault::Abandoned => self.supervisor.rest(),
+            Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => self
                 .supervisor
                 .end(format!("was ended because it lied about what it read: {fault}")),
         }
-        self.is_over();
+        self.end_output();
     }
 
     /// Reports the progress of the process to the supervisor. Ends a process that claims to have
@@ -195,11 +195,11 @@ impl Entrance {
         while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {
             self.in_flight.pop_front();
         }
-        self.supervisor.feeds(put, taken);
+        self.supervisor.note_input(put, taken);
     }
 
     /// Ends the output, and counts the blocks not yet consumed as dropped.
-    fn is_over(&mut self) {
+    fn end_output(&mut self) {
         self.report_progress();
         self.output = None;
         for (_, length) in self.in_flight.drain(..) {
@@ -226,16 +226,17 @@ impl Sink for Entrance {
         Ok(())
     }
 
-    /// Blocks until the process has consumed its input, so that the rest can be counted.
+    /// Blocks until the process has consumed its input or has ended, so that unconsumed blocks can
+    /// be counted.
     fn finish(&mut self) -> Result<Report, Failure> {
         self.report_progress();
         while !self.in_flight.is_empty() && self.output.is_some() {
             if self.supervisor.is_over() {
-                self.is_over();
+                self.end_output();
                 break;
             }
-            self.supervisor.look(false);
-            self.supervisor.rest();
+            self.supervisor.check_progress(false);
+            self.supervisor.wait_briefly();
             self.report_progress();
         }
         // The end of the stream: the process releases held blocks, and exits.

@@ -2,11 +2,11 @@
 //! process.
 //!
 //! In: untrusted messages. Out: blocks, each copied first and then checked. An invalid message ends
-//! the process and nothing else. The source ends with its stream.
+//! only the process. The source ends with its stream.
 
-use super::message::{self, LONGEST, MessageDefect};
+use super::message::{self, MESSAGE_MAX, MessageDefect};
 use super::state::{Account, StateCollector, StateRecord};
-use super::supervisor::{LOOK, Supervisor};
+use super::supervisor::{CHECK_INTERVAL, Supervisor};
 use buffer::Fault;
 use buffer::stream::{BlockRead, Input};
 use endpoint::process::Process;
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(crate) struct Exit {
     /// The stream from the process; `None` once it has ended.
     input: Option<Input>,
-    /// The latest message, until its block is in a pool.
+    /// The latest message, until its block has been copied into a pool.
     message: Vec<u8>,
     pending: Option<usize>,
     /// The origins that its blocks may name.
@@ -32,7 +32,7 @@ pub(crate) struct Exit {
     /// True if the process was notified that the reader sleeps.
     asleep: bool,
     /// Number of wake-ups since the last block.
-    vain: u32,
+    empty_wakeups: u32,
     /// The filter's state as received so far, if it was requested.
     gathering: Option<StateCollector>,
     /// The counters that its filter reports.
@@ -43,10 +43,10 @@ pub(crate) struct Exit {
     process: Arc<Process>,
 }
 
-/// Interval of progress checks on a process that was idle at the last check.
-const IDLE: Duration = Duration::from_secs(1);
+/// Interval of progress checks on a process without pending work.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive wake-ups without a block.
-const VAIN_MAX: u32 = 10_000;
+const EMPTY_WAKEUPS_MAX: u32 = 10_000;
 
 impl Exit {
     pub(super) fn new(
@@ -56,8 +56,8 @@ impl Exit {
         supervisor: Arc<Supervisor>,
         process: Arc<Process>,
     ) -> Self {
-        let (input, message, pending) = (Some(input), vec![0; LONGEST], None);
-        let (given, asleep, vain, gathering) = (Amount::default(), false, 0, None);
+        let (input, message, pending) = (Some(input), vec![0; MESSAGE_MAX], None);
+        let (given, asleep, empty_wakeups, gathering) = (Amount::default(), false, 0, None);
         let account = Account::default();
         let counts = account.counts(description);
         Self {
@@ -67,7 +67,7 @@ impl Exit {
             origins,
             given,
             asleep,
-            vain,
+            empty_wakeups,
             gathering,
             account,
             counts,
@@ -77,43 +77,44 @@ impl Exit {
         }
     }
 
-    /// Prepares to receive the filter's state, which follows its blocks in the stream.
-    pub(crate) fn expect(&mut self) {
-        self.supervisor.asks(true);
+    /// Prepares to receive the filter's state, which follows the filter's blocks in the stream.
+    pub(crate) fn expect_state(&mut self) {
+        self.supervisor.set_owes_reply(true);
         self.gathering =
             Some(StateCollector::new(self.description.state.held_max, self.origins.count()));
     }
 
     /// Returns the filter's state, its reported counters, and the number of its output blocks, once
-    /// all of that has arrived. Fails with the reason if nothing more will come.
-    pub(crate) fn known(&mut self) -> Result<Option<(SavedState, Account, u64)>, String> {
+    /// all of them have arrived; `None` before. Fails with the reason if the stream has ended.
+    pub(crate) fn take_state(&mut self) -> Result<Option<(SavedState, Account, u64)>, String> {
         if self.input.is_none() {
-            return Err(self.supervisor.why());
+            return Err(self.supervisor.end_reason());
         }
         let known = self.gathering.take_if(|gathering| gathering.is_done());
         let Some(known) = known.and_then(StateCollector::done) else { return Ok(None) };
-        self.supervisor.asks(false);
+        self.supervisor.set_owes_reply(false);
         Ok(Some((known, self.account.clone(), self.given.blocks)))
     }
 
-    /// Waits for further messages. Waits only briefly if the request has not been sent for lack of
-    /// room, or if memory for a message is lacking, because nothing announces the end of either.
-    pub(crate) fn rest(&self, asked: bool) {
+    /// Blocks until a further message may be available. Waits only briefly if the request could not
+    /// be sent for lack of room (`asked` is false) or if memory for a message is lacking, because
+    /// no notification announces room or memory.
+    pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
-                sys::poll::readable(&[input.as_fd()], Some(LOOK));
+                sys::poll::readable(&[input.as_fd()], Some(CHECK_INTERVAL));
             }
-            _ => self.supervisor.rest(),
+            _ => self.supervisor.wait_briefly(),
         }
     }
 
     /// Cancels the request for the filter's state.
-    pub(crate) fn forget(&mut self) {
-        self.supervisor.asks(false);
+    pub(crate) fn cancel_state(&mut self) {
+        self.supervisor.set_owes_reply(false);
         self.gathering = None;
     }
 
-    /// Waits until the filter confirms that its state is restored. Fails with the reason if its
+    /// Blocks until the filter confirms that its state is restored. Fails with the reason if its
     /// process ends or misbehaves.
     pub(crate) fn wait_restored(&mut self) -> Result<(), String> {
         while let Some(input) = &mut self.input {
@@ -121,17 +122,17 @@ impl Exit {
                 Ok(BlockRead::Block(length)) => {
                     let message = self.message.get(..length).unwrap_or_default();
                     if StateRecord::read(message) == Some(Ok(StateRecord::Restored)) {
-                        self.supervisor.asks(false);
+                        self.supervisor.set_owes_reply(false);
                         return Ok(());
                     }
                     self.supervisor.end("was ended because it gave something before it was asked");
                 }
                 Ok(BlockRead::Nothing) => {
-                    self.supervisor.look(true);
+                    self.supervisor.check_progress(true);
                     if self.supervisor.is_over() {
                         break;
                     }
-                    if let Err(fault) = input.wait(Some(LOOK)) {
+                    if let Err(fault) = input.wait(Some(CHECK_INTERVAL)) {
                         self.handle_fault(fault);
                     }
                 }
@@ -139,18 +140,18 @@ impl Exit {
                 Err(fault) => drop(self.handle_fault(fault)),
             }
         }
-        self.ends();
-        Err(self.supervisor.why())
+        self.release_stream();
+        Err(self.supervisor.end_reason())
     }
 
-    /// Ends the stream from a process whose filter continues elsewhere.
-    pub(crate) fn leave(&mut self) {
+    /// Ends the stream and the process of a filter that continues in another place.
+    pub(crate) fn end_stream(&mut self) {
         self.supervisor.release();
-        self.ends();
+        self.release_stream();
     }
 
     /// Consumes the latest message if it is no block. Returns false for a block.
-    fn takes_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
+    fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {
             // Counters precede the state, and are sent at the end.
@@ -158,7 +159,7 @@ impl Exit {
                 self.counts = account.counts(self.description);
                 self.account = account;
             }
-            (record, Some(gathering)) if gathering.takes(record.is_some()) => {
+            (record, Some(gathering)) if gathering.accepts(record.is_some()) => {
                 gathering.take(message)?;
             }
             (Some(_), _) => return Err(MessageDefect::StateRecord),
@@ -177,44 +178,45 @@ impl Exit {
         let piece = input.read_block(&mut self.message)?;
         if let BlockRead::Block(length) = piece {
             self.pending = Some(length);
-            self.vain = 0;
-            self.supervisor.gave();
+            self.empty_wakeups = 0;
+            self.supervisor.count_output();
         }
         Ok(piece)
     }
 
     /// Withdraws the notice that the reader sleeps, and counts the wake-up.
-    fn wakes(&mut self) {
+    fn withdraw_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
         self.asleep = false;
-        self.vain += u32::from(input.wake(true));
-        if self.vain > VAIN_MAX {
+        self.empty_wakeups += u32::from(input.wake(true));
+        if self.empty_wakeups > EMPTY_WAKEUPS_MAX {
             self.supervisor.end("was ended because it rang without end");
         }
     }
 
-    /// Announces that the reader sleeps. Returns true if a message arrived meanwhile.
-    fn sleeps(&mut self) -> Result<bool, Fault> {
+    /// Announces that the reader is about to sleep. Returns true if a message has arrived, so that
+    /// it must not sleep.
+    fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let Some(input) = &mut self.input else { return Ok(false) };
         self.asleep = true;
         input.fall_asleep()
     }
 
-    /// Ends the stream after a fault.
+    /// Ends the stream after a fault; kills the process if the fault is its own.
     fn handle_fault(&mut self, fault: Fault) -> SourceStatus {
         match fault {
             // The process ended without closing its stream; its exit status has the reason.
-            Fault::Abandoned => self.supervisor.rest(),
+            Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => {
                 self.supervisor
                     .end(format!("was ended because it lied about what it wrote: {fault}"));
             }
         }
-        self.ends()
+        self.release_stream()
     }
 
     /// Releases the stream.
-    fn ends(&mut self) -> SourceStatus {
+    fn release_stream(&mut self) -> SourceStatus {
         self.input = None;
         self.pending = None;
         self.message = Vec::new();
@@ -225,32 +227,32 @@ impl Exit {
 impl Source for Exit {
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
-        self.wakes();
+        self.withdraw_notice();
         while intake.room() > 0 {
             let length = match self.next() {
                 Ok(BlockRead::Block(length)) => length,
                 Ok(BlockRead::Nothing) if gave => break,
-                Ok(BlockRead::Nothing) => match self.sleeps() {
+                Ok(BlockRead::Nothing) => match self.announce_sleep() {
                     Ok(false) => break,
                     Ok(true) => {
-                        self.wakes();
+                        self.withdraw_notice();
                         continue;
                     }
                     Err(fault) => return Ok(self.handle_fault(fault)),
                 },
                 Ok(BlockRead::End) => {
-                    self.supervisor.is_done();
-                    return Ok(self.ends());
+                    self.supervisor.note_output_end();
+                    return Ok(self.release_stream());
                 }
                 Err(fault) => return Ok(self.handle_fault(fault)),
             };
-            match self.takes_record(length) {
+            match self.consume_record(length) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(lie) => {
                     self.supervisor
                         .end(format!("was ended because it lied about its state: {lie}"));
-                    return Ok(self.ends());
+                    return Ok(self.release_stream());
                 }
             }
             let message = self.message.get(..length).unwrap_or_default();
@@ -267,15 +269,15 @@ impl Source for Exit {
                 }
                 Err(lie) => {
                     self.supervisor.end(format!("was ended because it lied about a block: {lie}"));
-                    return Ok(self.ends());
+                    return Ok(self.release_stream());
                 }
             }
         }
         if gave {
             return Ok(SourceStatus::Blocks);
         }
-        self.supervisor.look(true);
-        let look = if self.supervisor.is_due() { LOOK } else { IDLE };
+        self.supervisor.check_progress(true);
+        let look = if self.supervisor.is_due() { CHECK_INTERVAL } else { IDLE_CHECK_INTERVAL };
         let look = u64::try_from(look.as_nanos()).unwrap_or(u64::MAX);
         let until = Some(intake.now.saturating_add(look));
         Ok(SourceStatus::Wait { until, readable: true })

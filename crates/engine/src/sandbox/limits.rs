@@ -8,12 +8,12 @@ pub const FILTER_ENDED: &str = "filter ended";
 pub const TOO_LONG: &str = "longer than a ring takes";
 
 /// Size of each ring in bytes: room for two blocks of maximum length.
-const RING: usize = 4 << 20;
-/// Address space that a filter may use beyond its initial size, in bytes. Its blocks are in two
-/// pools of 16 MB, and it may hold 64 MB.
-pub const MEMORY: u64 = 512 << 20;
+const RING_BYTES: usize = 4 << 20;
+/// Address space that a sandbox process may use beyond its initial size, in bytes. Its blocks are
+/// in two pools of 16 MB, and the filter may hold 64 MB.
+pub const ADDRESS_SPACE_MAX: u64 = 512 << 20;
 
 /// Returns the shape of the stream with this id between the path and the process.
 pub(super) fn ring(id: u32) -> Config {
-    Config::new(abi::DbufId::new(id).unwrap_or_default()).capacity(RING)
+    Config::new(abi::DbufId::new(id).unwrap_or_default()).capacity(RING_BYTES)
 }

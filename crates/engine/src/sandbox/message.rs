@@ -14,13 +14,13 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// Start parameters of a sandboxed filter, besides its name and arguments.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FilterContext {
-    /// The class ranges that arcs behind the filter name.
+    /// The class ranges that arcs from the filter name.
     pub(crate) asked: Vec<(u32, u32)>,
     /// The seed, if the run must be repeatable.
     pub(crate) seed: Option<u64>,
     /// The session numbers that it may use.
     pub(crate) numbers: SessionNumbers,
-    /// True if all nodes behind it accept fragments.
+    /// True if all successors of the filter accept fragments.
     pub(crate) fragments: bool,
     /// True if the path's time is that of its blocks.
     pub(crate) drives_clock: bool,
@@ -29,18 +29,18 @@ pub(crate) struct FilterContext {
 }
 
 /// Bytes of a message before the frame.
-pub(super) const HEAD: usize = size_of::<Entry>();
+pub(super) const HEAD_BYTES: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
-pub(super) const LONGEST: usize = BLOCK_MAX;
+pub(super) const MESSAGE_MAX: usize = BLOCK_MAX;
 
 /// Returns the length of a block's message.
 pub(super) const fn length_of(block: &Block<'_>) -> usize {
-    HEAD + block.frame.len()
+    HEAD_BYTES + block.frame.len()
 }
 
 /// Writes a block; `room` must be [`length_of`] bytes long. Returns the length.
 pub(super) fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
-    let Some((head, frame)) = room.split_at_mut_checked(HEAD) else { return 0 };
+    let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
         // The captured length is that of the transferred bytes.
@@ -50,7 +50,7 @@ pub(super) fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     head.copy_from_slice(entry.as_bytes());
     let length = frame.len().min(block.frame.len());
     frame[..length].copy_from_slice(&block.frame[..length]);
-    HEAD + length
+    HEAD_BYTES + length
 }
 
 /// The defect in an untrusted message.
@@ -89,17 +89,17 @@ pub(super) enum MessageDefect {
 }
 
 /// All defined flags.
-const KNOWN: Flags = Flags::FIRST
+const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::LAST)
     .with(Flags::BACKWARD)
     .with(Flags::CHECKSUM_UNSET)
     .with(Flags::END)
     .with(Flags::BROKEN);
 
-/// Decodes and checks the block in a message, for a path with this number of sources. Its pointer
-/// is still that of the sender; see [`placed`].
+/// Decodes and checks the block in a message, for a path with `origins` sources. The pointer of the
+/// returned entry is still that of the sender; see [`placed`].
 pub(super) fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
-    let (head, frame) = message.split_at_checked(HEAD).ok_or(MessageDefect::Short)?;
+    let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
     let Entry { pointer, context, mut marks } = entry;
     let here = u32::try_from(frame.len()).map_err(|_| MessageDefect::View)?;
@@ -124,7 +124,7 @@ pub(super) fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), Messa
     if pointer.class == Class::HELD {
         return Err(MessageDefect::Class);
     }
-    if !KNOWN.has(context.flags) {
+    if !FLAGS_DEFINED.has(context.flags) {
         return Err(MessageDefect::Flags);
     }
     if context.origin >= origins {
@@ -135,8 +135,8 @@ pub(super) fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), Messa
     Ok((Entry { pointer, context, marks }, frame))
 }
 
-/// Copies the block of a message into an intake. Returns its length in view, or `None` if memory is
-/// lacking at the moment.
+/// Checks the block of a message and copies it into an intake. Returns its length in view; `None`
+/// if memory is lacking at the moment.
 pub(super) fn put(
     message: &[u8],
     origins: u16,
@@ -172,7 +172,7 @@ const NOWHERE: DbufId = match DbufId::new(1) {
     None => DbufId::HOLE,
 };
 
-/// Returns the entry of a block whose frame is stored separately.
+/// Returns the entry of a block whose frame is sent or stored separately.
 pub(super) fn apart(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => hole(entry),

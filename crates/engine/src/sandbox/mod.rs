@@ -14,9 +14,9 @@
 //! the process is untrusted, and every field is checked before use ([`exit`]).
 //!
 //! The process runs this very program again ([`child`]). It creates the filter, gives up all
-//! privileges ([`sys::confine`]), and then reports that it is ready. Whatever ends the process ends
-//! this filter alone: the path continues, further input is dropped (`filter ended`), and the final
-//! report names the cause. docs/book/decisions/0030-untrusted-filters.md
+//! privileges ([`sys::confine`]), and then reports that it is ready. If the process ends for any
+//! reason, only this filter ends: the path continues, further input is dropped (`filter ended`),
+//! and the final report names the reason. docs/book/decisions/0030-untrusted-filters.md
 
 mod child;
 mod entrance;
@@ -29,14 +29,14 @@ mod supervisor;
 pub use child::serve_if_asked;
 
 use buffer::stream::{self, Offer};
-use child::{READY, WORD};
+use child::{READY, SERVE_ARGUMENT};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::Entrance;
 pub(crate) use exit::Exit;
 use filter::UNTRUSTED;
 use limits::ring;
-pub use limits::{FILTER_ENDED, MEMORY, TOO_LONG};
+pub use limits::{ADDRESS_SPACE_MAX, FILTER_ENDED, TOO_LONG};
 pub(crate) use message::FilterContext;
 use message::FilterSpec;
 use pipeline::graph::Use;
@@ -51,11 +51,12 @@ use sys::descriptor;
 use sys::helper::HelperProcess;
 use sys::steps::{Resource, Steps};
 
-/// Time limit for a process to get its filter ready. It reads nothing but its own program.
-const START: Duration = Duration::from_secs(30);
+/// Time limit for a process to get its filter ready. The process reads no file except its own
+/// program.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a filter in a process of its own. Blocks until it is ready. Fails with the reason if it
-/// does not become ready within [`START`].
+/// does not become ready within [`START_TIMEOUT`].
 pub(crate) fn start(
     used: &Use,
     (about, origins): (FilterContext, &Origins),
@@ -63,7 +64,7 @@ pub(crate) fn start(
 ) -> Result<StartedProcess, Failure> {
     let name = used.description.name;
     let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
-    if helper.is_none() && !child::serves() {
+    if helper.is_none() && !child::can_serve() {
         let why = "this program does not serve as one";
         let hint = "name a program that does, such as the command `streamline`, as helper";
         return Err(refused(&why).hint(hint));
@@ -75,18 +76,20 @@ pub(crate) fn start(
         let (entrance, inlet) = descriptor::pair()?;
         let (exit, outlet) = descriptor::pair()?;
         steps.take(Resource::Thread, "a process for a filter")?;
-        let kept = HelperProcess::start(helper, &[WORD], there)?;
+        let kept = HelperProcess::start(helper, &[SERVE_ARGUMENT], there)?;
         steps.take(Resource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
-        output
-            .waking(stream::Waking { limit: Some(supervisor::LOOK), ..stream::Waking::default() });
+        output.waking(stream::Waking {
+            limit: Some(supervisor::CHECK_INTERVAL),
+            ..stream::Waking::default()
+        });
         descriptor::send(&here, &message, &[inlet.as_fd(), outlet.as_fd()])?;
         Ok((here, kept, output, exit))
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
     // Before it is ready, the process sends nothing but the reason for a failure.
-    let ready = sys::poll::readable_within(&[here.as_fd()], Some(START)) == [true];
+    let ready = sys::poll::readable_within(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
     let mut said = [0; 512];
     let said = match ready.then(|| descriptor::try_receive(&here, &mut said)) {
         Some(Ok(Some((length, _)))) => said.get(..length).unwrap_or_default(),
@@ -96,7 +99,9 @@ pub(crate) fn start(
         let why = match (supervisor::text(said), kept.wait(Duration::from_secs(1))) {
             (Some(said), _) => said,
             (None, Some(ended)) => format!("its process {ended} before it was ready"),
-            (None, None) => format!("its process was not ready after {} s", START.as_secs()),
+            (None, None) => {
+                format!("its process was not ready after {} s", START_TIMEOUT.as_secs())
+            }
         };
         return Err(refused(&why));
     }
@@ -128,8 +133,8 @@ pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     }
 }
 
-/// The position of such a filter: always between two nodes.
-pub(crate) const STANDS: ProcessRole = ProcessRole::Middle;
+/// The role of an untrusted filter's process: always between two nodes.
+pub(crate) const PROCESS_ROLE: ProcessRole = ProcessRole::Middle;
 
 fn target(name: &str) -> String {
     format!("`{name}` with {}=yes", UNTRUSTED.name)

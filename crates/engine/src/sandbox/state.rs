@@ -6,15 +6,15 @@
 //! path ◄─ blocks … SESSION (HELD block)* … KNOWN   path ◄─ RESTORED
 //! ```
 //!
-//! So the position of a message in the stream defines the point between two blocks at which the
-//! state is saved: the process has processed everything before it, and the output of that precedes
-//! the answer. No further socket or system call is needed, and the progress deadlines for blocks
-//! also apply to these messages. A flag that no block may have marks such a message.
+//! The position of the request in the stream determines the point between two blocks at which the
+//! state is saved: the process has processed all earlier blocks, and their output precedes the
+//! state. No further socket or system call is needed, and the progress deadlines for blocks also
+//! apply to these messages. A flag that no block may have marks such a message.
 //! docs/book/decisions/0041-untrusted-state.md
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
-use super::message::{self, HEAD, LONGEST, MessageDefect};
+use super::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};
 use crate::described::HOLD_BYTES;
 use abi::{BlockMetadata, Entry, Flags};
 use filter::{Counts, Description};
@@ -26,7 +26,8 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 const RECORD: Flags = Flags(1 << 15);
 /// Maximum size of a filter's plain state in bytes.
 const STATE_MAX: usize = 256 << 20;
-/// Minimum size charged for a session in bytes, so that empty ones are bounded too.
+/// Minimum size charged for a session in bytes, so that the number of empty sessions is bounded
+/// too.
 const SESSION_MIN: usize = 64;
 /// Maximum number of lists of held blocks in a session.
 const LISTS_MAX: u64 = 64;
@@ -40,8 +41,8 @@ pub(super) enum StateRecord<'m> {
     Resume,
     /// A session: its key, its number of lists of held blocks, its plain data.
     Session(u64, u64, &'m [u8]),
-    /// Announces a block that the last session holds: the list, and the key in it. The block is the
-    /// next message.
+    /// Announces a block that the last session holds: its list, and its key in that list. The block
+    /// is the next message.
     Held(u32, u32),
     /// The end of the state, with the time of the filter's next timer call, if any.
     Known(Option<u64>),
@@ -106,7 +107,7 @@ const ACCOUNT: u32 = 7;
 impl<'m> StateRecord<'m> {
     /// Decodes a record; `None` if the message is a block, or meant as one.
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
-        let (head, body) = message.split_at_checked(HEAD)?;
+        let (head, body) = message.split_at_checked(HEAD_BYTES)?;
         let head = Entry::read_from_bytes(head).ok()?;
         if head.context.flags != RECORD {
             return None;
@@ -138,7 +139,7 @@ impl<'m> StateRecord<'m> {
     }
 
     /// Encodes the record as a message.
-    pub(super) fn written(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
         let kind = match self {
@@ -191,13 +192,13 @@ fn words(from: &mut &[u8]) -> Option<Vec<u64>> {
 }
 
 /// Sends a filter's state as messages, with a final [`StateRecord::Known`]. Returns `None` if a
-/// message is too long, or if the receiver is gone.
+/// message is too long or the receiver is gone.
 pub(super) fn send_state(
     saved: &SavedState,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
 ) -> Option<()> {
     saved.sessions.iter().try_for_each(|session| send_session(session, put))?;
-    put(&StateRecord::Known(saved.wake).written())
+    put(&StateRecord::Known(saved.wake).encode())
 }
 
 /// Sends the messages of one session.
@@ -205,18 +206,18 @@ pub(super) fn send_session(
     SavedSession { key, bytes, lists }: &SavedSession,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
 ) -> Option<()> {
-    let session = StateRecord::Session(*key, lists.len() as u64, bytes).written();
-    (session.len() <= LONGEST).then(|| put(&session)).flatten()?;
+    let session = StateRecord::Session(*key, lists.len() as u64, bytes).encode();
+    (session.len() <= MESSAGE_MAX).then(|| put(&session)).flatten()?;
     for (number, list) in (0..).zip(lists) {
         for SavedBlock { key, entry, frame } in list {
-            put(&StateRecord::Held(number, *key).written())?;
+            put(&StateRecord::Held(number, *key).encode())?;
             let mut entry = *entry;
             if !entry.pointer.is_hole() {
                 entry.marks.captured = u32::try_from(frame.len()).ok()?;
                 entry.marks.wire_length = entry.marks.wire_length.max(entry.marks.captured);
             }
             let block = [entry.as_bytes(), frame].concat();
-            (block.len() <= LONGEST).then(|| put(&block)).flatten()?;
+            (block.len() <= MESSAGE_MAX).then(|| put(&block)).flatten()?;
         }
     }
     Some(())
@@ -284,7 +285,7 @@ impl StateCollector {
 
     /// Returns true if a message is valid at this point: a record before the end, or a block that
     /// was announced.
-    pub(super) const fn takes(&self, is_record: bool) -> bool {
+    pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }
 
@@ -368,23 +369,26 @@ mod tests {
             gathered(&lying, 4).map(|saved| saved.is_some())
         };
         // A session: out of order, with too many lists, truncated.
-        let second = honest.iter().rposition(|m| m.len() == HEAD + 19).unwrap();
+        let second = honest.iter().rposition(|m| m.len() == HEAD_BYTES + 19).unwrap();
         assert_eq!(with(second, honest[0].clone()), Err(MessageDefect::State), "a key twice");
-        let many = StateRecord::Session(9, LISTS_MAX + 1, &[]).written();
+        let many = StateRecord::Session(9, LISTS_MAX + 1, &[]).encode();
         assert_eq!(with(second, many), Err(MessageDefect::State));
-        assert_eq!(with(second, honest[0][..HEAD + 9].to_vec()), Err(MessageDefect::StateRecord));
+        assert_eq!(
+            with(second, honest[0][..HEAD_BYTES + 9].to_vec()),
+            Err(MessageDefect::StateRecord)
+        );
         // A block: in a missing list, a record in its place, a truncated frame.
-        assert_eq!(with(1, StateRecord::Held(2, 1).written()), Err(MessageDefect::State));
+        assert_eq!(with(1, StateRecord::Held(2, 1).encode()), Err(MessageDefect::State));
         assert!(with(2, honest[1].clone()).is_err());
         assert!(with(2, honest[2][..honest[2].len() - 1].to_vec()).is_err());
         // A block that was not announced, and a record that is no answer.
         assert_eq!(with(1, honest[2].clone()), Err(MessageDefect::State));
-        assert_eq!(with(0, StateRecord::Save.written()), Err(MessageDefect::State));
+        assert_eq!(with(0, StateRecord::Save.encode()), Err(MessageDefect::State));
         // More state than a filter may have.
         let mut gathering = StateCollector::new(0, 1);
-        let long = vec![0; LONGEST - HEAD - 16];
+        let long = vec![0; MESSAGE_MAX - HEAD_BYTES - 16];
         let refused = (0..=STATE_MAX / long.len() as usize)
-            .map(|key| gathering.take(&StateRecord::Session(key as u64, 0, &long).written()))
+            .map(|key| gathering.take(&StateRecord::Session(key as u64, 0, &long).encode()))
             .find_map(Result::err);
         assert_eq!(refused, Some(MessageDefect::TooMuch));
     }
@@ -404,7 +408,7 @@ mod tests {
             StateRecord::Account(account),
         ];
         for record in all {
-            let bytes = record.written();
+            let bytes = record.encode();
             assert_eq!(StateRecord::read(&bytes), Some(Ok(record.clone())));
             assert!(message::read(&bytes, u16::MAX).is_err(), "it is no block: {record:?}");
             let longer = [bytes.as_slice(), &[0]].concat();

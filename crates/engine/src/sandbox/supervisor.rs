@@ -1,10 +1,10 @@
 //! Supervision of a sandbox process: its progress, and its end.
 //!
 //! **Deadlines.** A filter that makes no progress although blocks wait for it is killed: after
-//! [`BUSY`] of its own processor time, or, if it sleeps, after [`ASLEEP`]. Time in which it did not
-//! get a processor does not count, so a busy machine kills no filter.
+//! [`CPU_NS_MAX`] of its own processor time, or, if it has room for output, after [`STALL_MAX`].
+//! The second limit is so long that on a busy machine a filter without a processor is not killed.
 
-use super::limits::MEMORY;
+use super::limits::ADDRESS_SPACE_MAX;
 use abi::text::Visible;
 use endpoint::process::ProcessControl;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,13 +16,13 @@ use sys::helper::HelperProcess;
 use sys::process_group::ProcessEnd;
 
 /// Interval of progress checks.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Processor time that a filter may use without progress, in ns.
-const BUSY: u64 = 2_000_000_000;
-/// Time that a filter may sleep although blocks wait for it and it has room for output.
-const ASLEEP: Duration = Duration::from_secs(20);
+const CPU_NS_MAX: u64 = 2_000_000_000;
+/// Maximum time without progress although blocks wait for the filter and it has room for output.
+const STALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a process to exit after its output has ended.
-const END: Duration = Duration::from_secs(20);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The supervisor of a sandbox process, shared by its entrance and its exit.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub(super) struct Supervisor {
     kept: HelperProcess,
     /// The socket for its final message.
     words: OwnedFd,
-    /// The reason that it was killed, if it was.
+    /// The reason for which it was killed, if it was.
     why: OnceLock<String>,
     /// Its final message, once read.
     last_words: OnceLock<Vec<u8>>,
-    /// True once the path has no further use for it.
+    /// True once the path no longer needs the process.
     released: AtomicBool,
     /// True once its input has ended.
     closed: AtomicBool,
@@ -53,17 +53,17 @@ pub(super) struct Supervisor {
 /// The latest progress of the process.
 #[derive(Debug)]
 struct Last {
-    /// Numbers of messages that it had consumed and produced at that time.
+    /// Numbers of messages that it had consumed and produced at the time of its latest progress.
     moved: (u64, u64),
-    /// Processor time that it had used by then, in ns.
+    /// Processor time that it had used at that time, in ns.
     processor_ns: u64,
-    /// Time since which it has been observed asleep.
-    asleep: Option<Instant>,
+    /// Time of the first check without progress and with room for output; `None` after progress.
+    stalled: Option<Instant>,
 }
 
 impl Supervisor {
     pub(super) fn new(name: &'static str, kept: HelperProcess, words: OwnedFd) -> Self {
-        let last = Last { moved: (0, 0), processor_ns: 0, asleep: None };
+        let last = Last { moved: (0, 0), processor_ns: 0, stalled: None };
         Self {
             name,
             kept,
@@ -81,7 +81,7 @@ impl Supervisor {
         }
     }
 
-    /// Kills the process, for this reason.
+    /// Kills the process. The first reason given is reported.
     pub(super) fn end(&self, why: impl Into<String>) {
         // Later reasons follow from the first one.
         let _ = self.why.set(why.into());
@@ -94,62 +94,63 @@ impl Supervisor {
         self.kept.kill();
     }
 
-    /// Returns true if it has ended, or is being killed.
+    /// Returns true if the process has ended or is being killed.
     pub(super) fn is_over(&self) -> bool {
         self.why.get().is_some() || self.kept.ended().is_some()
     }
 
-    /// Waits for [`LOOK`] / 20, or until it has ended.
-    pub(super) fn rest(&self) {
-        let _ = self.kept.wait(LOOK / 20);
+    /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has ended.
+    pub(super) fn wait_briefly(&self) {
+        let _ = self.kept.wait(CHECK_INTERVAL / 20);
     }
 
-    /// Records that its input has ended, so that it must end.
+    /// Records that the input has ended, so that the process must end.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
     /// Records whether the process owes its state, or the confirmation that a state is restored.
-    pub(super) fn asks(&self, asks: bool) {
+    pub(super) fn set_owes_reply(&self, asks: bool) {
         self.asked.store(asks, Ordering::Relaxed);
     }
 
     /// Records the number of messages put into its ring, and the number that it reports as
     /// consumed.
-    pub(super) fn feeds(&self, put: u64, taken: u64) {
+    pub(super) fn note_input(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
         self.taken.store(taken.min(put), Ordering::Relaxed);
     }
 
-    /// Records the regular end of its output.
-    pub(super) fn is_done(&self) {
+    /// Records the regular end of the process's output.
+    pub(super) fn note_output_end(&self) {
         self.done.store(true, Ordering::Relaxed);
     }
 
     /// Counts an output message.
-    pub(super) fn gave(&self) {
+    pub(super) fn count_output(&self) {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns true if it has work pending.
+    /// Returns true if the process has pending work: input, a reply that it owes, or its end.
     pub(super) fn is_due(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
         waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
     }
 
-    /// Checks its progress, and kills it if there is none. `has_room`: it has room for its output.
-    pub(super) fn look(&self, has_room: bool) {
+    /// Checks the progress of the process, and kills it after too long without progress.
+    /// `has_room`: the process has room for its output.
+    pub(super) fn check_progress(&self, has_room: bool) {
         let Some(processor_ns) = self.kept.processor_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
         let mut last = self.last();
         if moved != last.moved || !self.is_due() {
-            *last = Last { moved, processor_ns, asleep: None };
+            *last = Last { moved, processor_ns, stalled: None };
             return;
         }
         let busy = processor_ns.saturating_sub(last.processor_ns);
-        if busy > BUSY {
+        if busy > CPU_NS_MAX {
             drop(last);
-            let seconds = BUSY / 1_000_000_000;
+            let seconds = CPU_NS_MAX / 1_000_000_000;
             self.end(format!("did not get on for {seconds} s of processor time, and was ended"));
             return;
         }
@@ -157,10 +158,10 @@ impl Supervisor {
         if !has_room {
             return;
         }
-        let since = *last.asleep.get_or_insert_with(Instant::now);
-        if since.elapsed() > ASLEEP {
+        let since = *last.stalled.get_or_insert_with(Instant::now);
+        if since.elapsed() > STALL_MAX {
             drop(last);
-            let seconds = ASLEEP.as_secs();
+            let seconds = STALL_MAX.as_secs();
             self.end(format!("slept for {seconds} s although blocks waited for it, and was ended"));
         }
     }
@@ -169,9 +170,10 @@ impl Supervisor {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason that nothing more comes from an ended or ending process.
-    pub(super) fn why(&self) -> String {
-        match (self.why.get(), self.kept.wait(END)) {
+    /// Returns the reason why no more messages come from an ended or ending process. Blocks for at
+    /// most [`EXIT_TIMEOUT`] until it has ended.
+    pub(super) fn end_reason(&self) -> String {
+        match (self.why.get(), self.kept.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),
             (None, Some(ProcessEnd::Status(0))) => "ended by itself".to_owned(),
             (None, Some(ended)) => self.describe_end(ended),
@@ -179,7 +181,7 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of its end; `None` if that was regular.
+    /// Formats the report of the process's end; `None` if the end was regular.
     fn end_report(&self, ended: ProcessEnd) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
@@ -195,7 +197,7 @@ impl Supervisor {
         ))
     }
 
-    /// Describes its exit, with its final message.
+    /// Describes the exit of the process, with its final message.
     fn describe_end(&self, ended: ProcessEnd) -> String {
         let words = self.last_words.get_or_init(|| {
             let mut words = [0; 512];
@@ -216,7 +218,7 @@ impl Supervisor {
                 (Some(said), _) => format!("{ended}: {said}"),
                 // The allocator aborts when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
-                    let most = MEMORY >> 20;
+                    let most = ADDRESS_SPACE_MAX >> 20;
                     format!("{ended}, as one that needs more than the {most} MB that it may have")
                 }
                 (None, ended) => ended.to_string(),
@@ -237,9 +239,9 @@ impl ProcessControl for Supervisor {
     }
 
     fn finish(&self) -> Option<String> {
-        let ended = self.kept.wait(END).or_else(|| {
-            self.end(format!("did not end for {} s, and was ended", END.as_secs()));
-            self.kept.wait(END)
+        let ended = self.kept.wait(EXIT_TIMEOUT).or_else(|| {
+            self.end(format!("did not end for {} s, and was ended", EXIT_TIMEOUT.as_secs()));
+            self.kept.wait(EXIT_TIMEOUT)
         });
         self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))
     }

@@ -74,7 +74,7 @@ fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
     same("generate | tcp untrusted=yes | http | pcap x", |live| {
         set(live, "upgrade tcp");
         set(live, "arg tcp gap=9s");
-        assert!(live.text().is_some_and(|text| text.contains("gap=9s")));
+        assert!(live.request_text().is_some_and(|text| text.contains("gap=9s")));
         set(live, "upgrade tcp");
         is_home(live, false);
     });
@@ -147,7 +147,11 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
             let why = refused(live, words);
             let told = "what it knows is told by a process of its own, which no record has";
             assert_eq!(why, told, "{words}");
-            assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0), "{words}");
+            assert_eq!(
+                (live.request_text().as_deref(), live.changes()),
+                (Some(text), 0),
+                "{words}"
+            );
         }
         on(live, 100);
         live.stop();

@@ -26,7 +26,7 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let extras = Extras { adapt, ..Extras::default() };
     let paths = build_with(&plan, settings(), &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
-    live.set_text(text);
+    live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let stop = Stop(&live);
@@ -65,7 +65,7 @@ fn n1_v13_idle_replicas_are_removed() {
     let text = "--parallel=latency generate rate=500 seq=yes | inspect | match hex=ff \
                 |all pcap little";
     // A thread that sleeps needs no replicas, whatever its filters cost.
-    let outcome = adapts(text, "it has looked often", |live| live.looks() > 8);
+    let outcome = adapts(text, "it has looked often", |live| live.observations() > 8);
     let shared = changed(&outcome, "copies: `");
     // On an overloaded machine a thread may seem never to sleep.
     let back = changed(&outcome, "one copy again: ");

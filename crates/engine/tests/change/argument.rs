@@ -28,7 +28,7 @@ fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
                         .replace("1 3", "1 {}")
                         .replace("{}", &every.to_string())
                 );
-                assert_eq!(live.text(), Some(switched.text));
+                assert_eq!(live.request_text(), Some(switched.text));
                 values.push((switched.position, every));
             }
             on(live, 200);
@@ -90,7 +90,11 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
         ] {
             let refused = edit(live, words).expect_err(words).to_string();
             assert!(refused.contains(why), "{words}: {refused}");
-            assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0), "{words}");
+            assert_eq!(
+                (live.request_text().as_deref(), live.changes()),
+                (Some(text), 0),
+                "{words}"
+            );
         }
         on(live, 200);
     });
@@ -106,7 +110,7 @@ fn v3_set_tcp_keeps_connections_and_held_blocks() {
             set(live, words);
             assert_eq!(held(live), u64::from(CONNECTIONS), "{words}");
         }
-        let text = live.text().expect("a text");
+        let text = live.request_text().expect("a text");
         assert_eq!(text, "generate | tcp gap=2s timeout=1h held=1M | http | pcap x");
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

@@ -63,7 +63,7 @@ pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
-    paths[0].live().set_text(text);
+    paths[0].live().set_request_text(text);
     paths
 }
 

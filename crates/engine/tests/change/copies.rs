@@ -44,7 +44,11 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
             share(live, processors);
             let wanted = if processors == 1 { 0 } else { processors };
             assert_eq!(copies(live), wanted);
-            assert_eq!(live.text().as_deref(), Some(text), "nobody asked for anything else");
+            assert_eq!(
+                live.request_text().as_deref(),
+                Some(text),
+                "nobody asked for anything else"
+            );
         }
         on(live, 200);
         share(live, 2);

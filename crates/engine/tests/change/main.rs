@@ -26,7 +26,7 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
     let (done, outcome) = during(text, |live| {
         on(live, 200);
         let inserted = set(live, "insert ipproto before pcap");
-        assert_eq!(live.text().as_deref(), Some(inserted.text.as_str()));
+        assert_eq!(live.request_text().as_deref(), Some(inserted.text.as_str()));
         on(live, 200);
         let replaced = set(live, "replace ipproto with dport");
         on(live, 200);
@@ -63,7 +63,7 @@ fn v3_ended_path_refuses_every_change() {
         let why = change(&live, &edit, &Machine::example(), LONG).expect_err("it has ended");
         assert_eq!(why.to_string(), "the path has ended", "{edit}");
     }
-    assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0));
+    assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
 }
 
 #[test]
@@ -172,7 +172,10 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
         ] {
             let why = edit(live, words).expect_err(words).to_string();
             assert!(why.contains(part), "{words}: {why}");
-            assert_eq!((live.spaces(), live.text().as_deref()), (spaces.clone(), Some(text)));
+            assert_eq!(
+                (live.spaces(), live.request_text().as_deref()),
+                (spaces.clone(), Some(text))
+            );
         }
         on(live, 100);
     });

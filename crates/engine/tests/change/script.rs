@@ -144,7 +144,7 @@ pub(crate) fn amid(
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
     let live = paths[0].live();
-    live.set_text(text);
+    live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let _stop = Stop(&live);

@@ -128,7 +128,7 @@ fn v3_v10_random_changes_are_replayed_identically() {
                 // New names, because a removed sink and a new one may write at the same time.
                 let words = others.pick(&WORDS).replace("NEW", &format!("new{}", made + refused));
                 let words = words.as_str();
-                let (before, changes) = (live.text(), live.changes());
+                let (before, changes) = (live.request_text(), live.changes());
                 match edit(live, words) {
                     Ok(switched) => {
                         let SwitchReport { lost, duplicated, reordered, .. } = switched;
@@ -136,7 +136,11 @@ fn v3_v10_random_changes_are_replayed_identically() {
                         made += 1;
                     }
                     Err(_) => {
-                        assert_eq!((live.text(), live.changes()), (before, changes), "{words}");
+                        assert_eq!(
+                            (live.request_text(), live.changes()),
+                            (before, changes),
+                            "{words}"
+                        );
                         refused += 1;
                     }
                 }
@@ -211,7 +215,7 @@ fn v3_v10_recorded_path_refuses_moves_into_the_kernel() {
         let injector = injector;
         let why = edit(live, "move ip kernel").expect_err("it is recorded").to_string();
         assert!(why.contains("a record is to hold what a program there would refuse"), "{why}");
-        assert_eq!(live.text().as_deref(), Some(text));
+        assert_eq!(live.request_text().as_deref(), Some(text));
         drop(injector);
     });
 }
@@ -226,7 +230,7 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
         let injector = injector;
         let why = edit(live, "move tcp sandbox").expect_err("it is recorded").to_string();
         assert_eq!(why, "what it knows is told by a process of its own, which no record has");
-        assert_eq!((live.text().as_deref(), live.changes()), (Some(text), 0));
+        assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
         drop(injector);
     });
     assert!(Record::open(&folder.0.join("r.pcapng")).unwrap().changes.is_empty());

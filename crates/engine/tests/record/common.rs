@@ -65,7 +65,7 @@ pub(crate) fn recorded(
     let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
-    live.set_text(text);
+    live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         // Stops the path if `feed` panics.

@@ -96,7 +96,7 @@ pub(super) fn pin_space(
         for found in live.counters(limit).spaces {
             if found.name == *named {
                 let processors = processors(binding)?;
-                let kept = live.keep(&found, &processors);
+                let kept = live.pin(&found, &processors);
                 return confirmation(named, binding, (&processors, kept));
             }
             names.push(found.name);

@@ -104,7 +104,8 @@ fn run(
     let alarm = Some(Alarm(&late));
     let outcome =
         run::run(paths, Until { readable: Some(either.as_fd()), alarm, ..Until::default() })?;
-    let last = lives.first().and_then(Live::text).unwrap_or_else(|| assignment.text.clone());
+    let last = lives.first().and_then(Live::request_text);
+    let last = last.unwrap_or_else(|| assignment.text.clone());
     // This worker's own request reproduces the failure, since the failing blocks are its share.
     let quiet = Options::default();
     let graph = prepared::graph(&last, &quiet.own, &quiet)?;

@@ -7,7 +7,7 @@
 use super::message::{self, Command};
 use crate::options::Options;
 use crate::prepared::Prepared;
-use engine::aggregate::{WorkerReport, merge_reports, shares_out};
+use engine::aggregate::{WorkerReport, is_divided, merge_reports};
 use engine::registry::MachineRegistry;
 use engine::run::Outcome;
 use member::worker::WorkerGroup;
@@ -140,7 +140,7 @@ impl WorkerGroup for GroupControl {
         let first = new.first().map_or("", String::as_str);
         let planned = Prepared::worker(first, &self.options);
         let plan = planned.map_err(|_| "the new line cannot be planned".to_owned())?.plan;
-        if shares_out(&running.graph) && !shares_out(&plan.graph) {
+        if is_divided(&running.graph) && !is_divided(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: what is to be counted once \
                         goes behind it";
             return Err(what.to_owned());

@@ -326,7 +326,7 @@ impl Supervisor {
             let mut outcome = counted.outcome();
             all.push(counted.report());
             if killed {
-                aggregate::settle(&mut outcome);
+                aggregate::balance_killed(&mut outcome);
                 failure.push(worker.failure());
             }
             let (number, process) = (worker.number, worker.process.number());

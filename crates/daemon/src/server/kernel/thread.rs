@@ -92,7 +92,7 @@ impl KernelThread {
         // Without a store, notifying it of each change would be wasted work.
         let points = match sys::service::stores_descriptors() {
             true => Points::with_keeper(Arc::new(Manager), steps),
-            false => Points::telling(steps),
+            false => Points::with_log(steps),
         };
         let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
         Self { points, machine, policy, lines, waiting, accounts, used }
@@ -422,7 +422,7 @@ impl KernelThread {
             });
             ProgramStatus { lines: lines.collect(), at, status }
         };
-        self.points.shown().into_iter().map(seen).collect()
+        self.points.status().into_iter().map(seen).collect()
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Note {
     pub(super) left: Vec<(String, String)>,
 }
 
-/// Takes the newest note, with its number.
+/// Removes the newest readable note from the descriptors, and returns it with its number.
 pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;
@@ -37,7 +37,7 @@ pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
 }
 
 impl Note {
-    /// Formats the note as JSON, of which no prefix is a note.
+    /// Formats the note as JSON; no proper prefix of the text is a valid note.
     pub(super) fn text(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

@@ -2,20 +2,20 @@
 //! memory stay, and the next process adopts them. (RELIABILITY T10)
 //!
 //! In: a point, before and after each change of its program. Out: named descriptors for a
-//! [`Keeper`], and a note that describes them. A process that dies in between leaves a note with
-//! both programs; the link itself tells which one runs. Counters are in the memory of a program, so
-//! they survive in any case.
+//! [`Keeper`], and a note that describes them. A process that dies during a change leaves a note
+//! with both programs; the link shows which of them runs. Counters are in the memory of a program,
+//! so they survive in any case.
 //!
 //! Adoption parses each request again, and requires that the assembled program equals the loaded
 //! one, instruction for instruction. A version of Streamline that assembles a different program
 //! adopts nothing and closes the links.
 //!
 //! At a user's sockets there are two links, one per direction. If their programs differ, the last
-//! process died between two updates, and the second link is updated. A request that was replaced by
-//! a process that died before reporting it is adopted too: it runs nowhere, but its counters are
-//! still to be reported ([`AdoptedStatus::Ended`]).
+//! process died between two updates, and adoption updates the second link. A request whose
+//! replacement or removal was not yet reported when the process died is adopted too: it no longer
+//! runs, but its counters must still be reported ([`AdoptedStatus::Ended`]).
 
-use super::super::delegation::{DelegatedRequest, KernelPart, bounded};
+use super::super::delegation::{DelegatedRequest, KernelPart, clamp_rings};
 use super::super::final_counters::FinalCounters;
 use super::super::host::{InjectedRefusal, KernelRequest};
 use super::keeper::{PERSISTED_PREFIX, StoredNames};
@@ -63,7 +63,9 @@ pub enum AdoptedStatus {
 }
 
 impl Point {
-    /// Stores the descriptors of this point, for its current program and for the next one.
+    /// Stores at the keeper the descriptors of this point and a new note, for the current program
+    /// and the next one, if any; then discards stored descriptors that are no longer needed, notes
+    /// first. Does nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
@@ -98,7 +100,7 @@ impl Point {
                 version.counters.iter().for_each(|map| {
                     put(format!("{name}-counters"), map.as_fd());
                 });
-                note.versions.push((program.id, version.print(), version.lines.clone()));
+                note.versions.push((program.id, version.fingerprint(), version.lines.clone()));
             }
             for line in state.lines.iter().chain(next.and_then(|next| next.line)) {
                 let name = format!("{head}-l{}", line.number);
@@ -119,7 +121,7 @@ impl Point {
             for (number, step, map) in next.iter().flat_map(|next| next.states) {
                 put(format!("{head}-l{number}-s{step}"), map.as_fd());
             }
-            let left = state.left.iter();
+            let left = state.final_counters.iter();
             note.left.extend(left.map(|(about, ended)| (about.clone(), ended.text())));
             if let Ok(text) = sys::service::memfd_with(&note.text()) {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
@@ -135,9 +137,9 @@ impl Point {
 }
 
 impl Points {
-    /// Adopts persisted descriptors. `read` parses a note again, or fails if its request may no
-    /// longer run. Returns the adopted requests, and the reasons for points that could not be
-    /// adopted; the latter are discarded.
+    /// Adopts persisted descriptors. `read` parses a requester's note again, or fails if its
+    /// request may no longer run. Returns the adopted requests, and for each point that could not
+    /// be adopted the reason; the descriptors of such a point are discarded.
     pub fn adopt(
         &self,
         all: Vec<(String, OwnedFd)>,
@@ -194,7 +196,7 @@ impl Points {
         let mut handed: Vec<(Arc<RequestHandle>, AdoptedRequest)> = Vec::new();
         for (number, about, ended) in note.lines.iter().filter(|(number, ..)| used(*number)) {
             let PersistedRequest { graph, part, owner } = read(about)?;
-            let programs = programs_of(&graph, &part.nodes, &machine, &bounded(&part.ring));
+            let programs = programs_of(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
             let programs = programs.map_err(|refused| refused.why)?;
             let [planned] = programs.as_slice() else {
                 return Err("a line is not one program".to_owned());
@@ -204,7 +206,7 @@ impl Points {
             let refuses = InjectedRefusal::Nothing;
             let asked =
                 KernelRequest { graph: &graph, planned, nodes, source, hardened, refuses, steps };
-            let new = asked.new_line(owner).map_err(|error| error.to_string())?;
+            let new = asked.new_request(owner).map_err(|error| error.to_string())?;
             let here = match &point {
                 Some(point) if point.site.attach == planned.attach => Arc::clone(point),
                 Some(_) => return Err("its lines are at several places".to_owned()),
@@ -219,7 +221,7 @@ impl Points {
             let new = NewRequest { about: about.clone(), ..new };
             let counted =
                 FinalCounters::from_text(ended).ok_or("what was counted cannot be read")?;
-            lines.push(line(*number, &lines, new, counted, &mut given)?);
+            lines.push(restore_request(*number, &lines, new, counted, &mut given)?);
             let held =
                 RequestHandle { point: Arc::clone(&here), number: *number, ended: OnceLock::new() };
             let held = Arc::new(held);
@@ -249,7 +251,7 @@ impl Points {
             let those = those.ok_or("a line is not there")?;
             let version = Version::adopt(&point.site, &those, (program, tallies, counters));
             let version = version.map_err(|failure| failure.why)?;
-            if version.print() != *print || version.lines != *numbers {
+            if version.fingerprint() != *print || version.lines != *numbers {
                 return Err("this program would make another one of its lines".to_owned());
             }
             made.push(version);
@@ -268,10 +270,10 @@ impl Points {
         state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };
         if !state.retired.is_empty() {
             state.enable_waiting()?;
-            state.settle();
+            state.collect_retired();
         }
         for (held, adopted) in &mut handed {
-            if let Some(ended) = point.replaced(&mut state, held.number) {
+            if let Some(ended) = point.remove_replaced(&mut state, held.number) {
                 let _ = held.ended.set(ended.clone());
                 adopted.still = AdoptedStatus::Ended(Box::new(ended));
             }
@@ -291,9 +293,9 @@ impl Points {
 }
 
 impl Point {
-    /// Removes a request that another one has replaced, and returns its final counters; `None` if
-    /// it runs.
-    fn replaced(&self, state: &mut PointState, number: u32) -> Option<FinalCounters> {
+    /// Removes a request that another request has replaced, and returns its final counters; `None`
+    /// if the request still runs.
+    fn remove_replaced(&self, state: &mut PointState, number: u32) -> Option<FinalCounters> {
         let runs = state.running.as_ref().is_some_and(|running| running.version.runs(number));
         let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
         let line = state.lines.remove(place);
@@ -317,13 +319,13 @@ impl Points {
         claims: Option<OwnedFd>,
     ) -> Result<Arc<Point>, AttachError> {
         let place = AttachPoint::find(attach)?;
-        let sockets = attach.own.then(|| Sockets::of(&place, owner, claims)).transpose()?;
+        let sockets = attach.own.then(|| Sockets::open(&place, owner, claims)).transpose()?;
         Ok(self.create_point((attach, hardened), place, sockets))
     }
 }
 
 /// Restores a request from its descriptors.
-fn line(
+fn restore_request(
     number: u32,
     here: &[AttachedRequest],
     new: NewRequest,

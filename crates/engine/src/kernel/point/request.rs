@@ -1,4 +1,4 @@
-//! A request at an attach point: its own resources, and the frames of its owner.
+//! A request at an attach point: its own resources, and the ring of frames of its owner.
 
 use super::super::final_counters::FinalCounters;
 use super::super::fused::{KernelCounters, Member};
@@ -57,7 +57,7 @@ pub(super) struct AttachedRequest {
     /// Number of packets of its user's sockets that were not processed, because all regions of
     /// their processor were in use, before the request was attached.
     pub(super) busy_before: u64,
-    /// True if its removal is pending, because no smaller program could be installed.
+    /// True if its removal is pending, because no smaller program could be installed yet.
     pub(super) leaving: bool,
     /// See [`NewRequest::about`].
     pub(super) about: String,
@@ -103,7 +103,8 @@ pub(super) struct RequestResources {
 const DOORBELL_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
-    /// Creates the resources of a request, and the ring of its owner if there is none.
+    /// Creates the resources of a request, and the ring of its owner if the owner has none of this
+    /// shape.
     pub(super) fn make(
         number: u32,
         here: &[Self],
@@ -143,7 +144,7 @@ impl AttachedRequest {
         ))
     }
 
-    /// Combines a request with its resources and earlier counters.
+    /// Combines a request with its resources and its earlier counters.
     pub(super) fn of(
         number: u32,
         new: NewRequest,
@@ -176,14 +177,14 @@ impl AttachedRequest {
         Member { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
-    /// Returns its final counters and state, once no program runs it any more.
+    /// Returns its final counters and state, after the last program that ran it has finished.
     pub(super) fn ended(&self) -> FinalCounters {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
         FinalCounters {
             counted: self.counted.clone(),
             states,
-            bells: self.word(region_offset::NOTIFIED),
+            bells: self.control_word(region_offset::NOTIFIED),
             busy: 0,
             measured: self.measured,
             lost: false,
@@ -191,8 +192,8 @@ impl AttachedRequest {
     }
 
     /// Returns the number of frames that could not be copied for it.
-    pub(super) fn failed(&self) -> u64 {
-        self.word(region_offset::FAILED)
+    pub(super) fn failed_copies(&self) -> u64 {
+        self.control_word(region_offset::FAILED)
     }
 
     /// Adds the runs of a program, as measured by the kernel.
@@ -204,7 +205,7 @@ impl AttachedRequest {
     }
 
     /// Returns a control word of its memory, summed over all processors.
-    fn word(&self, at: u32) -> u64 {
+    fn control_word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()
     }

@@ -18,9 +18,10 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Opens the sockets of this user, with the persisted claims if there are any. Fails for the
-    /// overflow uid, which stands for all unmapped users.
-    pub(super) fn of(
+    /// Describes the sockets of a user in the network namespace of `place`: adopts the map of
+    /// claims, or creates it if `claims` is `None`. Fails for the overflow uid, which stands for
+    /// all unmapped users, and if the adopted map has another size.
+    pub(super) fn open(
         place: &AttachPoint,
         uid: u32,
         claims: Option<OwnedFd>,
@@ -39,19 +40,21 @@ impl Sockets {
         };
         let info = claims.info().map_err(told)?;
         if (info.value_size, info.entries) != (bytes, 1) {
-            return Err(AttachError::Unsupported("the seats that were kept are others".to_owned()));
+            return Err(AttachError::Unsupported(
+                "the persisted seats have another layout".to_owned(),
+            ));
         }
         Ok(Self { uid, netns, claims })
     }
 
-    /// Returns the user and the network namespace.
-    pub(super) const fn whose(&self) -> (u32, u64) {
+    /// Returns the user id and the identity of the network namespace.
+    pub(super) const fn user_and_namespace(&self) -> (u32, u64) {
         (self.uid, self.netns)
     }
 
-    /// Returns the description for a program; `give` passes it the map of claims, and returns the
-    /// index of that map.
-    pub(super) fn own(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
+    /// Returns the description of the sockets for a program. `give` passes the map of claims to the
+    /// program, and returns the index of that map.
+    pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
         UserSockets {
             uid: self.uid,
             netns: self.netns,
@@ -60,7 +63,7 @@ impl Sockets {
     }
 
     /// Returns the number of packets that found all regions of their processor in use.
-    pub(super) fn busy(&self) -> u64 {
+    pub(super) fn busy_packets(&self) -> u64 {
         let bytes = self.claims.get(0).unwrap_or_default();
         let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();
         bytes.chunks(CLAIMS_STRIDE as usize).filter_map(word).map(u64::from_ne_bytes).sum()

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The state of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
-    /// The user whose sockets it covers, if it is no interface.
+    /// The user whose sockets it covers; `None` at an interface.
     pub user: Option<u32>,
     /// The kernel's id of its program.
     pub program: u32,
@@ -32,7 +32,7 @@ pub struct PointStatus {
     pub rings: Vec<FrameRingStatus>,
 }
 
-/// A ring of frames: its sharing domain, its size in bytes, and the number of its requests.
+/// A ring of frames: its sharing domain, its size in bytes, and the number of requests that use it.
 pub type FrameRingStatus = (SharingDomain, u64, usize);
 
 /// A request at an attach point.
@@ -56,16 +56,16 @@ pub struct RequestStatus {
 impl Points {
     /// Returns the state of all attach points.
     #[must_use]
-    pub fn shown(&self) -> Vec<(Attach, PointStatus)> {
+    pub fn status(&self) -> Vec<(Attach, PointStatus)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let points = known.iter().filter_map(Weak::upgrade);
-        points.filter_map(|point| Some((point.site.attach.clone(), point.shown()?))).collect()
+        points.filter_map(|point| Some((point.site.attach.clone(), point.status()?))).collect()
     }
 }
 
 impl Point {
     /// Returns the state of this attach point; `None` if no program runs there.
-    pub(super) fn shown(&self) -> Option<PointStatus> {
+    pub(super) fn status(&self) -> Option<PointStatus> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
         let owned = state.lines.iter().map(|line| &line.owner);
@@ -81,17 +81,17 @@ impl Point {
             }
         }
         let info = version.program.info().ok()?;
-        let retired = state.retired.iter().map(Version::ran).sum::<u64>();
+        let retired = state.retired.iter().map(Version::frames_processed).sum::<u64>();
         Some(PointStatus {
-            user: self.site.sockets.as_ref().map(|sockets| sockets.whose().0),
+            user: self.site.sockets.as_ref().map(|sockets| sockets.user_and_namespace().0),
             program: info.id,
             runs: info.runs,
             lines: state.lines.len(),
             owners: rings.len(),
             replaced: state.replaced,
             steps: version.steps(),
-            frames: state.frames + retired + version.ran(),
-            each: state.lines.iter().map(|line| state.shown(line, version)).collect(),
+            frames: state.frames + retired + version.frames_processed(),
+            each: state.lines.iter().map(|line| state.status(line, version)).collect(),
             rings: rings.into_iter().map(|(_, ring)| ring).collect(),
         })
     }
@@ -99,14 +99,14 @@ impl Point {
 
 impl PointState {
     /// Returns the status of a request, with its counters so far.
-    fn shown(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
+    fn status(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
         let counted = self.counted(line, running);
         RequestStatus {
             number: line.number,
             owner: line.uid,
             taken: counted.ran,
             given: counted.handed.iter().copied().sum(),
-            lost: line.failed(),
+            lost: line.failed_copies(),
             steps: running.steps_of(line.number, &counted.entered),
         }
     }

@@ -1,5 +1,5 @@
-//! Replacement of a request by another one of the same path, in one step: every frame is processed
-//! by exactly one of them. [Th §5.4]
+//! Replacement of a request by another request of the same path, in one step: every frame is
+//! processed by exactly one of the two. [Th §5.4]
 //!
 //! In: a running request, and its replacement. The replacement gets its own resources, and a
 //! program that contains it instead of the old request is verified and loaded beside the running
@@ -7,7 +7,7 @@
 //! program has finished everywhere, its output is complete, and the counters of the old request are
 //! final.
 
-use super::super::fused::{Member, alike};
+use super::super::fused::{Member, is_same_filter};
 use super::super::host::{
     KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch, SwitchError,
 };
@@ -21,7 +21,7 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Debug)]
 struct PreparedSwitch {
     old: Arc<RequestHandle>,
-    /// Steps of the old request whose state continues in the new one.
+    /// Steps of the old request whose state continues in the new request.
     stays: Vec<usize>,
     ready: Option<Ready>,
 }
@@ -32,12 +32,12 @@ struct Ready {
     version: Version,
     states: States,
     steps: Steps,
-    /// Number of replacements of the program when this one was prepared.
+    /// Number of replacements of the program at the time of preparation.
     replaced: u64,
 }
 
-/// Prepares a replacement of `old`. `stays` pairs the steps of the old request and of the new one
-/// that are the same filter.
+/// Prepares a replacement of `old`. `stays` pairs the steps of the old request and of the new
+/// request that are the same filter.
 pub(super) fn prepare(
     old: Arc<RequestHandle>,
     mut new: NewRequest,
@@ -57,7 +57,8 @@ pub(super) fn prepare(
         let (before, member) =
             (line.member(), Member { tree: &new.tree, graph: &new.graph, request: number });
         // A peer's pairs are untrusted: state passes only between equal filters.
-        let same = |(from, own): &&(usize, usize)| alike((&before, *from), (&member, *own));
+        let same =
+            |(from, own): &&(usize, usize)| is_same_filter((&before, *from), (&member, *own));
         for (step, map) in &line.states {
             if let Some((_, own)) = stays.iter().filter(same).find(|(from, _)| from == step) {
                 new.states.push((*own, Arc::clone(map)));
@@ -84,7 +85,7 @@ pub(super) fn prepare(
     Ok(PreparedSuccessor { lent, switch })
 }
 
-/// Returns the requests of a program in which one is replaced.
+/// Returns the requests of a program in which `new` replaces the request of number `old`.
 fn with_replacement<'l>(
     lines: &'l [AttachedRequest],
     old: u32,
@@ -117,17 +118,17 @@ impl PreparedSwitch {
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
         steps.checkpoint("a line in the place of another one");
-        let put = point.put(&mut state, version, &steps);
+        let put = point.install(&mut state, version, &steps);
         steps.checkpoint("the line in whose place it is");
         if put.is_err() {
             point.store(&mut state, None);
         }
         put?;
-        line.busy_before = point.busy();
+        line.busy_before = point.busy_packets();
         state.lines.push(line);
-        state.keep(states);
+        state.add_states(states);
         // Afterwards the output of the old program is complete.
-        state.settle();
+        state.collect_retired();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);

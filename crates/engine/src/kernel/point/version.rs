@@ -34,7 +34,7 @@ pub(super) struct Version {
     behind_tag: Vec<bool>,
 }
 
-/// The reason that a program could not be built.
+/// The error of building a program.
 #[derive(Debug)]
 pub(super) struct Failure {
     at: Option<(u32, NodeId)>,
@@ -61,7 +61,7 @@ pub(super) type States = Vec<(u32, usize, Map)>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The request that comes with it.
+    /// The request that the program adds, if any.
     pub(super) line: Option<&'n AttachedRequest>,
     pub(super) states: &'n States,
 }
@@ -113,7 +113,7 @@ impl Version {
     }
 
     /// Adopts a program that an earlier process loaded for these requests, with its counters.
-    /// Compare [`Self::print`] to check that the program is current.
+    /// Compare [`Self::fingerprint`] to check that the program is current.
     pub(super) fn adopt(
         site: &Site,
         lines: &[&AttachedRequest],
@@ -155,7 +155,7 @@ impl Version {
 
     /// Returns a fingerprint of the code and layout, which differs between versions of Streamline
     /// that assemble different programs.
-    pub(super) fn print(&self) -> u64 {
+    pub(super) fn fingerprint(&self) -> u64 {
         // FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
         let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -169,9 +169,9 @@ impl Version {
 
     /// Returns one flag per exit of a request: true if its frames begin behind a VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
-        let ours = |hand: &super::super::fused::FusedExit| self.lines.get(hand.line) == Some(&line);
-        let both = self.fused.hands.iter().zip(&self.behind_tag);
-        both.filter(|(hand, _)| ours(hand)).map(|(_, behind)| *behind).collect()
+        let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
+        let both = self.fused.exits.iter().zip(&self.behind_tag);
+        both.filter(|(exit, _)| ours(exit)).map(|(_, behind)| *behind).collect()
     }
 
     /// Returns the counters of a request so far.
@@ -179,7 +179,7 @@ impl Version {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
         };
-        let mut counted = self.fused.counted(place, |number| self.tally(number));
+        let mut counted = self.fused.counters_of(place, |number| self.tally(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
         counted.add_reasons(&self.code, &values, |word| {
             let step = self.words.iter().position(|known| known == word)?;
@@ -188,7 +188,8 @@ impl Version {
         counted
     }
 
-    /// Returns its filters: name, number of requests that use it, and blocks that arrived.
+    /// Returns the filters of the program; for each, its name, the number of requests that use it,
+    /// and the number of blocks that arrived.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
         let steps = self.fused.steps.iter().zip(&self.words).enumerate();
         let shown = |(number, (shared, word)): (
@@ -201,8 +202,8 @@ impl Version {
         steps.map(shown).collect()
     }
 
-    /// Returns the filters of a request: name, number of requests that use it, and the request's
-    /// own input counter.
+    /// Returns the filters of a request; for each, its name, the number of requests that use it,
+    /// and the request's own count of blocks that arrived.
     pub(super) fn steps_of(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
         let place = self.lines.iter().position(|number| *number == line);
         let place = place.unwrap_or(usize::MAX);
@@ -217,8 +218,8 @@ impl Version {
         ours.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Returns the number of frames that it processed.
-    pub(super) fn ran(&self) -> u64 {
+    /// Returns the number of frames that the program has processed.
+    pub(super) fn frames_processed(&self) -> u64 {
         self.tally(self.fused.tally(Tally::Ran)).blocks
     }
 
@@ -240,7 +241,7 @@ struct Assembly<'l> {
     numbers: Vec<u32>,
     fused: FusedTree,
     layout: tap::FusedTap,
-    /// Descriptors of its maps behind the counters.
+    /// Descriptors of the shared maps, which follow the map of counters.
     given: Vec<i32>,
     code: ebpf::Program,
     behind_tag: Vec<bool>,
@@ -260,7 +261,7 @@ impl<'l> Assembly<'l> {
             let Misfit { at, why } = misfit;
             Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
         })?;
-        let words = (0..fused.steps.len()).map(|step| fused.word(&members, step)).collect();
+        let words = (0..fused.steps.len()).map(|step| fused.label(&members, step)).collect();
         Ok(Self { lines, numbers, fused, layout, given, code, behind_tag, words })
     }
 }
@@ -295,8 +296,8 @@ fn sorted(
     (counters, states, tables)
 }
 
-/// Returns the memory layout of a program for these requests, and the descriptors of its maps
-/// behind the counters.
+/// Returns the memory layout of a program for these requests, and the descriptors of its shared
+/// maps, which follow the map of counters.
 fn layout(
     site: &Site,
     lines: &[&AttachedRequest],
@@ -337,7 +338,7 @@ fn layout(
         }
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
-    let tallies = Scratch::new(lines.len(), fused.marks(), fused.tallies());
+    let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.tally_count());
     let many = || Failure {
         full: true,
         ..Failure::because("it notes more about a frame than one program can reach")
@@ -345,7 +346,7 @@ fn layout(
     let tallies = tallies.ok_or_else(many)?;
     let sent = site.attach.side == Side::Sent;
     let leads = fused.leads.iter().map(|step| {
-        let (mark, number) = fused.lead(*step)?;
+        let (mark, number) = fused.egress_mark(*step)?;
         let line = fused.steps.get(*step)?.lines.first().copied()?;
         let own = fused.own_step(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
@@ -354,7 +355,7 @@ fn layout(
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
-    let own = site.sockets.as_ref().map(|sockets| sockets.own(&mut give));
+    let own = site.sockets.as_ref().map(|sockets| sockets.program_sockets(&mut give));
     Ok((
         tap::FusedTap { cpus, sent, user: own, scratch: tallies, rings: owners, egresses: leads },
         given,

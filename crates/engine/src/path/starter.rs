@@ -1,4 +1,4 @@
-//! Threads for the spaces of a path, started with it or while it runs.
+//! Threads for the spaces of a path, started together with the path or while it runs.
 
 use runtime::control::Control;
 use runtime::space::{Remains, Space};
@@ -8,14 +8,15 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// An ended space: its path, its place there, and its remains; `None` if it panicked.
+/// An ended space: the index of its path, the index of the space in the path, and its remains;
+/// `None` if it panicked.
 pub(crate) type EndedSpace = (usize, usize, Option<Remains>);
 
-/// A handle that starts threads for the spaces of a path, also while it runs.
+/// A handle that starts threads for the spaces of a path, also while the path runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Crew {
+pub(crate) struct ThreadStarter {
     pub(crate) number: usize,
-    /// The place of the next space.
+    /// Index of the next space in the path.
     pub(crate) next: Arc<AtomicUsize>,
     pub(crate) control: Arc<Control>,
     pub(crate) ended: mpsc::Sender<EndedSpace>,
@@ -33,7 +34,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// Hands the thread its space and detaches it.
-    pub(crate) fn go(mut self, space: Space) {
+    pub(crate) fn run_space(mut self, space: Space) {
         // Incremented before the space can end, so a waiter for all spaces does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
         self.handle = None;
@@ -53,9 +54,10 @@ impl Drop for Thread {
     }
 }
 
-impl Crew {
-    /// Starts a thread for a space that a change adds; its place follows the existing ones.
-    pub(crate) fn start_further(&self, name: String) -> sys::Result<Thread> {
+impl ThreadStarter {
+    /// Starts a thread for a space that a change adds; its index follows those of the existing
+    /// spaces.
+    pub(crate) fn start_added(&self, name: String) -> sys::Result<Thread> {
         self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
