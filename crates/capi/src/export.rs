@@ -197,7 +197,7 @@ pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
 /// streamline_commit() before any other call on this end. Returns null on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
-    match guarded(|| calls::reserve(fd, count)) {
+    match report_failure(|| calls::reserve(fd, count)) {
         Some(room) => room.cast(),
         None => std::ptr::null_mut(),
     }
@@ -497,7 +497,7 @@ fn timeout(timeout_ms: c_int) -> Option<Duration> {
 // ---- results
 
 #[inline]
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+fn report_failure<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return Some(value),
         Ok(Err(failure)) => failure,
@@ -509,16 +509,16 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
 
 #[inline]
 fn int_result(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    guarded(work).unwrap_or(-1)
+    report_failure(work).unwrap_or(-1)
 }
 
 #[inline]
 fn size_result(work: impl FnOnce() -> Result<usize, Failure>) -> isize {
     // Longer results were rejected before.
-    guarded(work).map_or(-1, |count| isize::try_from(count).unwrap_or(isize::MAX))
+    report_failure(work).map_or(-1, |count| isize::try_from(count).unwrap_or(isize::MAX))
 }
 
 #[inline]
 fn status_result(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    guarded(work).map_or(-1, |()| 0)
+    report_failure(work).map_or(-1, |()| 0)
 }

@@ -51,7 +51,7 @@ trait Candidates {
     fn files(&self, begin: &str) -> Vec<String>;
 }
 
-/// Returns every completion of a partial request, each as the whole request.
+/// Returns every completion of a partial request, each as the entire request.
 fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
     let Some(at) = word_start(line) else { return Vec::new() };
     let (before, word) = line.split_at(at);
@@ -169,39 +169,45 @@ mod tests {
         }
     }
 
-    fn all(line: &str) -> Vec<String> {
+    fn completions_of(line: &str) -> Vec<String> {
         completions(line, &FakeCandidates)
     }
 
     #[test]
     fn request_starts_with_a_source() {
-        assert_eq!(all("re"), ["read", "replay"]);
-        assert_eq!(all("count ; gen"), ["count ; generate"]);
-        assert!(all("coun").is_empty());
-        assert_eq!(all("--par"), ["--parallel="]);
-        assert_eq!(all("--parallel=2 --ad"), ["--parallel=2 --adapt"]);
-        assert_eq!(all("--adapt gen"), ["--adapt generate"]);
-        assert!(all("replay x | --ad").is_empty() && all("replay --ad").is_empty());
+        assert_eq!(completions_of("re"), ["read", "replay"]);
+        assert_eq!(completions_of("count ; gen"), ["count ; generate"]);
+        assert!(completions_of("coun").is_empty());
+        assert_eq!(completions_of("--par"), ["--parallel="]);
+        assert_eq!(completions_of("--parallel=2 --ad"), ["--parallel=2 --adapt"]);
+        assert_eq!(completions_of("--adapt gen"), ["--adapt generate"]);
+        assert!(
+            completions_of("replay x | --ad").is_empty()
+                && completions_of("replay --ad").is_empty()
+        );
     }
 
     #[test]
     fn filters_and_sinks_follow_a_pipe() {
-        assert_eq!(all("replay x | dp"), ["replay x | dport"]);
-        assert_eq!(all("replay x|dp"), ["replay x|dport"]);
-        assert_eq!(all("replay x | dport |80 cou"), ["replay x | dport |80 count"]);
-        assert_eq!(all("replay x | (dport + spo"), ["replay x | (dport + sport"]);
-        assert!(all("replay x | ").len() > 10);
-        assert!(all("replay x | repl").is_empty());
+        assert_eq!(completions_of("replay x | dp"), ["replay x | dport"]);
+        assert_eq!(completions_of("replay x|dp"), ["replay x|dport"]);
+        assert_eq!(completions_of("replay x | dport |80 cou"), ["replay x | dport |80 count"]);
+        assert_eq!(completions_of("replay x | (dport + spo"), ["replay x | (dport + sport"]);
+        assert!(completions_of("replay x | ").len() > 10);
+        assert!(completions_of("replay x | repl").is_empty());
     }
 
     #[test]
     fn parameters_follow_a_filter_name() {
-        assert_eq!(all("replay x sp"), ["replay x speed="]);
-        assert!(all("generate ").contains(&"generate count=".to_owned()));
-        assert!(all("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");
-        assert!(all("nonsense ").is_empty());
-        assert_eq!(all("replay exa"), ["replay examples/"]);
-        assert_eq!(all("replay "), ["replay examples/", "replay speed=", "replay web.pcap"]);
-        assert!(all("replay x we").is_empty(), "it takes one file");
+        assert_eq!(completions_of("replay x sp"), ["replay x speed="]);
+        assert!(completions_of("generate ").contains(&"generate count=".to_owned()));
+        assert!(completions_of("replay x | bpf \"tcp po").is_empty(), "nothing inside quotes");
+        assert!(completions_of("nonsense ").is_empty());
+        assert_eq!(completions_of("replay exa"), ["replay examples/"]);
+        assert_eq!(
+            completions_of("replay "),
+            ["replay examples/", "replay speed=", "replay web.pcap"]
+        );
+        assert!(completions_of("replay x we").is_empty(), "it takes one file");
     }
 }

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 pub(crate) fn filters(name: Option<&str>) -> Status {
     match name {
         None => terminal::print(&list()),
-        Some(name) => one(name),
+        Some(name) => describe_one(name),
     }
 }
 
@@ -57,7 +57,7 @@ fn list() -> String {
     out
 }
 
-fn one(name: &str) -> Status {
+fn describe_one(name: &str) -> Status {
     let named: Vec<_> =
         MachineRegistry::descriptions().filter(|entry| entry.name == name).collect();
     if named.is_empty() {

@@ -36,12 +36,12 @@ struct Sheet {
 pub(crate) fn man(given: &ManArguments) -> Status {
     let sheets = match sheets() {
         Ok(sheets) => sheets,
-        Err(error) => return failed("the manual", &error),
+        Err(error) => return print_error("the manual", &error),
     };
     if let Some(folder) = &given.into {
         return match write(folder, &sheets) {
             Ok(()) => Status::Done,
-            Err(error) => failed(&folder.display().to_string(), &error),
+            Err(error) => print_error(&folder.display().to_string(), &error),
         };
     }
     let wanted = given.page.as_deref().unwrap_or_default();
@@ -70,7 +70,7 @@ impl Sheet {
     }
 }
 
-fn failed(what: &str, error: &io::Error) -> Status {
+fn print_error(what: &str, error: &io::Error) -> Status {
     terminal::complain(&format!("cannot write {what}: {error}"));
     Status::Failed
 }

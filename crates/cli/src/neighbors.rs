@@ -1,5 +1,5 @@
-//! Foreign programs and packet sockets at interfaces, for `doctor` and `explain`: who owns each,
-//! and the consequence for a request there.
+//! Foreign programs and packet sockets at interfaces, for `doctor` and `explain`: their owners, and
+//! the consequence for a request there.
 //!
 //! The types define the `--json` format of both commands.
 
@@ -8,13 +8,13 @@ use pipeline::explain::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The neighbors at some interfaces.
+/// The foreign programs and packet sockets at some interfaces.
 #[derive(Serialize, Debug)]
 pub(crate) struct NeighborFindings {
     pub(crate) neighbors: Vec<NeighborFinding>,
     /// Number of processes whose descriptors are unreadable, any of which may be an owner.
     pub(crate) hidden: usize,
-    /// Kinds that could not be listed, with the reason.
+    /// Kinds that could not be listed, each with the reason.
     pub(crate) unlisted: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl NeighborFindings {
         }
     }
 
-    /// Adds those of another interface; what is at all interfaces is listed once.
+    /// Adds the findings of another interface; a neighbor at all interfaces is listed once.
     pub(crate) fn extend(&mut self, other: Self) {
         let known = self.neighbors.iter().any(|one| one.interface.is_none());
         let others = other.neighbors.into_iter();
@@ -76,14 +76,15 @@ impl NeighborFindings {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
-    /// Formats a table of at most `columns` columns, what each kind means, and what is missing.
+    /// Formats a table at most `columns` wide, the consequence of each kind, and the gaps in the
+    /// list.
     pub(crate) fn text(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {
             table.row([
                 one.interface.clone().unwrap_or_else(|| "all".to_owned()),
                 one.what(),
-                one.named(),
+                one.name_and_id(),
                 one.owners(self.hidden),
             ]);
         }
@@ -133,8 +134,8 @@ impl NeighborFinding {
         format!("{}{side}{how}", title(self.kind))
     }
 
-    /// Returns name and id of the program: `filter (61)`.
-    fn named(&self) -> String {
+    /// Returns the name and the ID of the program: `filter (61)`.
+    fn name_and_id(&self) -> String {
         match (self.name.as_deref(), self.program) {
             (None | Some(""), None) => "–".to_owned(),
             (None | Some(""), Some(id)) => format!("({id})"),
@@ -174,7 +175,7 @@ fn title(kind: &str) -> &str {
     }
 }
 
-/// Returns kind, side, mode and consequence.
+/// Returns the kind, the side, the mode and the consequence.
 fn about(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
     let side = |side: &Side| match side {
         Side::Ingress => Some("received"),

@@ -26,7 +26,7 @@ impl ReportTarget {
         let opened = open_target(path, WriteMode::FromStart, 0o666);
         opened
             .map(|target| Self::File(path.to_owned(), target.file))
-            .map_err(|error| refused(path, &error))
+            .map_err(|error| print_error(path, &error))
     }
 
     /// Writes the report to the destination.
@@ -35,13 +35,13 @@ impl ReportTarget {
             Self::Output => terminal::print(text),
             Self::File(path, mut file) => {
                 let written = sys::replace::replace_contents(&path, &mut file, text.as_bytes());
-                written.map_or_else(|error| refused(&path, &error), |()| Status::Done)
+                written.map_or_else(|error| print_error(&path, &error), |()| Status::Done)
             }
         }
     }
 }
 
-fn refused(path: &Path, error: &io::Error) -> Status {
+fn print_error(path: &Path, error: &io::Error) -> Status {
     let (name, why) = (path.display(), terminal::reason(error));
     terminal::complain(&format!("cannot write the report to {name}: {why}"));
     Status::Failed

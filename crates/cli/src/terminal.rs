@@ -145,20 +145,20 @@ fn colour(text: &str) -> Option<&str> {
 
 /// Prints `error: …`.
 pub(crate) fn complain(what: &str) {
-    labeled("error", "1;31", what);
+    print_labeled("error", "1;31", what);
 }
 
 /// Prints `warning: …`.
 pub(crate) fn warn(what: &str) {
-    labeled("warning", "1;33", what);
+    print_labeled("warning", "1;33", what);
 }
 
 /// Prints `note: …`.
 pub(crate) fn note(what: &str) {
-    labeled("note", "1", what);
+    print_labeled("note", "1", what);
 }
 
-fn labeled(word: &str, colour: &str, what: &str) {
+fn print_labeled(word: &str, colour: &str, what: &str) {
     // The text may quote a request, a file name or another process.
     let what = VisibleLines(what);
     match colours() {

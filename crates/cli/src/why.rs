@@ -39,8 +39,8 @@ type TracedRequest = (Prepared, RecordMode, Option<u64>);
 
 fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     let (prepared, tape, count) = match given.words.as_slice() {
-        [] => recorded(&given.file)?,
-        words => over(&given.file, &words.join(" "))?,
+        [] => open_record(&given.file)?,
+        words => prepare_capture(&given.file, &words.join(" "))?,
     };
     let why = FlowQuery::new(expression, &prepared.plan().graph, &tape).map_err(|mistake| {
         terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
@@ -68,7 +68,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
 }
 
 /// Opens a record. A record whose request was changed cannot be traced.
-fn recorded(file: &Path) -> Result<TracedRequest, Status> {
+fn open_record(file: &Path) -> Result<TracedRequest, Status> {
     let recorded = Recorded::open(file).map_err(refuse)?;
     if recorded.is_changed() {
         let file = file.display();
@@ -82,7 +82,7 @@ fn recorded(file: &Path) -> Result<TracedRequest, Status> {
 }
 
 /// Prepares a request over the packets of a capture.
-fn over(file: &Path, words: &str) -> Result<TracedRequest, Status> {
+fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
     let name = file.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
     let source = format!("replay \"{name}\"");
     let (graph, _) = pipeline::read(words, &MachineRegistry::Local);

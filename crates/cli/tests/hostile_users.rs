@@ -288,7 +288,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
     let http = capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
-        let ran = folder.run(&["run", &format!("{http} {}", piped(sink))]);
+        let ran = folder.run(&["run", &format!("{http} {}", piped_sink(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
         assert_no_escapes(&ran);
     }
@@ -317,7 +317,7 @@ fn hidden_characters_are_escaped_in_every_output() {
 }
 
 /// Returns a sink that reads through a pipe.
-fn piped(sink: &str) -> String {
+fn piped_sink(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }
 

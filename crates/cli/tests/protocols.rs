@@ -36,7 +36,7 @@ fn objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
 }
 
 /// Returns a counter of a filter from the report.
-fn counted(report: &Value, filter: &str, name: &str) -> u64 {
+fn counter_of(report: &Value, filter: &str, name: &str) -> u64 {
     let filters = report["filters"].as_array().unwrap();
     let found = filters.iter().find(|found| found["filter"] == filter || found["name"] == filter);
     let found = found.unwrap_or_else(|| panic!("{filter} in {report}"));
@@ -88,7 +88,7 @@ fn reset_ignored_by_the_receiver_hides_nothing() {
         let (lines, report) = run_over(&folder, &goes_on(resets), log);
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("\"GET /a HTTP/1.1\" 200 ")), "{lines:?}");
-        assert_eq!(counted(&report, "tcp", counter), 1, "{counter}");
+        assert_eq!(counter_of(&report, "tcp", counter), 1, "{counter}");
     }
 }
 

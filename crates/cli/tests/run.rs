@@ -25,7 +25,7 @@ fn blocks(amount: &Value) -> u64 {
     amount["blocks"].as_u64().unwrap()
 }
 
-fn dropped(reasons: &Value) -> u64 {
+fn dropped_blocks(reasons: &Value) -> u64 {
     reasons.as_object().unwrap().values().map(blocks).sum()
 }
 
@@ -34,12 +34,13 @@ fn assert_balanced(report: &Value) {
     assert_eq!(report["version"], 1);
     assert_eq!(report["balanced"], true);
     for edge in report["edges"].as_array().unwrap() {
-        let ended = blocks(&edge["taken"]) + blocks(&edge["resident"]) + dropped(&edge["dropped"]);
+        let ended =
+            blocks(&edge["taken"]) + blocks(&edge["resident"]) + dropped_blocks(&edge["dropped"]);
         assert_eq!(blocks(&edge["put"]), ended, "{edge}");
     }
     for filter in report["filters"].as_array().unwrap() {
         let ended = ["passed", "unselected", "consumed", "held"].map(|name| blocks(&filter[name]));
-        let ended: u64 = ended.iter().sum::<u64>() + dropped(&filter["dropped"]);
+        let ended: u64 = ended.iter().sum::<u64>() + dropped_blocks(&filter["dropped"]);
         assert_eq!(blocks(&filter["taken"]) + blocks(&filter["made"]), ended, "{filter}");
     }
     for source in report["sources"].as_array().unwrap() {

@@ -22,7 +22,7 @@ fn folder() -> Folder {
 }
 
 /// Returns the numbers that a request ending with `count` prints, in their order.
-fn counted(folder: &Folder, line: &str) -> Vec<u64> {
+fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
     let words = ran.out.lines().next().unwrap().split_whitespace();
@@ -58,8 +58,9 @@ fn flows(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 #[test]
 fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
     let folder = folder();
-    let alone =
-        |file: &str, behind: &str| counted(&folder, &format!("replay {file} | tcp | {behind}"));
+    let alone = |file: &str, behind: &str| {
+        printed_counts(&folder, &format!("replay {file} | tcp | {behind}"))
+    };
     for behind in [
         "http | count",
         "http |get count",
@@ -71,10 +72,10 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
         let wanted = sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
         assert!(behind.starts_with("dns") || wanted[0] > 9, "{behind}: {wanted:?}");
         let both = format!("(replay a.pcap | tcp) + (replay b.pcap | tcp) | {behind}");
-        assert_eq!(counted(&folder, &both), wanted, "{behind}");
+        assert_eq!(printed_counts(&folder, &both), wanted, "{behind}");
     }
     let split = "replay a.pcap | split 2 | (|1 tcp + |2 tcp) | http | count";
-    assert_eq!(counted(&folder, split), alone("a.pcap", "http | count"));
+    assert_eq!(printed_counts(&folder, split), alone("a.pcap", "http | count"));
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn wait_for_blocks(folder: &Folder, more: u64) {
     testkit::until("blocks come", || count() >= from + more);
 }
 
-fn passed(report: &Value, name: &str) -> u64 {
+fn passed_blocks(report: &Value, name: &str) -> u64 {
     let rows = report["filters"].as_array().unwrap();
     let row = rows.iter().find(|row| row["name"] == name).unwrap();
     row["passed"]["blocks"].as_u64().unwrap()
@@ -89,8 +89,12 @@ fn v3_argument_is_set_while_the_path_runs() {
     let report = end(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
     // The sample counts on: its first block is that of the whole run, not that of the change.
-    assert_eq!(passed(&report, "sample"), multiples(0..at, 10) + multiples(at..all, 4), "{at}");
-    assert_eq!(passed(&report, "count"), passed(&report, "sample"));
+    assert_eq!(
+        passed_blocks(&report, "sample"),
+        multiples(0..at, 10) + multiples(at..all, 4),
+        "{at}"
+    );
+    assert_eq!(passed_blocks(&report, "count"), passed_blocks(&report, "sample"));
 }
 
 #[test]

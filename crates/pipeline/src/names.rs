@@ -37,10 +37,10 @@ fn plain(graph: &Graph, id: NodeId) -> String {
 #[must_use]
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
-        Step::Filter(used) => given(used),
-        Step::Boolean(body) => {
-            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, given))
-        }
+        Step::Filter(used) => given_arguments(used),
+        Step::Boolean(body) => boolean(body, true, &|id| {
+            graph.node(id).filter().map_or_else(String::new, given_arguments)
+        }),
         Step::Merge => "merge of sources".to_owned(),
         Step::Unknown => "?".to_owned(),
     }
@@ -55,7 +55,7 @@ pub fn cost_key(graph: &Graph, id: NodeId) -> String {
     }
 }
 
-fn given(used: &Use) -> String {
+fn given_arguments(used: &Use) -> String {
     with_arguments(used.title(), used)
 }
 
@@ -66,7 +66,7 @@ fn with_arguments(mut text: String, used: &Use) -> String {
         if default.as_ref() == Some(value) {
             continue;
         }
-        let value = written(parameter, value);
+        let value = value_text(parameter, value);
         let _ = match parameter.positional {
             true => write!(text, " {value}"),
             false => write!(text, " {name}={value}"),
@@ -75,7 +75,7 @@ fn with_arguments(mut text: String, used: &Use) -> String {
     text
 }
 
-fn written(parameter: &Parameter, value: &Value) -> String {
+fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
         (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
         (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),

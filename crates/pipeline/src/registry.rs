@@ -30,7 +30,7 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry whose services this one uses, if it only adds names to it.
+    /// Returns the registry that this registry extends by names; `None` if it extends none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }

@@ -276,7 +276,8 @@ fn translate_stage(
     }
 }
 
-/// Translates a path of PipesFS, bare or read by `cat`, together with the stages behind it.
+/// Translates a path of PipesFS, bare or read by `cat`, with the stages that follow it; `None` if
+/// it is not a path.
 fn pipes_path(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
     let stage = stages.get(at)?;
     let behind = stages.get(at + 1).and_then(|next| text.get(next.start..));

@@ -81,7 +81,7 @@ fn assert_valid(graph: &Graph) {
     assert_eq!(ordered, count, "{graph}");
     for join in &graph.joins {
         let mut edges = Vec::new();
-        leaves(&join.order, &mut edges);
+        collect_edges(&join.order, &mut edges);
         assert!(edges.len() > 1, "{graph}");
         assert!(edges.iter().all(|edge| graph.edges[*edge].to == join.node), "{graph}");
     }
@@ -92,10 +92,12 @@ fn assert_valid(graph: &Graph) {
     }
 }
 
-fn leaves(order: &Order, edges: &mut Vec<usize>) {
+fn collect_edges(order: &Order, edges: &mut Vec<usize>) {
     match order {
         Order::Edge(edge) => edges.push(edge.0),
-        Order::Split { branches, .. } => branches.iter().for_each(|branch| leaves(branch, edges)),
+        Order::Split { branches, .. } => {
+            branches.iter().for_each(|branch| collect_edges(branch, edges))
+        }
     }
 }
 

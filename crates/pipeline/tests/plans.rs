@@ -16,17 +16,17 @@ fn machine(name: &str) -> Machine {
     match name {
         "example" => Machine::example(),
         "open kernel" => Machine::with_kernel(),
-        "measured" => measured(),
-        "costly filters" => costly(2),
-        "costly filters, four processors" => costly(4),
-        "costly filters, one processor" => costly(1),
+        "measured" => measured_machine(),
+        "costly filters" => costly_machine(2),
+        "costly filters, four processors" => costly_machine(4),
+        "costly filters, one processor" => costly_machine(1),
         "small cache" => Machine { l2: 64 << 10, ..Machine::example() },
         _ => panic!("no machine is called `{name}`"),
     }
 }
 
 /// Returns a machine with measured costs: an expensive twin, and filters that pass few blocks.
-fn measured() -> Machine {
+fn measured_machine() -> Machine {
     let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
     for (filter, thread, kernel) in
         [("udp", 20.0, 7.0), ("dport", 9.0, 6.0), ("ratelimit", 11.0, 35.0), ("count", 1.0, 1.5)]
@@ -43,7 +43,7 @@ fn measured() -> Machine {
 }
 
 /// Returns a machine on which some filters cost much more than a crossing.
-fn costly(processors: usize) -> Machine {
+fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
     for (filter, block) in [
         ("regex", 2_000.0),
@@ -98,7 +98,7 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn planned(case: &Case) -> Result<Plan, String> {
+fn plan_case(case: &Case) -> Result<Plan, String> {
     let world = world();
     let (graph, mistakes) = pipeline::read(&case.request, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&case.request, &mistakes, false));
@@ -111,7 +111,7 @@ fn o1_v1_explain_matches_the_golden_files() {
     let cases = cases();
     assert!(cases.len() >= 12, "the plans are there");
     for case in cases {
-        let text = match planned(&case) {
+        let text = match plan_case(&case) {
             Ok(plan) => explain::text(&plan, &case.machine),
             Err(text) => text,
         };
@@ -133,7 +133,7 @@ fn case_named(name: &str) -> Case {
 #[test]
 fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let case = case_named("22-kernel-only.plan");
-    let first = planned(&case).unwrap();
+    let first = plan_case(&case).unwrap();
     let node = |name: &str| first.graph.ids().find(|(_, n)| n.name() == name).unwrap().0;
     assert!(first.graph.ids().all(|(id, _)| first.space_of(id).kind == SpaceKind::Kernel));
     assert_eq!(first.programs[0].steps.len(), 4);
@@ -167,7 +167,7 @@ fn v1_plan_in_the_book_matches_explain() {
 
 #[test]
 fn o6_lines_with_a_common_prefix_share_one_program() {
-    let plan = planned(&case_named("24-shared-prefix.plan")).unwrap();
+    let plan = plan_case(&case_named("24-shared-prefix.plan")).unwrap();
     let [program] = &plan.programs[..] else { panic!("{:?}", plan.programs) };
     assert_eq!(program.sources.len(), 2);
     let nodes: Vec<usize> = program.steps.iter().map(|step| step.nodes.len()).collect();
@@ -182,7 +182,7 @@ fn o6_lines_with_a_common_prefix_share_one_program() {
 #[test]
 fn dot_output_has_every_node_and_edge() {
     for case in cases() {
-        let Ok(plan) = planned(&case) else { continue };
+        let Ok(plan) = plan_case(&case) else { continue };
         let dot = explain::dot(&plan);
         let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
         assert_eq!(edges, plan.graph.edges.len());
@@ -197,7 +197,7 @@ fn dot_output_has_every_node_and_edge() {
 
 #[test]
 fn filters_evaluated_ahead_appear_in_all_outputs() {
-    let plan = planned(&case_named("19-asked-ahead.plan")).unwrap();
+    let plan = plan_case(&case_named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> =
         plan.pushdowns.iter().map(|p| plan.pushed_filter(p.source).unwrap()).collect();
@@ -206,10 +206,10 @@ fn filters_evaluated_ahead_appear_in_all_outputs() {
     let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
     let long = Case { request, ..case_named("19-asked-ahead.plan") };
-    let text = explain::text(&planned(&long).unwrap(), &long.machine);
+    let text = explain::text(&plan_case(&long).unwrap(), &long.machine);
     let except = "\n   of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
-    let plan = planned(&case_named("20-not-asked-ahead.plan")).unwrap();
+    let plan = plan_case(&case_named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::dot(&plan).contains("in the kernel too"));
     assert_eq!(plan.pushdowns.len(), 6);
     assert!(

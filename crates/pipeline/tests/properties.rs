@@ -73,7 +73,7 @@ fn random_bytes_and_damaged_lines_never_panic() {
         language(&noise);
         language(&random_tokens(&mut random));
         let line = &seeds[random.below(seeds.len())];
-        language(&damaged(line.as_bytes().to_vec(), &seeds, &mut random));
+        language(&damage(line.as_bytes().to_vec(), &seeds, &mut random));
     }
 }
 
@@ -92,7 +92,7 @@ fn random_tokens(random: &mut Random) -> Vec<u8> {
 }
 
 /// Returns a line with a few bytes changed, removed, repeated or taken from another line.
-fn damaged(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
+fn damage(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
     for _ in 0..1 + random.below(4) {
         let at = random.below(line.len().max(1));
         let end = (at + random.below(5)).min(line.len());

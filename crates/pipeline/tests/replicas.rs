@@ -20,7 +20,7 @@ fn machine(processors: usize) -> Machine {
 }
 
 /// Plans a request, with `--parallel=auto` unless it sets `--parallel`, and asserts the invariants.
-fn planned(text: &str, machine: &Machine) -> Plan {
+fn plan_valid(text: &str, machine: &Machine) -> Plan {
     let world = fixture::world();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{option}{text}");
@@ -56,14 +56,14 @@ fn assert_valid(plan: &Plan, text: &str) {
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
 /// are distributed.
 fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
-    let plan = planned(text, &machine(processors));
+    let plan = plan_valid(text, &machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
     Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
 fn refusals_of(text: &str, processors: usize) -> String {
-    let plan = planned(text, &machine(processors));
+    let plan = plan_valid(text, &machine(processors));
     assert!(plan.replicas.is_empty(), "{text}");
     let reasons = plan
         .replica_refusals
@@ -99,7 +99,7 @@ fn n2_filters_with_sessions_are_replicated_by_session() {
 #[test]
 fn n4_every_connected_part_gets_its_own_replicas() {
     let text = "replay a | regex x | print ; replay b | compress | discard";
-    let plan = planned(text, &machine(2));
+    let plan = plan_valid(text, &machine(2));
     assert_eq!(plan.replicas.len(), 2);
     let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].part).collect();
     assert_eq!(parts, [0, 1]);

@@ -51,7 +51,7 @@ fn missing<T: From<i8>>() -> T {
 }
 
 /// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
-fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
+fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
 
@@ -60,7 +60,7 @@ fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    guarded(
+    catch_panic(
         || (),
         || {
             ends::start();
@@ -78,7 +78,7 @@ type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> 
 
 extern "C" fn before_fork() {
     let errno = preload::errno();
-    guarded(
+    catch_panic(
         || (),
         || {
             lazy::stop();
@@ -119,7 +119,8 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
-    if let Some(count) = guarded(|| None, || preserving_errno(|| lazy::read(fd, to.addr(), count)))
+    if let Some(count) =
+        catch_panic(|| None, || preserving_errno(|| lazy::read(fd, to.addr(), count)))
     {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
         count
     };
     let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
-    guarded(plain, || read_from(shared_edge, fd, to, count))
+    catch_panic(plain, || read_from(shared_edge, fd, to, count))
 }
 
 fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
@@ -147,7 +148,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = guarded(|| None, || preserving_errno(|| lazy::range(from.addr(), count)));
+    let range = catch_panic(|| None, || preserving_errno(|| lazy::range(from.addr(), count)));
     let plain = || match &range {
         Some(range) => write_range(range, fd),
         None => {
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
         }
     };
     let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
-    guarded(plain, || {
+    catch_panic(plain, || {
         let Some(mut locked) = shared_edge.enter() else { return plain() };
         let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
         let bytes = match &range {

@@ -267,13 +267,13 @@ static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 /// Name of the parameter that contains the callback's number.
 const NUMBER_PARAMETER: &str = "function";
 
-fn locked<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers a callback; returns a description whose only parameter is the number of the callback.
 fn callback_description(name: &str, callback: Callback) -> Description {
-    let mut all = locked(&CALLBACKS);
+    let mut all = lock(&CALLBACKS);
     let number = all.len() as u64;
     all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
@@ -288,7 +288,7 @@ fn callback_description(name: &str, callback: Callback) -> Description {
 }
 
 fn callback(arguments: &Arguments) -> Option<Callback> {
-    locked(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
+    lock(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
 }
 
 /// The reasons for drops by a callback filter.
@@ -300,7 +300,7 @@ struct CallbackFilter(Arc<Mutex<ClassifyFn>>);
 
 impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        match locked(&self.0)(block) {
+        match lock(&self.0)(block) {
             Some(class) => Class::natural(class),
             None => cx.absent(UNANSWERED),
         }
@@ -322,7 +322,7 @@ struct CallbackSink {
 
 impl Sink for CallbackSink {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let mut function = locked(&self.function);
+        let mut function = lock(&self.function);
         for (_, block) in batch.blocks() {
             let target = format!("function {}", self.name);
             function(&block).map_err(|why| Failure::new("call", target, why))?;

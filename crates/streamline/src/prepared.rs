@@ -33,7 +33,7 @@ impl Prepared {
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
         let (text, graph) = resolve(request, options)?;
         let Some(of) = requests::worker_count(&graph) else {
-            return Self::planned(text, graph, options);
+            return Self::plan_graph(text, graph, options);
         };
         let workers = requests::derive(&graph, of)?;
         let first = Self::worker(workers.first().map_or("", String::as_str), options)?;
@@ -45,10 +45,10 @@ impl Prepared {
         // The warnings were already issued for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
         let graph = graph(request, &options.own, &options)?;
-        Self::planned(request.to_owned(), graph, &options)
+        Self::plan_graph(request.to_owned(), graph, &options)
     }
 
-    fn planned(text: String, mut graph: Graph, options: &Options) -> Result<Self, OpenError> {
+    fn plan_graph(text: String, mut graph: Graph, options: &Options) -> Result<Self, OpenError> {
         let outside = options.outside_kernel || options.record.is_some();
         let alone = options.embedded || outside;
         let (hosts, machine) = Hosts::find(&mut graph, alone, &options.notices);

@@ -48,7 +48,7 @@ pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or 
 /// Column at which the purpose of an example starts.
 const PURPOSE_COLUMN: usize = 63;
 
-/// Builds the help template of the whole command.
+/// Builds the help template of the command.
 fn template() -> String {
     let mut text = format!("{ABOUT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {

@@ -27,7 +27,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
         true => Server::open(&directory, !given.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
-    let mut server = server.map_err(|error| failed(&error))?;
+    let mut server = server.map_err(|error| print_error(&error))?;
     terminal::note(&format!("the daemon is in {}", directory.display()));
     server.notes().iter().for_each(|note| terminal::warn(note));
     steps.checkpoint("it is there");
@@ -58,12 +58,12 @@ fn policy(given: &DaemonArguments) -> Result<Policy, Status> {
 fn directory(given: &DaemonArguments) -> Result<PathBuf, Status> {
     match (&given.socket, given.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => place::of_user().ok_or_else(|| failed(&DirectoryError::Nowhere)),
+        (None, true) => place::of_user().ok_or_else(|| print_error(&DirectoryError::Nowhere)),
         (None, false) => Ok(PathBuf::from(MACHINE)),
     }
 }
 
-fn failed(error: &DirectoryError) -> Status {
+fn print_error(error: &DirectoryError) -> Status {
     terminal::complain(&error.to_string());
     if sys::process::identity().0 != 0
         && matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE))

@@ -72,7 +72,7 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
             let mut looked = query(&client, &[(0, path.clone())]);
             vec![looked.pop().unwrap_or(Err(ClientError::Timeout)).map_err(failed)?]
         }
-        None => all(&client, client.list().map_err(failed)?),
+        None => user_paths(&client, client.list().map_err(failed)?),
     };
     let mut kernel = sharing::programs(&client);
     if given.path.is_some() {
@@ -92,7 +92,7 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
 }
 
 /// Returns the user's reachable paths; prints the unreachable paths.
-fn all(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
+fn user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
     let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     let (mut paths, mut silent) = (Vec::new(), Vec::new());

@@ -34,10 +34,10 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
             Ok(text) => text,
             Err(error) => {
                 let what = format!("{}: {}", path.display(), terminal::reason(&error));
-                return failed(&what, NOT_FOUND);
+                return print_error(&what, NOT_FOUND);
             }
         },
-        (None, None) => return failed("say a command (-c) or a script", 2),
+        (None, None) => return print_error("say a command (-c) or a script", 2),
     };
     // A script starts with an interpreter line.
     let body = if given.command.is_none() { without_first(&text) } else { text.as_str() };
@@ -50,36 +50,36 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
     };
     match run(given, &stages) {
         Ok(status) => ExitCode::from(status),
-        Err(why) => failed(&why, NOT_EXECUTABLE),
+        Err(why) => print_error(&why, NOT_EXECUTABLE),
     }
 }
 
 /// Replaces this process by a program with the library preloaded. Returns only on failure.
 pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
-        return failed("say a program", 2);
+        return print_error("say a program", 2);
     };
     let name = program.to_string_lossy();
     if let Some(why) = probe::refusal(&name) {
         return match probe::find(&name) {
-            None => failed(&why, NOT_FOUND),
+            None => print_error(&why, NOT_FOUND),
             Some(_) => {
-                failed(&format!("no library can be loaded before it: {why}"), NOT_EXECUTABLE)
+                print_error(&format!("no library can be loaded before it: {why}"), NOT_EXECUTABLE)
             }
         };
     }
     let library = match probe::library() {
         Ok(library) => library,
-        Err(why) => return failed(&why, NOT_EXECUTABLE),
+        Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
     let mut command = Command::new(program);
     command.args(arguments);
     preload(&mut command, &library, given.lazy);
     let error = command.exec();
-    failed(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-fn failed(what: &str, status: u8) -> ExitCode {
+fn print_error(what: &str, status: u8) -> ExitCode {
     terminal::complain(what);
     ExitCode::from(status)
 }
@@ -106,7 +106,7 @@ fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     }
     command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
     let error = command.exec();
-    failed(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
+    print_error(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
 /// Returns the value of `$0`.

@@ -114,7 +114,7 @@ const QUOTA: Quota = Quota {
 
 /// Returns the names of the filters that users may run in the kernel by default: all that can run
 /// there and need no right.
-fn unrestricted() -> Vec<String> {
+fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
             entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attaches.is_some();
@@ -127,7 +127,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             others_see: Visibility::Names,
-            filters: unrestricted(),
+            filters: default_filters(),
             file: None,
             quota: QUOTA,
             users: BTreeMap::new(),
@@ -221,12 +221,12 @@ impl Policy {
     }
 
     /// Returns true if the user may run a filter in the kernel.
-    pub(crate) fn has(&self, uid: u32, filter: &str) -> bool {
+    pub(crate) fn allows_filter(&self, uid: u32, filter: &str) -> bool {
         self.is_free(uid) || self.filters.iter().any(|known| known == filter)
     }
 
     /// Returns the path of the policy file; for the built-in policy the default path.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn file_path(&self) -> String {
         let file = self.file.as_deref().unwrap_or_else(|| Path::new(FILE));
         file.display().to_string()
     }
@@ -298,7 +298,11 @@ mod tests {
         assert_eq!(policy.interfaces(&who(9, 9)), [""; 0]);
         let nobody = Policy::default();
         assert!(!nobody.opens(&who(1001, 1), "lo", None), "without a word nothing is open");
-        assert!(nobody.has(1001, "dport") && !nobody.has(1001, "files") && nobody.has(0, "x"));
+        assert!(
+            nobody.allows_filter(1001, "dport")
+                && !nobody.allows_filter(1001, "files")
+                && nobody.allows_filter(0, "x")
+        );
     }
 
     #[test]

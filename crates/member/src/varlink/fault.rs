@@ -27,19 +27,19 @@ impl Fault {
     /// Creates `InterfaceNotFound`: the service lacks this interface.
     #[must_use]
     pub fn interface(interface: &str) -> Self {
-        Self::standard("InterfaceNotFound", &json!({ "interface": shortened(interface) }))
+        Self::standard("InterfaceNotFound", &json!({ "interface": truncate(interface) }))
     }
 
     /// Creates `MethodNotFound`: the interface lacks this method.
     #[must_use]
     pub fn method(method: &str) -> Self {
-        Self::standard("MethodNotFound", &json!({ "method": shortened(method) }))
+        Self::standard("MethodNotFound", &json!({ "method": truncate(method) }))
     }
 
     /// Creates `InvalidParameter`: a parameter is missing, unknown or of the wrong type.
     #[must_use]
     pub fn invalid(parameter: &str) -> Self {
-        Self::standard("InvalidParameter", &json!({ "parameter": shortened(parameter) }))
+        Self::standard("InvalidParameter", &json!({ "parameter": truncate(parameter) }))
     }
 
     /// Creates `PermissionDenied`.
@@ -79,6 +79,6 @@ impl Fault {
 }
 
 /// Truncates a text of an untrusted peer before it is echoed.
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(80).collect()
 }

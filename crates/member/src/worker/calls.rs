@@ -22,12 +22,12 @@ const UPDATE_MS: (u64, u64) = (1000, 50);
 impl Service {
     /// Executes a call. Returns `None` if the reply is already queued or replies follow later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
-        fn one(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
+        fn single_reply(value: &impl Serialize) -> Result<Option<Reply>, Fault> {
             Ok(Some(Reply::new(value)))
         }
         let (named, method) = call.parts();
         if named == interface::SERVICE.name {
-            return one(&interface::service(call, interface::PATH)?);
+            return single_reply(&interface::service(call, interface::PATH)?);
         }
         if named != interface::PATH.name {
             return Err(Fault::interface(named));
@@ -36,20 +36,20 @@ impl Service {
             "Describe" => {
                 let NoParameters {} = call.take()?;
                 self.refresh();
-                one(&self.about)
+                single_reply(&self.about)
             }
             "Count" => {
                 let NoParameters {} = call.take()?;
-                one(&CountReply { counters: self.counters() })
+                single_reply(&CountReply { counters: self.counters() })
             }
             "Change" => {
                 let Change { words } = call.take()?;
-                one(&self.change(&words)?)
+                single_reply(&self.change(&words)?)
             }
             "Stop" => {
                 let NoParameters {} = call.take()?;
                 self.shared.stop.notify();
-                one(&serde_json::json!({}))
+                single_reply(&serde_json::json!({}))
             }
             "Tap" => {
                 let wanted = call.take()?;
@@ -63,7 +63,7 @@ impl Service {
             "Tapped" => {
                 let NoParameters {} = call.take()?;
                 let tap = self.clients.get(&id).and_then(|client| client.tap.as_ref());
-                one(&taps::tap_report(tap)?)
+                single_reply(&taps::tap_report(tap)?)
             }
             "Follow" if !call.more => Err(Fault::expected_more()),
             "Follow" => {
@@ -96,7 +96,7 @@ impl Service {
                 .map_err(|why| refused(&why))?;
             let (said, plan) = group.change(&edit).map_err(|why| refused(&why))?;
             self.set_plan(&plan);
-            return Ok(self.changed(said, edited.text));
+            return Ok(self.record_change(said, edited.text));
         }
         let [live] = self.lives.as_slice() else {
             return Err(refused(&"it has several parts that nothing joins"));
@@ -110,7 +110,7 @@ impl Service {
         let switched = switched.map_err(|why| refused(&why))?;
         self.refresh();
         let said = switched.to_string();
-        Ok(self.changed(said, switched.text))
+        Ok(self.record_change(said, switched.text))
     }
 
     /// Pins a space to a processor.
@@ -122,7 +122,7 @@ impl Service {
     }
 
     /// Records the new request and reports it to the daemon.
-    fn changed(&mut self, said: String, line: String) -> ChangeReply {
+    fn record_change(&mut self, said: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {

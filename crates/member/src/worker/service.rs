@@ -99,7 +99,7 @@ impl Service {
 
     pub(super) fn run(mut self) {
         loop {
-            if let Some(ended) = self.ended() {
+            if let Some(ended) = self.exit_status() {
                 return self.finish(&ended);
             }
             for event in self.watcher.wait(self.wait_limit()) {
@@ -116,7 +116,7 @@ impl Service {
         }
     }
 
-    fn ended(&self) -> Option<Ended> {
+    fn exit_status(&self) -> Option<Ended> {
         self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -48,7 +48,7 @@ pub(super) fn forms(
                 let input_forms = flow.operand_forms(draft, id, input_forms);
                 flow.input_forms[id.0] = input_forms;
                 flow.check(draft, id, input_forms, "what comes", &mut mistakes);
-                emitted(flow.used[id.0].as_ref()?, input_forms)
+                filter_output(flow.used[id.0].as_ref()?, input_forms)
             });
         }
     }
@@ -65,7 +65,7 @@ struct FormSet(u8);
 impl FormSet {
     const EMPTY: Self = Self(0);
 
-    fn of(wanted: impl Fn(Form) -> bool) -> Self {
+    fn from_predicate(wanted: impl Fn(Form) -> bool) -> Self {
         Self(
             Form::ALL
                 .into_iter()
@@ -75,7 +75,7 @@ impl FormSet {
     }
 
     fn from_forms(forms: Forms) -> Self {
-        Self::of(|form| forms.has(form))
+        Self::from_predicate(|form| forms.has(form))
     }
 
     fn list(self) -> Vec<Form> {
@@ -122,7 +122,7 @@ impl FormFlow<'_> {
         match &node.step {
             DraftStep::Boolean(..) | DraftStep::Merge => input_forms,
             DraftStep::Filter(_) | DraftStep::Hole => {
-                emitted(self.used[id.0].as_ref()?, input_forms)
+                filter_output(self.used[id.0].as_ref()?, input_forms)
             }
         }
     }
@@ -147,7 +147,7 @@ impl FormFlow<'_> {
         let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.takes).0 == 0;
         let Some(filter) = filter.filter(fits) else { return input_forms };
         self.before.push(Insertion { operand: id, filter, input_forms: set.list() });
-        Some(FormSet::of(|form| form == Form::Stream))
+        Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
     /// Reports forms that arrive at a node that does not accept them.
@@ -212,13 +212,13 @@ impl FormFlow<'_> {
         let filters: Vec<&Description> =
             self.registry.names().into_iter().filter_map(|name| self.registry.find(name)).collect();
         let mut reached = vec![(from, String::new())];
-        let mut reached_forms = FormSet::of(|form| form == from);
+        let mut reached_forms = FormSet::from_predicate(|form| form == from);
         for _ in 0..CHAIN_MAX {
             let mut next = Vec::new();
             for (form, chain) in &reached {
                 for filter in filters.iter().filter(|filter| filter.takes.has(*form)) {
                     let OutputForm::Form(made) = filter.gives else { continue };
-                    let made_set = FormSet::of(|form| form == made);
+                    let made_set = FormSet::from_predicate(|form| form == made);
                     let ends = matches!(filter.kind, FilterKind::Source | FilterKind::Sink);
                     if ends
                         || self.registry.endpoint(filter).process
@@ -241,11 +241,11 @@ impl FormFlow<'_> {
     }
 }
 
-/// Returns the forms that a filter emits for these input forms; `None` if unknown.
-fn emitted(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
+/// Returns the forms that a filter emits for these input forms; `None` if they are unknown.
+fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.gives {
-        OutputForm::Form(form) => Some(FormSet::of(|given| given == form)),
+        OutputForm::Form(form) => Some(FormSet::from_predicate(|given| given == form)),
         OutputForm::Nothing => Some(FormSet::EMPTY),
         // `check` reports input that the filter does not accept.
         OutputForm::Same if effect.kind == FilterKind::Source => None,

@@ -217,7 +217,7 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     fn label(&mut self, label: &Label, classifiers: &Classifiers) -> ClassSet {
         let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
-        meaning.of(label, &mut self.mistakes)
+        meaning.classes_of(label, &mut self.mistakes)
     }
 
     /// Warns where `dport|ssh log` is read as the filter `ssh` with the argument `log`, and

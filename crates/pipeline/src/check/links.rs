@@ -22,7 +22,7 @@ enum LinkTypes {
 }
 
 impl LinkTypes {
-    fn of(links: Option<Vec<LinkType>>) -> Self {
+    fn from_option(links: Option<Vec<LinkType>>) -> Self {
         match links {
             Some(links) if !links.is_empty() => Self::These(links),
             _ => Self::Unknown,
@@ -64,7 +64,7 @@ pub(super) fn links(
         if let (Some(used), Some(read)) = (source, &texts[index]) {
             // A source with invalid arguments has unknown link types.
             let known = read.valid.then(|| registry.links(used.description, &used.arguments));
-            input[index] = LinkTypes::of(known.flatten());
+            input[index] = LinkTypes::from_option(known.flatten());
             open.push(index);
         }
     }
@@ -98,5 +98,5 @@ pub(super) fn links(
 /// Returns the link types that leave a node.
 fn output_links(used: Option<&Use>, input: &LinkTypes) -> LinkTypes {
     let relinked = used.and_then(|used| used.description.analysis.relinks?(&used.arguments));
-    relinked.map_or_else(|| input.clone(), |links| LinkTypes::of(Some(links.to_vec())))
+    relinked.map_or_else(|| input.clone(), |links| LinkTypes::from_option(Some(links.to_vec())))
 }

@@ -156,7 +156,7 @@ impl<'t> Draft<'t> {
 
     pub(super) fn single(&mut self, step: DraftStep<'t>, span: Span) -> Subgraph<'t> {
         let node = self.push(step, span, None);
-        Subgraph::of(node)
+        Subgraph::from_node(node)
     }
 
     pub(super) fn push(
@@ -176,7 +176,7 @@ impl<'t> Draft<'t> {
             if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
                 uses.push(node);
             }
-            return Subgraph::of(id);
+            return Subgraph::from_node(id);
         }
         let subgraph = self.single(DraftStep::Filter(vec![node]), node.span);
         if let (Some(mark), Exit::Node(id)) = (mark, &subgraph.exit) {
@@ -208,7 +208,7 @@ impl<'t> Draft<'t> {
         let owner = self.push(DraftStep::Hole, span, None);
         let body = self.boolean(term, owner);
         self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
-        Subgraph::of(owner)
+        Subgraph::from_node(owner)
     }
 
     pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
@@ -338,7 +338,7 @@ impl<'t> Draft<'t> {
 
 impl Subgraph<'_> {
     /// Returns the subgraph of a single node.
-    fn of(node: NodeId) -> Self {
+    fn from_node(node: NodeId) -> Self {
         Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
     }
 }

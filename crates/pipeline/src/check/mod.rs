@@ -38,7 +38,7 @@ pub use options::OPTIONS;
 /// The graph may be planned only if no diagnostic is an error. The request may contain missing
 /// terms, which the parser has already reported.
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
-    let request = &*spread::spread(request);
+    let request = &*spread::number_splits(request);
     let mut draft = lower::lower(request, registry);
     if draft.too_many_arcs {
         return (Graph::default(), settle(draft.mistakes));

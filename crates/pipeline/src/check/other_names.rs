@@ -1,10 +1,8 @@
-//! Names of filters that the literature uses and this program does not have, with the filters that
-//! do their work.
+//! Names of filters in the literature that this program lacks, with the filters that replace them.
 
 use crate::registry::Registry;
 
-/// Names, each with the hint. Every filter that a hint names in backticks must exist for the hint
-/// to be given.
+/// Names, each with its hint. A hint is given only if all filters that it names in backticks exist.
 const NAMES: &[(&str, &str)] = &[
     (
         "log",
@@ -20,8 +18,8 @@ const NAMES: &[(&str, &str)] = &[
     ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),
 ];
 
-/// Returns a hint for a name of the literature; `None` if the name is not one of them, or if this
-/// registry lacks the filters of the hint.
+/// Returns the hint for a name in the literature; `None` if the name is not listed, or if the
+/// registry lacks a filter of the hint.
 pub(super) fn hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
     let (_, hint) = NAMES.iter().find(|(known, _)| *known == name)?;
     filters(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)

@@ -1,9 +1,9 @@
-//! `split_rr` in front of branches: one branch for each block, in turn.
+//! `split_rr` in front of branches: each block goes to one branch, round robin.
 //!
-//! `split_rr | f + f + f` gives each block to one of the branches, where every other filter gives
+//! `split_rr | f + f + f` sends each block to one of the branches, whereas any other filter sends
 //! each branch a copy. The tree is rewritten before it is lowered: `split_rr` gets the number of
-//! branches, and each branch the class of its number, `split_rr 3 | (|1 f + |2 f + |3 f)`. Labels
-//! that are written, on the arc or on a branch, leave the group as it is. [Th §5.4]
+//! branches as an argument, and each branch its number as a label: `split_rr 3 | (|1 f + |2 f + |3
+//! f)`. A group with a label on the arc or on a branch stays unchanged. [Th §5.4]
 
 use std::borrow::Cow;
 
@@ -13,11 +13,11 @@ use crate::language::tree::{Pipeline, Request, Stage, Term, Text, Value};
 /// The filter whose branches are numbered.
 const SPLITTER: &str = "split_rr";
 
-/// Returns the request with numbered branches behind every `split_rr`.
-pub(super) fn spread(request: &Request) -> Cow<'_, Request> {
+/// Returns the request with numbered branches after every `split_rr`.
+pub(super) fn number_splits(request: &Request) -> Cow<'_, Request> {
     let mut changed = Cow::Borrowed(request);
     if request.pipelines.iter().any(has_splitter) {
-        changed.to_mut().pipelines.iter_mut().for_each(term);
+        changed.to_mut().pipelines.iter_mut().for_each(number_term);
     }
     changed
 }
@@ -34,18 +34,20 @@ fn has_splitter(term: &Term) -> bool {
     }
 }
 
-fn term(of: &mut Term) {
+fn number_term(of: &mut Term) {
     match of {
         Term::Hole(_) | Term::Filter(_) => {}
-        Term::Not(not) => term(&mut not.term),
-        Term::Group(group) => group.branches.iter_mut().for_each(|branch| term(&mut branch.term)),
+        Term::Not(not) => number_term(&mut not.term),
+        Term::Group(group) => {
+            group.branches.iter_mut().for_each(|branch| number_term(&mut branch.term))
+        }
         Term::Pipeline(Pipeline { first, rest, .. }) => {
-            term(first);
+            number_term(first);
             let mut before: &mut Term = first;
             for Stage { arc, term: next } in rest {
-                term(next);
+                number_term(next);
                 if arc.label.is_none() {
-                    number(before, next);
+                    number_branches(before, next);
                 }
                 before = next;
             }
@@ -53,8 +55,8 @@ fn term(of: &mut Term) {
     }
 }
 
-/// Numbers the branches of `next` if `before` is a splitter without a label behind it.
-fn number(before: &mut Term, next: &mut Term) {
+/// Numbers the branches of `next` if `before` is a splitter that no label follows.
+fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());
     if splitter.name.text != SPLITTER || group.operator != Operator::Parallel || labelled {
@@ -62,7 +64,7 @@ fn number(before: &mut Term, next: &mut Term) {
     }
     let ways = group.branches.len();
     if splitter.arguments.is_empty() {
-        give_ways(splitter, ways);
+        add_branch_count(splitter, ways);
     }
     for (Branch { label, term, .. }, value) in group.branches.iter_mut().zip(1..) {
         let span = term.span();
@@ -71,8 +73,8 @@ fn number(before: &mut Term, next: &mut Term) {
     }
 }
 
-/// Adds the number of branches as an argument at the place of the name.
-fn give_ways(splitter: &mut FilterTerm, ways: usize) {
+/// Adds the number of branches as an argument with the span of the name.
+fn add_branch_count(splitter: &mut FilterTerm, ways: usize) {
     let span = splitter.name.span;
     let value = Text { bytes: ways.to_string().into_bytes(), quoted: false, span };
     splitter.arguments.push(Argument { key: None, value, span });

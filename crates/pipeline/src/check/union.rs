@@ -258,7 +258,7 @@ fn overlap(
     let what = format!("`{text_a}` and `{text_b}` give the same blocks");
     let why = "`++` gives each block once, and nothing tells the two copies of one apart";
     let hint = format!("{hint}; for all that both give write `+`");
-    Some(Diagnostic::error(place(draft, b, span), what).why(why).hint(hint))
+    Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }
 
 /// Excludes the loopback interface from one of two sources, because the other observes each of its
@@ -295,7 +295,7 @@ fn text(draft: &Draft<'_>, id: NodeId) -> String {
     }
 }
 
-fn place(draft: &Draft<'_>, id: NodeId, otherwise: Span) -> Span {
+fn source_span(draft: &Draft<'_>, id: NodeId, otherwise: Span) -> Span {
     match &draft.nodes[id.0].step {
         DraftStep::Filter(uses) => uses.first().map_or(otherwise, |node| node.span),
         _ => otherwise,

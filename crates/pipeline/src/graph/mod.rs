@@ -160,14 +160,15 @@ impl Use {
     /// and writable arguments.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        fn fixed(used: &Use) -> Vec<(&'static str, &filter::Value)> {
+        fn fixed_arguments(used: &Use) -> Vec<(&'static str, &filter::Value)> {
             let parameter = |name: &str| used.description.parameter(name);
-            let fixed = |name: &str| {
+            let fixed_arguments = |name: &str| {
                 name != UNTRUSTED.name && !parameter(name).is_some_and(|known| known.writable)
             };
-            used.arguments.iter().filter(|(name, _)| fixed(name)).collect()
+            used.arguments.iter().filter(|(name, _)| fixed_arguments(name)).collect()
         }
-        std::ptr::eq(self.description, other.description) && fixed(self) == fixed(other)
+        std::ptr::eq(self.description, other.description)
+            && fixed_arguments(self) == fixed_arguments(other)
     }
 
     /// Returns true if `other`, which is the same filter, has other values of writable arguments.

@@ -26,5 +26,5 @@ pub const MISTAKES_MAX: usize = 100;
 /// the square of the text's length.
 pub const ARCS_MAX: usize = 16_384;
 
-/// Maximum number of classes in one label. Every arc made from the label carries the whole set.
+/// Maximum number of classes in one label. Every arc made from the label carries the entire set.
 pub const CLASSES_MAX: usize = 256;

@@ -199,7 +199,7 @@ impl Costs {
 
     /// Returns the measured cost of a filter for a block of 1,024 bytes, with these arguments or
     /// else with any arguments, in ns; `None` if not measured.
-    fn measured(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
+    fn measured_cost(&self, graph: &Graph, id: NodeId, kernel: bool) -> Option<f64> {
         let used = graph.node(id).filter()?;
         let of = |name: &str| {
             self.filters.iter().find(|known| known.kernel == kernel && known.filter == name)
@@ -211,7 +211,7 @@ impl Costs {
     /// Returns the cost of a block in a thread, in ns.
     pub(super) fn in_thread(&self, graph: &Graph, id: NodeId) -> f64 {
         let Some(used) = graph.node(id).filter() else { return self.call };
-        if let Some(ns) = self.measured(graph, id, false) {
+        if let Some(ns) = self.measured_cost(graph, id, false) {
             return ns;
         }
         // The cost of the input is in the figures of its receipt.
@@ -235,7 +235,7 @@ impl Costs {
             Some(FilterKind::Source) => self.tap,
             // A frame to drop stays where it is, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
-            _ => self.measured(graph, id, true).unwrap_or(self.twin),
+            _ => self.measured_cost(graph, id, true).unwrap_or(self.twin),
         }
     }
 

@@ -53,11 +53,11 @@ use crate::registry::Registry;
 /// Plans a checked graph for a machine. Fails if no space can run a node.
 pub fn plan(graph: Graph, registry: &dyn Registry, machine: &Machine) -> Result<Plan, Unplaceable> {
     let (graph, reports) = complete(graph, registry);
-    place(graph, reports, machine, Vec::new())
+    plan_completed(graph, reports, machine, Vec::new())
 }
 
 /// Plans a graph without open ends.
-fn place(
+fn plan_completed(
     graph: Graph,
     reports: Vec<NodeId>,
     machine: &Machine,
@@ -106,7 +106,7 @@ fn place(
 impl Plan {
     /// Plans the same request again, for the current state of the machine.
     pub fn replan(&self, machine: &Machine) -> Result<Self, Unplaceable> {
-        place(self.graph.clone(), self.reports.clone(), machine, self.refusals.clone())
+        plan_completed(self.graph.clone(), self.reports.clone(), machine, self.refusals.clone())
     }
 
     /// Plans the same request again after the kernel refused nodes of this plan, which are then
@@ -122,6 +122,6 @@ impl Plan {
             return None;
         }
         let refusals = [&self.refusals[..], &new].concat();
-        Some(place(self.graph.clone(), self.reports.clone(), machine, refusals))
+        Some(plan_completed(self.graph.clone(), self.reports.clone(), machine, refusals))
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn select(
     if let Some(id) = search.order.iter().find(|id| cheapest(discovery, **id).is_infinite()) {
         return Err(unplaceable(graph, discovery, *id));
     }
-    search.place(0, 0.0, &mut Assignment::begin(graph.nodes.len()));
+    search.place_next(0, 0.0, &mut Assignment::begin(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
@@ -134,7 +134,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn place(&mut self, at: usize, cost: f64, assignment: &mut Assignment) {
+    fn place_next(&mut self, at: usize, cost: f64, assignment: &mut Assignment) {
         self.steps += 1;
         self.furthest = self.furthest.max(at);
         let Some(id) = self.order.get(at).copied() else {
@@ -164,7 +164,7 @@ impl<'s> Search<'s> {
                 assignment.output_spaces[id.0],
             ) = (space, input_space, output_space);
             assignment.headers_known[id.0] = headers_known;
-            self.place(at + 1, cost + more, assignment);
+            self.place_next(at + 1, cost + more, assignment);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Paths of PipesFS as requests: `/pipes/rx/ip/dport/80/untcp/http/get/all`.
 //!
-//! A directory is a filter, with arguments behind a colon, or a class of the filter before it. A
-//! class that is called like a filter leads to that filter, so `untcp/http` is the filter; `all` at
-//! the end is everything that comes out. What stands before the first source is where the file
-//! system would be mounted. [SL §4.1]
+//! A directory is a filter, with arguments after a colon, or a class of the previous filter. A
+//! class with the name of a filter leads to that filter, so `untcp/http` denotes the filter; `all`
+//! at the end is the entire output. The directories before the first source are the mount point of
+//! the file system. [SL §4.1]
 
 use filter::{Classes, Description, FilterKind};
 
@@ -13,7 +13,7 @@ use crate::registry::Registry;
 pub(super) const MESSAGE: &str = "is a path of PipesFS";
 
 /// Returns the request for a path and the stages `behind` it; `None` if one of its directories is
-/// neither filter nor class. A request that would end without output ends with `print`.
+/// neither a filter nor a class. Adds `print` to a request without output.
 pub(super) fn request(
     path: &str,
     behind: Option<String>,
@@ -21,7 +21,7 @@ pub(super) fn request(
 ) -> Option<String> {
     let mut parts = path.strip_prefix('/')?.split('/').filter(|part| !part.is_empty());
     let source = parts.find(|part| registry.find_source(name_of(part).0).is_some())?;
-    let mut line = written(source);
+    let mut line = argument_text(source);
     let (mut upstream, mut entry) = (None, registry.find_source(name_of(source).0)?);
     let mut label = String::new();
     while let Some(part) = parts.next() {
@@ -38,7 +38,7 @@ pub(super) fn request(
             continue;
         }
         let next = registry.find(name_of(part).0).filter(|next| !next.kind.is_source())?;
-        line = format!("{line} |{label} {}", written(part));
+        line = format!("{line} |{label} {}", argument_text(part));
         (upstream, entry) = (classifier, next);
         label.clear();
     }
@@ -50,12 +50,12 @@ pub(super) fn request(
     })
 }
 
-/// Returns the filter's name and its arguments: `bpf:tcp port 80`.
+/// Splits a directory into the filter's name and its arguments: `bpf:tcp port 80`.
 fn name_of(part: &str) -> (&str, Option<&str>) {
     part.split_once(':').map_or((part, None), |(name, rest)| (name, Some(rest)))
 }
 
-fn written(part: &str) -> String {
+fn argument_text(part: &str) -> String {
     match name_of(part) {
         ("bpf", Some(expression)) => format!("bpf {}", quoted(expression)),
         (name, arguments) => with_argument(name, arguments),

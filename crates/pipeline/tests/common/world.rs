@@ -52,7 +52,7 @@ const TX_SOURCE: Description = Description {
     ..entry("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 
-fn observed(arguments: &Arguments, received: bool, sent: bool) -> ObservedSource {
+fn observed_source(arguments: &Arguments, received: bool, sent: bool) -> ObservedSource {
     let interface = arguments.text("interface").map(str::to_owned);
     ObservedSource::Frames { interface, netns: None, received, sent, own: false }
 }
@@ -154,14 +154,14 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     (
         "rx",
         &EndpointFacts {
-            observes: Some(|arguments| observed(arguments, true, arguments.flag("both"))),
+            observes: Some(|arguments| observed_source(arguments, true, arguments.flag("both"))),
             ..EndpointFacts::NONE
         },
     ),
     (
         "tx",
         &EndpointFacts {
-            observes: Some(|arguments| observed(arguments, false, true)),
+            observes: Some(|arguments| observed_source(arguments, false, true)),
             ..EndpointFacts::NONE
         },
     ),

@@ -28,7 +28,7 @@ macro_rules! passed {
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $answer {
             let before: fn($($type),*) -> Option<c_int> = $before;
             let errno = preload::errno();
-            let refused = super::guarded(|| None, || before($($arg),*));
+            let refused = super::catch_panic(|| None, || before($($arg),*));
             preload::set_errno(errno);
             if let Some(number) = refused {
                 preload::set_errno(number);
@@ -153,7 +153,7 @@ macro_rules! opens {
             // SAFETY: X1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                super::guarded(|| (), || super::preserving_errno(|| lazy::record_open(number)));
+                super::catch_panic(|| (), || super::preserving_errno(|| lazy::record_open(number)));
             }
             number
         }
@@ -173,7 +173,7 @@ opens! {
 /// Those of the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    super::guarded(|| (), || shut_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
+    super::catch_panic(|| (), || shut_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX));
     if let Some(next) = real!(c"closefrom" as unsafe extern "C" fn(c_int)) {
         // SAFETY: X1; the argument is the program's.
         unsafe { next(first) }
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn freopen(
     file: *mut c_void,
 ) -> *mut c_void {
     type Next = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
-    super::guarded(|| (), || shut(stream_descriptor(file)));
+    super::catch_panic(|| (), || shut(stream_descriptor(file)));
     match real!(c"freopen" as Next) {
         // SAFETY: X1; the arguments are the program's.
         Some(next) => unsafe { next(path, mode, file) },
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from != to {
-        super::guarded(|| (), || shut(to));
+        super::catch_panic(|| (), || shut(to));
     }
     match real!(c"dup2" as unsafe extern "C" fn(c_int, c_int) -> c_int) {
         // SAFETY: X1; dup2(2) takes any numbers.
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to {
-        super::guarded(|| (), || shut(to));
+        super::catch_panic(|| (), || shut(to));
     }
     match real!(c"dup3" as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
         // SAFETY: X1; dup3(2) takes any numbers.

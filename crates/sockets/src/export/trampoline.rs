@@ -39,7 +39,7 @@ extern "C" fn prepare(which: usize) -> *const c_void {
     let Some(((name, why), next)) = NAMES.get(which).zip(NEXT.get(which)) else {
         return missing_function as *const c_void;
     };
-    super::guarded(
+    super::catch_panic(
         || (),
         || {
             crate::lazy::stop();

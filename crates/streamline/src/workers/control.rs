@@ -69,7 +69,7 @@ struct RunningRequests {
     graph: Graph,
 }
 
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -87,7 +87,7 @@ impl GroupControl {
 
     /// Replaces the latest counts of all workers.
     pub(super) fn update(&self, counted: Vec<LatestCounts>) {
-        *locked(&self.counted) = counted;
+        *lock(&self.counted) = counted;
     }
 }
 
@@ -112,8 +112,8 @@ impl RunningRequests {
 impl GroupControl {
     /// Returns the aggregated outcome up to the latest counts.
     pub(crate) fn outcome(&self) -> Outcome {
-        let engines = locked(&self.counted).iter().map(LatestCounts::report).collect();
-        merge_reports(&locked(&self.running).graph, engines)
+        let engines = lock(&self.counted).iter().map(LatestCounts::report).collect();
+        merge_reports(&lock(&self.running).graph, engines)
     }
 }
 
@@ -131,7 +131,7 @@ impl WorkerGroup for GroupControl {
     }
 
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String> {
-        let mut running = locked(&self.running);
+        let mut running = lock(&self.running);
         let before = running.lines.clone();
         let new = before
             .iter()

@@ -282,7 +282,7 @@ impl Supervisor {
             }
         }
         if let Some(control) = &self.control {
-            control.update(self.workers.iter().map(Worker::counted).collect());
+            control.update(self.workers.iter().map(Worker::latest_counts).collect());
         }
     }
 
@@ -321,7 +321,7 @@ impl Supervisor {
     fn outcome(&self, graph: &Graph) -> (Outcome, Vec<WorkerRun>) {
         let (mut all, mut runs, mut failure) = (Vec::new(), Vec::new(), Vec::new());
         for worker in &self.workers {
-            let counted = worker.counted();
+            let counted = worker.latest_counts();
             let killed = counted.killed;
             let mut outcome = counted.outcome();
             all.push(counted.report());
@@ -340,7 +340,7 @@ impl Supervisor {
 
 impl Worker {
     /// Returns the worker's latest counts and the facts that limit their reliability.
-    fn counted(&self) -> LatestCounts {
+    fn latest_counts(&self) -> LatestCounts {
         LatestCounts {
             counts: self.counts.clone(),
             killed: self.gone && self.line.is_none(),

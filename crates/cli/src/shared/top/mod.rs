@@ -37,7 +37,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Monitors a path, or all paths.
 pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
-    let Some(name) = &given.path else { return all(given) };
+    let Some(name) = &given.path else { return monitor_all(given) };
     let (to, about) = reach(name)?;
     let mut sampler = PathSampler::new(about, to.uid());
     match (given.once, given.json) {
@@ -55,7 +55,7 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
 }
 
 /// Monitors all paths by redrawing the output of `ps`.
-fn all(given: &TopArguments) -> Result<Status, Status> {
+fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     let once = given.once || !io::stdout().is_terminal();
     let signals = signals()?;
     loop {

@@ -83,7 +83,7 @@ fn table(snapshot: &Snapshot, first: usize) -> Table<'static> {
     ];
     let head = head.iter().enumerate().map(|(column, title)| match column {
         0 | 1 => Cell::from(*title),
-        _ => right((*title).to_owned()),
+        _ => right_aligned((*title).to_owned()),
     });
     Table::new(rows, widths).header(Row::new(head).style(bold)).column_spacing(1)
 }
@@ -102,21 +102,21 @@ fn node(node_rates: &NodeRates) -> Row<'static> {
     let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short);
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { short(n as f64) };
     let lost = match node_rates.lost {
-        0 => right("-".to_owned()),
-        n => right(short(n as f64)).style(Style::new().fg(Color::Red)),
+        0 => right_aligned("-".to_owned()),
+        n => right_aligned(short(n as f64)).style(Style::new().fg(Color::Red)),
     };
     Row::new([
         Cell::from(name),
         Cell::from(plain(&node_rates.space)),
-        right(short(node_rates.rate.blocks)),
-        right(progress::short(node_rates.rate.bytes as u64)),
-        right(time),
-        right(dash(node_rates.held)),
+        right_aligned(short(node_rates.rate.blocks)),
+        right_aligned(progress::short(node_rates.rate.bytes as u64)),
+        right_aligned(time),
+        right_aligned(dash(node_rates.held)),
         lost,
     ])
 }
 
-fn right(text: String) -> Cell<'static> {
+fn right_aligned(text: String) -> Cell<'static> {
     Cell::from(Line::from(text).right_aligned())
 }
 

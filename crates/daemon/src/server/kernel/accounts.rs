@@ -149,7 +149,7 @@ impl Accounts {
     }
 
     /// Removes a client's request from the accounts.
-    pub(super) fn leave(&mut self, client: u64) {
+    pub(super) fn remove(&mut self, client: u64) {
         self.lines.remove(&client);
     }
 

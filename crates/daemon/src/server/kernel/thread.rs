@@ -337,7 +337,7 @@ impl KernelThread {
         (graph, part): (&Graph, &KernelPart),
         needs: &ResourceNeeds<'_>,
     ) -> Result<(), (NodeId, String)> {
-        let words = Denial { uid: who.uid, file: &self.policy.place() };
+        let words = Denial { uid: who.uid, file: &self.policy.file_path() };
         let attach = needs.attach;
         // A user's own sockets need no grant; but only root's names for namespaces are trusted, not
         // paths.
@@ -359,7 +359,7 @@ impl KernelThread {
         }
         for node in &part.nodes {
             let name = graph.node(*node).name();
-            if !self.policy.has(who.uid, name) {
+            if !self.policy.allows_filter(who.uid, name) {
                 return Err((*node, words.not_safe(name)));
             }
         }
@@ -376,7 +376,7 @@ impl KernelThread {
             true => waiting.switch().map_err(|why| refused(&why.to_string())),
             false => Err(gone()),
         };
-        let running = switched.inspect_err(|_| self.accounts.leave(client))?;
+        let running = switched.inspect_err(|_| self.accounts.remove(client))?;
         let owner = self.lines.get(&instead).map_or(0, |line| line.owner);
         let (at, number) =
             (attach_point(&running.attach, owner), running.number().unwrap_or_default());
@@ -387,12 +387,12 @@ impl KernelThread {
 
     fn detach(&mut self, client: u64, why: Option<String>, complete: &dyn Fn(Completion)) {
         if self.waiting.remove(&client).is_some() {
-            self.accounts.leave(client);
+            self.accounts.remove(client);
             return complete(Completion::Detached { client, ended: Box::default(), why });
         }
         let Some(line) = self.lines.remove(&client) else { return };
         let ended = line.running.detach();
-        self.accounts.leave(client);
+        self.accounts.remove(client);
         let ended = Box::new(ended);
         complete(Completion::Detached { client, ended, why });
     }

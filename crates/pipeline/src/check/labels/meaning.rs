@@ -61,7 +61,7 @@ impl<'c> Meaning<'c> {
     }
 
     /// Returns the classes of a label; all classes after an error.
-    pub(super) fn of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
+    pub(super) fn classes_of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
                 mistakes.push(
@@ -163,7 +163,7 @@ impl<'c> Meaning<'c> {
             (Some((one, range)), None) => {
                 let other = having.iter().find(|(_, other)| other != range);
                 let (other, differs) = other.copied().unwrap_or((one, *range));
-                let (this, that) = (listed(*range), listed(differs));
+                let (this, that) = (range_text(*range), range_text(differs));
                 let what =
                     format!("`{}` is {this} of `{one}` and {that} of `{other}`", brief(text));
                 Diagnostic::error(name.span, what)
@@ -196,11 +196,12 @@ impl<'c> Meaning<'c> {
             return mistake.hint(format!("for the filter write `| {name}`"));
         }
         const NAMES_MAX: usize = 8;
-        let listed: Vec<String> = names().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
+        let range_text: Vec<String> =
+            names().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
         let more = if names().count() > NAMES_MAX { ", …" } else { "" };
-        match listed.is_empty() {
+        match range_text.is_empty() {
             true => mistake,
-            false => mistake.hint(format!("there are {}{more}", listed.join(", "))),
+            false => mistake.hint(format!("there are {}{more}", range_text.join(", "))),
         }
     }
 
@@ -225,7 +226,7 @@ impl<'c> Meaning<'c> {
     }
 }
 
-fn listed((low, high): (u32, u32)) -> String {
+fn range_text((low, high): (u32, u32)) -> String {
     if low == high { low.to_string() } else { format!("{low}:{high}") }
 }
 

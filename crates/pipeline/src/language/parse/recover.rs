@@ -37,7 +37,7 @@ impl Parser<'_> {
                 between_pipes(span).hint(meant_filter(&[label]))
             }
             (TokenKind::Label(label), _) => {
-                let what = format!("a filter is missing after the class `{}`", written(&label));
+                let what = format!("a filter is missing after the class `{}`", label_text(&label));
                 Diagnostic::error(span, what).hint(meant_filter(&[label]))
             }
             (TokenKind::Pipe, _) => Diagnostic::error(span, "a filter is missing after the pipe")
@@ -45,7 +45,7 @@ impl Parser<'_> {
             (TokenKind::Operator(operator), _) => self.after_operator(span, operator),
             (TokenKind::Bang, TokenKind::Label(label)) => {
                 Diagnostic::error(span, "a filter is missing after `!`")
-                    .hint(format!("the class stands before it: `|{} !…`", written(&label)))
+                    .hint(format!("the class stands before it: `|{} !…`", label_text(&label)))
             }
             (TokenKind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
             _ => {
@@ -81,7 +81,7 @@ impl Parser<'_> {
             )
         });
         if used && run.iter().all(|label| !label.inverted && label.single_name().is_none()) {
-            let all: Vec<String> = run.iter().take(4).map(written).collect();
+            let all: Vec<String> = run.iter().take(4).map(label_text).collect();
             return between_pipes(span)
                 .hint(format!("for either class write `|{}`", all.join(",")));
         }
@@ -170,7 +170,7 @@ fn between_pipes(span: Span) -> Diagnostic {
 }
 
 /// Formats a label without its pipe, truncated like `brief`.
-fn written(label: &Label) -> String {
+fn label_text(label: &Label) -> String {
     brief(label.to_string().trim_start_matches('|'))
 }
 
@@ -182,7 +182,11 @@ fn meant_filter(labels: &[Label]) -> String {
         return String::new();
     };
     let filters: Vec<String> =
-        labels.iter().take(LABELS_MAX).map(|label| format!("| {}", written(label))).collect();
+        labels.iter().take(LABELS_MAX).map(|label| format!("| {}", label_text(label))).collect();
     let kind = if first.inverted { "negated filter" } else { "filter" };
-    format!("`|{}` is an arc class; for the {kind} write `{}`", written(first), filters.join(" "))
+    format!(
+        "`|{}` is an arc class; for the {kind} write `{}`",
+        label_text(first),
+        filters.join(" ")
+    )
 }
