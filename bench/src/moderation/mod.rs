@@ -30,7 +30,7 @@ use crate::options::Options;
 use crate::processes::context_switches;
 use crate::row::Row;
 use crate::sentinel::Sentinel;
-use buffer::stream::{Config, Output, Waking, stream};
+use buffer::stream::{Config, Output, WakingOverrides, stream};
 use reader::ModerationReader;
 
 /// Block size in bytes.
@@ -239,7 +239,7 @@ impl ModeratedStream {
         if processor == 0 {
             output.spin(0);
         }
-        output.waking(Waking {
+        output.set_waking(WakingOverrides {
             always: mode == Mode::Unconditional,
             limit: (mode == Mode::Timed).then_some(reader::WAIT_TIMEOUT),
         });

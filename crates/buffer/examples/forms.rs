@@ -1,5 +1,5 @@
-//! One writer and three readers with different rate policies, on a ring of slots and on one of
-//! blocks of any length: prints the number of blocks that each reader takes, loses, skips and
+//! One writer and three readers with different rate policies, on a ring of slots and on a ring of
+//! blocks of any length. Prints the number of blocks that each reader takes, loses, skips and
 //! leaves in the ring.
 //!
 //!     cargo run -p streamline-buffer --example forms

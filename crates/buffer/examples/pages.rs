@@ -8,33 +8,36 @@ use streamline_buffer::pages::{Choice, facts};
 use sys::memory::{Mapping, Memfd};
 
 const MB: usize = 1 << 20;
-const SIZE: usize = 64 * MB;
+const MAPPING_SIZE: usize = 64 * MB;
 const ROUNDS: usize = 7;
 
 #[expect(clippy::print_stdout, reason = "says ratios")]
 fn main() -> sys::Result<()> {
     println!("{:?}", facts());
     for size in [MB, 2 * MB, 16 * MB, 64 * MB] {
-        println!("{:>3} MB: {}", size / MB, Choice::here(size));
+        println!("{:>3} MB: {}", size / MB, Choice::for_this_machine(size));
     }
     let shared = median(|| {
-        let file = Memfd::create("streamline-pages", SIZE)?;
+        let file = Memfd::create("streamline-pages", MAPPING_SIZE)?;
         let mapping = file.map()?;
         touch(&mapping)
     })?;
-    let small = median(|| touch(&Mapping::anonymous(SIZE)?))?;
+    let small = median(|| touch(&Mapping::anonymous(MAPPING_SIZE)?))?;
     let huge = median(|| {
-        let mapping = Mapping::anonymous(SIZE)?;
+        let mapping = Mapping::anonymous(MAPPING_SIZE)?;
         mapping.huge()?;
         touch(&mapping)
     })?;
     let ratio = |time: Duration| shared.as_secs_f64() / time.as_secs_f64();
-    println!("to have the pages of {} MB, against shared memory of small pages:", SIZE / MB);
+    println!(
+        "to have the pages of {} MB, against shared memory of small pages:",
+        MAPPING_SIZE / MB
+    );
     println!("private, small {:.1}x, private, huge {:.1}x", ratio(small), ratio(huge));
     Ok(())
 }
 
-/// Measures the time until all pages are present.
+/// Measures the time of the first write to every page.
 fn touch(mapping: &Mapping) -> sys::Result<Duration> {
     let start = Instant::now();
     mapping.populate(0, mapping.len())?;

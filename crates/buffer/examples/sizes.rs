@@ -1,4 +1,4 @@
-//! A stream that starts too large and shrinks, is resized, and is handed over to another writer,
+//! A stream that starts too large, shrinks, is resized, and is handed over to another writer,
 //! without loss of a byte.
 
 use abi::DbufId;

@@ -17,14 +17,14 @@
 //!   holds a lease in `flight`, recorded with the position after the last entry that needs it.
 //! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all
 //!   remaining readers passed that position. A writer that exits leaves its leases to the ring,
-//!   which holds them until the last reader is gone.
+//!   which holds them until the last reader has left.
 //! - C4 A reader advances its cursor only in [`CrossingReader::release`] and in `drop`, both of
 //!   which need exclusive access to the reader: so while a [`Batch`] lives, its entries are not
 //!   passed.
 //! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch
 //!   points into; by M4 the bytes are not written. The memory itself lives because the ring refers
 //!   to it (`memories`), under the id by which the entry names it: the writer registers it before
-//!   it pushes the first entry, and never another memory under the same id.
+//!   it pushes the first entry, and never registers another memory under that id.
 
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Pool};
@@ -70,7 +70,7 @@ pub fn crossing(
 struct Shared {
     /// Memories into which entries may point (C5).
     memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
-    /// Leases left behind by a writer that has exited (C3).
+    /// Leases of a writer that has exited (C3).
     orphaned: Mutex<Vec<Flight>>,
     writer_doorbell: Arc<Doorbell>,
     reader_doorbells: Box<[Arc<Doorbell>]>,

@@ -13,8 +13,8 @@
 //! - *writing begins* (lossy rings): [`Producer::begin`] stores `RESERVE`, then issues a Release
 //!   fence, then writes the data; [`Consumer::overtaken`] issues an Acquire fence after copying the
 //!   data, then loads `RESERVE`: a reader that has seen a new byte sees the new position.
-//! - *closed*: `STATE` is stored with Release after the last publication; a party that sees it sees
-//!   the final positions.
+//! - *closed*: `STATE` is stored with Release after the last publication; a party that sees the end
+//!   also sees the final positions.
 //!
 //! Before each position a party stores the matching counts ([`counts`]), so the counts are correct
 //! for the published position even if the party is killed between the two stores.
@@ -111,7 +111,7 @@ pub struct Producer {
     marked: u64,
     /// Position at which the current segment begins; its memory holds no older data.
     start: u64,
-    /// Last change of capacity in place; `None` once all readers are past it.
+    /// Last change of capacity in place; `None` once all readers have passed it.
     cut: Option<Cut>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
@@ -139,19 +139,19 @@ struct ReaderRecord {
     ticket: Option<ReaderTicket>,
 }
 
-/// A change of capacity in place.
+/// A change of the capacity in place.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// Position of the change.
     at: u64,
-    /// Capacity before it.
+    /// Capacity before the change.
     from: u64,
 }
 
-/// A reader joined or left while the ring runs.
+/// A change in the set of readers while the ring runs.
 #[derive(Debug)]
 pub enum Change {
-    /// A reader joined under this index, which is new or was another reader's before.
+    /// A reader joined under this index, which is new or has belonged to another reader.
     Joined(usize, Contact),
     /// The reader with this index has left.
     Left(usize),
@@ -196,7 +196,7 @@ impl Producer {
         begun
     }
 
-    /// Lets readers join while the ring runs.
+    /// Registers the queue through which readers join while the ring runs.
     pub(crate) fn open(&mut self, queue: Arc<JoinQueue>) {
         self.queue = Some(queue);
     }
@@ -270,8 +270,8 @@ impl Producer {
     }
 
     /// Returns the number of free positions as of the last refresh. Data in an older segment
-    /// occupies no room in this one. Before a cut it occupies the same memory, so the smaller of
-    /// both capacities applies (`segment`, invariant S4).
+    /// occupies no room in the current one. Data before a cut occupies the same memory, so the
+    /// smaller of both capacities applies (`segment`, invariant S4).
     fn free(&self) -> u64 {
         let end = match &self.cut {
             Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
@@ -315,7 +315,7 @@ impl Producer {
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last cut, once, as soon as all readers are past the cut.
+    /// Returns the capacity before the last cut, once, as soon as all readers have passed the cut.
     pub(crate) fn take_settled(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
@@ -358,7 +358,7 @@ impl Producer {
             }
         }
         self.oldest = oldest;
-        lie.filter(|_| self.abandoned()).map_or(Ok(oldest), Err)
+        lie.filter(|_| self.is_abandoned()).map_or(Ok(oldest), Err)
     }
 
     /// Returns the number of readers evicted for an impossible position.
@@ -368,7 +368,7 @@ impl Producer {
 
     /// Returns true if every reader has left or was evicted, as of the last refresh, and none can
     /// join.
-    pub fn abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         let all_gone = self.records.iter().all(|record| record.gone);
         all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())
     }
@@ -388,7 +388,7 @@ impl Producer {
     }
 
     /// Records the start of a record as the position at which lapped readers resume, if the last
-    /// recorded one is at least half a lap behind (lossy rings).
+    /// recorded position is at least half a lap older (lossy rings).
     pub(crate) fn mark(&mut self, position: u64) {
         if position - self.marked >= self.capacity / 2 {
             self.marked = position;
@@ -415,7 +415,7 @@ impl Producer {
     /// Publishes all written blocks and ends the ring.
     pub fn close(&mut self) {
         self.publish();
-        // SYNC POINT: closed; pairs with the load in `Consumer::ended`.
+        // SYNC POINT: closed; pairs with the load in `Consumer::is_finished`.
         self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
         if let Some(queue) = &self.queue {
             queue.end();

@@ -3,8 +3,8 @@
 //! One writer, several readers, each with its own position. A block never wraps: where it would, a
 //! pad record fills the end of the ring, so `peek` always returns one slice. Three policies: block
 //! (the writer waits for the slowest reader), drop new, overwrite oldest. Deviation from the
-//! source: `read` is not `peek` plus memcpy where the memory is foreign or lossy; it copies word by
-//! word and checks the lap again.
+//! source: `read` is not `peek` plus memcpy where the memory is foreign or lossy; there `read`
+//! copies word by word and checks the lap again.
 //!
 //! There are two kinds of reader. [`BlockReader`] lives in the writer's process: it trusts the
 //! writer and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
@@ -75,7 +75,8 @@ impl BlockConfig {
 pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
     let bytes = config.bytes();
     let store = Store::heap(bytes / 8, bytes as u64, config.policy, config.readers);
-    let reader = |index| BlockReader::of(RecordWalk::new(Consumer::new(store.clone(), index)));
+    let reader =
+        |index| BlockReader::from_walk(RecordWalk::new(Consumer::new(store.clone(), index)));
     let readers = (0..config.readers).map(reader).collect();
     (BlockWriter::new(store, config.id), readers)
 }
@@ -88,7 +89,7 @@ pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
 
 impl BlockVisitor {
     pub(crate) fn new(side: Consumer) -> Self {
-        Self::of(RecordWalk::new(side))
+        Self::from_walk(RecordWalk::new(side))
     }
 
     /// Returns the underlying walk, for streams that add waiting to the ring.
@@ -96,7 +97,8 @@ impl BlockVisitor {
         &mut self.0
     }
 
-    /// Skips to the writer's current position; earlier blocks are not counted.
+    /// Skips to the writer's current position. The skipped blocks are counted as such once the next
+    /// block is taken.
     pub fn join_now(&mut self) -> Result<(), Fault> {
         self.0.join_now()
     }

@@ -40,7 +40,8 @@ impl Doorbells {
         Self { ends: doorbells.into_iter().map(end).collect(), departed }
     }
 
-    /// Moves all doorbells into a new set; this one is left empty.
+    /// Moves all doorbells into a new set and leaves this set empty. Both share the flags of
+    /// departed readers.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { ends: std::mem::take(&mut self.ends), departed: self.departed.clone() }
@@ -70,8 +71,8 @@ impl Doorbells {
         }
     }
 
-    /// Blocks until a reader notifies or departs, at most for `limit`. Returns false if no reader
-    /// is present.
+    /// Blocks until a reader notifies or departs, at most for `limit`. Returns false at once if no
+    /// reader is present, else true, also at the limit.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         self.note_evictions(side);
         let present: Vec<usize> =
@@ -104,8 +105,8 @@ impl Doorbells {
         }
     }
 
-    /// Resets the counts of false notifications. To be called after readers have made room.
-    pub fn progressed(&mut self) {
+    /// Resets the counts of false notifications. To be called once readers have made room.
+    pub fn reset_false_alarms(&mut self) {
         self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
     }
 
@@ -125,8 +126,8 @@ impl Doorbells {
         }
     }
 
-    /// Returns the doorbell of the first present reader, for a writer that polls a single
-    /// descriptor; `None` if the set is empty.
+    /// Returns the doorbell of the first present reader, else of the first reader, for a writer
+    /// that polls a single descriptor; `None` if there are no readers.
     #[must_use]
     pub fn first(&self) -> Option<BorrowedFd<'_>> {
         self.present().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())

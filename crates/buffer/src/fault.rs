@@ -84,7 +84,7 @@ pub enum Fault {
         /// Error number of mmap; 0: seals or size are wrong.
         errno: i32,
     },
-    /// The dbuf behind a stream is full of blocks that other streams still need.
+    /// The dbuf that holds the blocks of a stream is full of blocks that other streams still need.
     #[error(
         "dbuf {} is full of what other streams keep: let them be read, or make it larger",
         .0.number()
@@ -99,7 +99,7 @@ pub enum Fault {
     /// The ring continues in a segment that fails validation. The ring is poisoned.
     #[error("what should be the ring from position {position} on is not: close the ring")]
     Segment {
-        /// Position at which that segment should begin.
+        /// Position at which the segment should begin.
         position: u64,
     },
 }

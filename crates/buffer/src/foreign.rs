@@ -4,9 +4,9 @@
 //! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
 //! atomics. The copy may be torn; the caller detects that afterwards (`cursor`, *writing begins*).
 //! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d). Where the processor
-//! has instructions that copy more at once, they are used instead: to Rust they are inline
-//! assembly, which may read memory that other parties write. Wide stores also stall less on lines
-//! owned by another processor: more of them are in flight at a time, and fewer are needed per line.
+//! has instructions that copy more at once, long copies use them: to Rust they are inline assembly,
+//! which may access memory that other parties write. Wide stores also stall less on lines owned by
+//! another processor: more of them are in flight at a time, and fewer are needed per line.
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]

@@ -17,9 +17,9 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 mod bare;
 
-/// Columns of an entry that the ring stores.
+/// The columns of an entry that a ring stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Lanes {
+pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
     Pointer,
     /// Pointer and metadata: 32 bytes.
@@ -29,7 +29,7 @@ pub enum Lanes {
     Marks,
 }
 
-impl Lanes {
+impl EntryColumns {
     /// Returns the size of an entry in bytes.
     #[must_use]
     pub const fn stride(self) -> usize {
@@ -47,7 +47,7 @@ pub struct RingConfig {
     /// Capacity in entries; rounded up to a power of two.
     pub entries: usize,
     /// Columns of an entry.
-    pub lanes: Lanes,
+    pub lanes: EntryColumns,
     /// Policy of a full ring.
     pub policy: Policy,
     /// Number of readers.
@@ -56,7 +56,7 @@ pub struct RingConfig {
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { entries: 4096, lanes: Lanes::Marks, policy: Policy::Block, readers: 1 }
+        Self { entries: 4096, lanes: EntryColumns::Marks, policy: Policy::Block, readers: 1 }
     }
 }
 
@@ -77,11 +77,11 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
 
 /// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Pushed {
+pub struct PushResult {
     /// Number of entries put into the ring, counted from the first.
     pub put: usize,
-    /// Number of the remaining entries that were dropped and counted ([`Policy::DropNew`]). In a
-    /// blocking ring the remaining entries stay with the caller, who waits and pushes again.
+    /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). With
+    /// [`Policy::Block`] the remaining entries stay with the caller, who waits and pushes again.
     pub dropped: usize,
 }
 
@@ -101,42 +101,42 @@ pub struct Columns<'e> {
 pub struct PointerWriter {
     /// Cursor of the writer, for streams built on this ring.
     pub side: Producer,
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: EntryColumns,
 }
 
 impl PointerWriter {
-    pub(crate) fn new(store: Arc<Store>, lanes: Lanes) -> Self {
+    pub(crate) fn new(store: Arc<Store>, lanes: EntryColumns) -> Self {
         Self { side: Producer::new(store), lanes }
     }
 
-    /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
-    /// all readers have left.
-    pub fn push(&mut self, entries: &[Entry]) -> Result<Pushed, Fault> {
+    /// Puts and publishes as many entries as the policy admits. Unless the policy is
+    /// [`Policy::Overwrite`], fails with [`Fault::Abandoned`] if all readers have left.
+    pub fn push(&mut self, entries: &[Entry]) -> Result<PushResult, Fault> {
         if self.side.store.policy == Policy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
                 self.side.begin(self.side.head + chunk.len() as u64);
                 self.write(chunk.iter().copied(), |_, _| Ok(()))?;
                 self.side.publish();
             }
-            return Ok(Pushed { put: entries.len(), dropped: 0 });
+            return Ok(PushResult { put: entries.len(), dropped: 0 });
         }
-        let fitting = self.fitting(entries.len())?;
+        let fitting = self.count_fitting(entries.len())?;
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts and publishes the first `fitting` entries, where `fitting` is a result of
-    /// [`PointerWriter::fitting`]. `check` is called for each entry with the position after it; if
-    /// it fails, nothing is put. The remaining entries are dropped and counted, or left in the
-    /// iterator, depending on the policy.
+    /// Puts and publishes the first `count_fitting` entries, where `count_fitting` is a result of
+    /// [`PointerWriter::count_fitting`]. `check` is called for each entry with the position after
+    /// it; if it fails, nothing is put. The remaining entries are dropped and counted, or left in
+    /// the iterator, depending on the policy.
     #[inline]
     pub(crate) fn put(
         &mut self,
         entries: &mut impl Iterator<Item = Entry>,
         fitting: usize,
         check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
-    ) -> Result<Pushed, Fault> {
+    ) -> Result<PushResult, Fault> {
         let put = self.write(entries.by_ref().take(fitting), check)?;
-        let mut pushed = Pushed { put, dropped: 0 };
+        let mut pushed = PushResult { put, dropped: 0 };
         if self.side.store.policy == Policy::DropNew {
             for dropped in entries {
                 pushed.dropped += 1;
@@ -148,21 +148,21 @@ impl PointerWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, for which [`PointerWriter::fitting`] has found room. `bytes`
-    /// is the sum of the lengths of their views.
+    /// Puts and publishes all entries, for which [`PointerWriter::count_fitting`] has found room.
+    /// `bytes` is the sum of the lengths of their views.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
-        let slots = EntrySlots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::new(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
         let both = pointers.iter().zip(context);
         let head = self.side.head;
         match self.lanes {
-            Lanes::Marks => slots.store_all::<8>(
+            EntryColumns::Marks => slots.store_all::<8>(
                 head,
                 both.zip(marks).map(|((pointer, context), marks)| {
                     zerocopy::transmute!(Entry::new(*pointer, *context, *marks))
                 }),
             ),
-            Lanes::Context => slots.store_all::<4>(
+            EntryColumns::Context => slots.store_all::<4>(
                 head,
                 both.map(|(pointer, context)| {
                     let [[p0, p1], [c0, c1]]: [[u64; 2]; 2] =
@@ -170,7 +170,7 @@ impl PointerWriter {
                     [p0, p1, c0, c1]
                 }),
             ),
-            Lanes::Pointer => slots.store_all::<2>(
+            EntryColumns::Pointer => slots.store_all::<2>(
                 head,
                 pointers.iter().map(|pointer| zerocopy::transmute!(*pointer)),
             ),
@@ -183,9 +183,9 @@ impl PointerWriter {
 
     /// Returns how many of `wanted` entries fit now. Fails with [`Fault::Abandoned`] if all readers
     /// have left.
-    pub(crate) fn fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
+    pub(crate) fn count_fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
-        if self.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
+        if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
     /// Returns the capacity in entries.
@@ -204,7 +204,7 @@ impl PointerWriter {
     pub fn is_abandoned(&mut self) -> bool {
         // The refresh evicts a lying reader; only the remaining readers matter here.
         let _ = self.side.refresh();
-        self.side.abandoned()
+        self.side.is_abandoned()
     }
 
     /// Returns the number of readers evicted for an impossible position.
@@ -232,7 +232,7 @@ impl PointerWriter {
         entries: impl Iterator<Item = Entry>,
         mut check: impl FnMut(&Entry, u64) -> Result<(), Fault>,
     ) -> Result<usize, Fault> {
-        let slots = EntrySlots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::new(&self.side.store, self.lanes);
         let (start, mut head, mut bytes) = (self.side.head, self.side.head, 0);
         for entry in entries {
             check(&entry, head + 1)?;
@@ -256,7 +256,7 @@ impl Drop for PointerWriter {
 
 /// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Read {
+pub struct ReadResult {
     /// Number of entries copied.
     pub count: usize,
     /// Number of entries overwritten before they could be read ([`Policy::Overwrite`]).
@@ -268,16 +268,16 @@ pub struct Read {
 pub struct PointerReader {
     /// Cursor of the reader, for streams built on this ring.
     pub side: Consumer,
-    lanes: Lanes,
+    lanes: EntryColumns,
 }
 
 impl PointerReader {
-    pub(crate) const fn new(side: Consumer, lanes: Lanes) -> Self {
+    pub(crate) const fn new(side: Consumer, lanes: EntryColumns) -> Self {
         Self { side, lanes }
     }
 
     /// Copies up to `out.len()` entries and releases them to the writer.
-    pub fn read(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
+    pub fn read(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
         let read = match self.side.store.policy {
             Policy::Overwrite => self.read_lossy(out)?,
             Policy::Block | Policy::DropNew => {
@@ -286,7 +286,7 @@ impl PointerReader {
                     *to = self.load(self.side.next + i);
                 }
                 self.take(out.get(..count).unwrap_or_default());
-                Read { count, lost: 0 }
+                ReadResult { count, lost: 0 }
             }
         };
         self.side.release();
@@ -303,12 +303,12 @@ impl PointerReader {
     /// last.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.side.closed()
+        self.side.is_closed()
     }
 
     /// Returns true if the writer has closed the ring and everything has been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.side.ended()
+        self.side.is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
@@ -323,7 +323,7 @@ impl PointerReader {
         self.side.store.put()
     }
 
-    fn read_lossy(&mut self, out: &mut [Entry]) -> Result<Read, Fault> {
+    fn read_lossy(&mut self, out: &mut [Entry]) -> Result<ReadResult, Fault> {
         let capacity = self.side.store.capacity;
         let mut lost = 0;
         for _ in 0..ATTEMPTS {
@@ -336,7 +336,7 @@ impl PointerReader {
             if !self.side.overtaken(start) {
                 let count = usize::try_from(count).unwrap_or(0);
                 self.take(out.get(..count).unwrap_or_default());
-                return Ok(Read { count, lost });
+                return Ok(ReadResult { count, lost });
             }
             // Half a lap of distance makes the next attempt likely to succeed.
             let restart = self.side.refresh()?.saturating_sub(capacity / 2);
@@ -348,7 +348,7 @@ impl PointerReader {
             self.side.taken.lost += restart - start;
             self.side.next = restart;
         }
-        Ok(Read { count: 0, lost })
+        Ok(ReadResult { count: 0, lost })
     }
 
     pub(crate) fn take(&mut self, entries: &[Entry]) {
@@ -373,31 +373,31 @@ impl PointerReader {
         marks: &mut [Marks],
     ) -> u64 {
         let mut bytes = 0;
-        let mut look = |pointer: RichPointer| {
+        let mut add_length = |pointer: RichPointer| {
             bytes += u64::from(pointer.length());
             pointer
         };
         let columns = pointers.iter_mut().zip(context).zip(marks);
         match self.lanes {
-            Lanes::Marks => {
+            EntryColumns::Marks => {
                 self.slots().load_all(from, columns, |((pointer, context), marks), words| {
                     let [p0, p1, c0, c1, m @ ..]: [u64; 8] = words;
-                    *pointer = look(RichPointer::from_words([p0, p1]));
+                    *pointer = add_length(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
                     *marks = zerocopy::transmute!(m);
                 });
             }
-            Lanes::Context => {
+            EntryColumns::Context => {
                 self.slots().load_all(from, columns, |((pointer, context), marks), words| {
                     let [p0, p1, c0, c1]: [u64; 4] = words;
-                    *pointer = look(RichPointer::from_words([p0, p1]));
+                    *pointer = add_length(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
                     *marks = Marks::bare(pointer.length());
                 });
             }
-            Lanes::Pointer => {
+            EntryColumns::Pointer => {
                 self.slots().load_all(from, columns, |((pointer, context), marks), words| {
-                    *pointer = look(RichPointer::from_words(words));
+                    *pointer = add_length(RichPointer::from_words(words));
                     *context = BlockMetadata::default();
                     *marks = Marks::bare(pointer.length());
                 });
@@ -409,7 +409,7 @@ impl PointerReader {
     /// Returns the slots of all entries, for callers that load many.
     #[inline]
     pub(crate) fn slots(&self) -> EntrySlots<'_> {
-        EntrySlots::of(&self.side.store, self.lanes)
+        EntrySlots::new(&self.side.store, self.lanes)
     }
 }
 
@@ -418,11 +418,11 @@ impl PointerReader {
 pub(crate) struct EntrySlots<'s> {
     words: &'s [AtomicU64],
     capacity: u64,
-    lanes: Lanes,
+    lanes: EntryColumns,
 }
 
 impl<'s> EntrySlots<'s> {
-    fn of(store: &'s Store, lanes: Lanes) -> Self {
+    fn new(store: &'s Store, lanes: EntryColumns) -> Self {
         let words = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
         Self { words, capacity: store.capacity, lanes }
     }
@@ -433,9 +433,9 @@ impl<'s> EntrySlots<'s> {
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
         match self.lanes {
-            Lanes::Marks => self.store_words::<8>(position, words),
-            Lanes::Context => self.store_words::<4>(position, words),
-            Lanes::Pointer => self.store_words::<2>(position, words),
+            EntryColumns::Marks => self.store_words::<8>(position, words),
+            EntryColumns::Context => self.store_words::<4>(position, words),
+            EntryColumns::Pointer => self.store_words::<2>(position, words),
         }
     }
 
@@ -481,20 +481,20 @@ impl<'s> EntrySlots<'s> {
     #[inline]
     fn parts<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
         let slots = self.words.as_chunks::<N>().0;
-        let (before, behind) = slots.split_at(index(from, self.capacity).min(slots.len()));
-        [behind, before]
+        let (before, after) = slots.split_at(index(from, self.capacity).min(slots.len()));
+        [after, before]
     }
 
     /// Returns the entry at a published position.
     #[inline(always)]
     pub(crate) fn load(self, position: u64) -> Entry {
         match self.lanes {
-            Lanes::Marks => zerocopy::transmute!(self.words::<8>(position)),
-            Lanes::Context => {
+            EntryColumns::Marks => zerocopy::transmute!(self.words::<8>(position)),
+            EntryColumns::Context => {
                 let [p0, p1, c0, c1] = self.words(position);
-                bare([p0, p1], zerocopy::transmute!([c0, c1]))
+                bare_entry([p0, p1], zerocopy::transmute!([c0, c1]))
             }
-            Lanes::Pointer => bare(self.words(position), BlockMetadata::default()),
+            EntryColumns::Pointer => bare_entry(self.words(position), BlockMetadata::default()),
         }
     }
 
@@ -513,9 +513,10 @@ impl<'s> EntrySlots<'s> {
     }
 }
 
-/// Returns an entry without stored marks: not a frame, and the view covers all bytes.
+/// Returns an entry whose ring stores no marks: the block is not a frame, and the view covers all
+/// its bytes.
 #[inline]
-fn bare(pointer: [u64; 2], context: BlockMetadata) -> Entry {
+fn bare_entry(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))
 }

@@ -12,10 +12,10 @@
 //! SYNC POINT *joining*: the host thread sets the pending word, issues a fence, and then loads the
 //! published position, at which the reader starts. The writer publishes its position, issues a
 //! fence, and loads the pending word before it computes room. The fences are sequentially
-//! consistent. Either the writer sees the word, and waits for this reader from now on; or the
-//! reader's start is at or beyond everything published at that check, and until its next check the
-//! writer writes at most one lap past that. If the writer drains the queue in between, it sets the
-//! start itself.
+//! consistent. Either the writer sees the word and waits for this reader from then on, or the
+//! reader's start is at or beyond everything published at that check; until its next check the
+//! writer writes at most one lap beyond that position. If the writer drains the queue in between,
+//! it sets the start itself.
 
 use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, acquire, fence};
 use crate::region::Region;
@@ -53,7 +53,7 @@ pub struct ReaderTicket(u64);
 #[derive(Debug)]
 pub(crate) struct JoiningReader {
     pub(crate) ticket: ReaderTicket,
-    /// Page of its control words; not shared with another party yet.
+    /// Page of its control words.
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,

@@ -1,15 +1,15 @@
 //! Test events that fire in the middle of a reader's call and so reproduce a race
 //! deterministically.
 //!
-//! A reader learns of its writer by two channels: published blocks in memory, and its exit by the
+//! A reader observes its writer by two channels: published blocks in memory, and the exit by the
 //! doorbell. A reader that first checks memory and then drains the doorbell may miss a block:
 //!
 //! ```text
-//! reader   looks: nothing                    drains: the writer is gone    → so nothing is lost?
+//! reader   finds no block                    drains: the writer is gone    → reports the end
 //! writer                   publishes, is killed
 //! ```
 //!
-//! Every kind of reader passes the same test: between its check and the decision that nothing is
+//! Every kind of reader passes the same test: between the check and the decision that no block is
 //! left, its writer publishes a block and is killed, or ends. The reader must read the block, and
 //! then report the end correctly.
 

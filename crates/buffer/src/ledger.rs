@@ -25,14 +25,14 @@ pub struct Taken {
     pub bytes: u64,
     /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
     pub lost: u64,
-    /// Blocks that this reader chose not to take: those put before it joined, or all but the newest
-    /// ([`crate::rate`]).
+    /// Blocks that this reader chose not to take: blocks put before it joined, or all but the
+    /// newest ([`crate::rate`]).
     pub skipped: u64,
 }
 
 impl Put {
     /// Returns the number of blocks that `taken` leaves in the ring, or `None` if the counts
-    /// contradict each other: the edge is unbalanced.
+    /// contradict each other.
     #[must_use]
     pub fn resident(&self, taken: &Taken) -> Option<u64> {
         self.blocks.checked_sub(taken.blocks)?.checked_sub(taken.lost)?.checked_sub(taken.skipped)

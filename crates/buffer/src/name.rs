@@ -4,22 +4,22 @@
 //! ```text
 //!  creator                          kernel                               reader
 //!  Host: one thread listens at  @streamline/UID/NAME  ◄── connect ──  open("NAME")
-//!    who is it?  ◄────────────────  SO_PEERCRED  ────────────────►      who has this name?
-//!    may it?  AccessList, once
-//!    a page and a place  ────────── descriptors, or why not ────────►   seals, sizes are checked
-//!    (hung up: gone)  ◄──────────── the same socket: the doorbell ──────►   Input
+//!    user of the client  ◄────────  SO_PEERCRED  ────────────────►      user of the listener
+//!    AccessList and quota, once
+//!    page and reader slot  ──────── descriptors or refusal ─────────►   checks of seals and sizes
+//!    (hang-up: departed)  ◄──────── the same socket as doorbell ────────►   Input
 //! ```
 //!
 //! A name is an abstract Unix socket of the process that created it. It vanishes with the process,
 //! and is visible in one network namespace only. Connecting is the entire request: the host reads
 //! no bytes from a client, so there is no malformed input. The host queries the client's
-//! credentials from the kernel, checks the access list once (D13, T17), replies with one message,
-//! never blocks on a client, and stores nothing but the client's use of a reader slot, of which
-//! there is a fixed number, and fewer for any one untrusted user (T12).
+//! credentials from the kernel, checks the access list once (D13, T17), replies with one message
+//! and never blocks on a client. It stores only the reader slot or the inbox entry of the client;
+//! the number of slots is fixed, with a lower limit per untrusted user (T12).
 //!
-//! A name belongs to the user in it: a client queries from the kernel whether the listening process
-//! runs under that user, and refuses any other (T13). A process of another user that occupies a
-//! name does not block it: the owner then listens at a spare socket, which clients find (`holder`).
+//! A name belongs to the user in it: a client queries the user of the listening process from the
+//! kernel, and refuses any other user (T13). A process of another user that occupies a name does
+//! not block it: the owner then listens at a spare socket, which clients find (`holder`).
 //!
 //! A reader that joins late starts *now* ([`stream::joinable`]). When it leaves or is killed, its
 //! socket hangs up and its slot is released.
@@ -27,7 +27,6 @@
 //! Deviation from the source: names are not in a file system yet; `PipesFS` will show them.
 
 mod address;
-mod answer;
 mod error;
 pub(crate) mod holder;
 mod host;
@@ -35,12 +34,13 @@ mod inbox;
 mod open;
 mod quotas;
 mod region;
+mod reply;
 
 pub use address::Address;
 pub use error::Error;
 pub use host::{Host, Limits, NameEntry};
 pub use inbox::{Arrival, Inbox};
-pub use open::{OpenRequest, Opened, open, open_region, open_stream, open_write, opened};
+pub use open::{OpenRequest, Opened, open, open_address, open_region, open_stream, open_write};
 pub use region::SharedRegion;
 
 #[cfg(doc)]

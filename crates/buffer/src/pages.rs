@@ -66,7 +66,7 @@ pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
 impl Choice {
     /// Chooses pages for `bytes` bytes on this machine.
     #[must_use]
-    pub fn here(bytes: usize) -> Self {
+    pub fn for_this_machine(bytes: usize) -> Self {
         choose(facts(), bytes)
     }
 
@@ -75,14 +75,14 @@ impl Choice {
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
         if self.pages == Pages::Reserved {
             return match Memfd::create_huge(name, len) {
-                Ok(file) => self.mapped(file, len),
+                Ok(file) => self.map_file(file, len),
                 Err(_) => Self { pages: Pages::Transparent, ..*self }.memory(name, len),
             };
         }
-        self.mapped(Memfd::create(name, len)?, len)
+        self.map_file(Memfd::create(name, len)?, len)
     }
 
-    fn mapped(&self, file: Memfd, len: usize) -> sys::Result<(Memfd, Mapping)> {
+    fn map_file(&self, file: Memfd, len: usize) -> sys::Result<(Memfd, Mapping)> {
         let mapping = file.map()?;
         match self.populate {
             true => self.take(&file, &mapping, len)?,
@@ -103,17 +103,17 @@ impl Choice {
         file.allocate(0, len)
     }
 
-    /// Advises the kernel of the chosen page kind and node for a mapping. Refusals are ignored.
+    /// Advises the kernel of the chosen kind of pages and node for a mapping. Refusals are ignored.
     pub fn apply(&self, mapping: &Mapping) {
         if self.pages == Pages::Transparent {
             // Refused by kernels without huge pages: the pages are then small.
-            let _wished = mapping.huge();
+            let _refused = mapping.huge();
         }
         if self.local
             && let Ok(node) = sys::pages::node()
         {
             // Refused if this process may not use the node: pages are then placed on first touch.
-            let _wished = sys::pages::prefer(mapping, node);
+            let _refused = sys::pages::prefer(mapping, node);
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
                 file.seal(sys::memory::Seals::READER).unwrap();
             }
         }
-        println!("here 1 MB are {}; {:?}", Choice::here(MB), facts());
+        println!("here 1 MB are {}; {:?}", Choice::for_this_machine(MB), facts());
     }
 
     /// Returns true if pages of the file were already allocated: the machine has reserved huge

@@ -50,9 +50,9 @@ use std::sync::Arc;
 pub mod address;
 mod cold;
 mod edit;
+mod edit_flag;
 mod lease;
 mod lent;
-mod mark;
 
 use cold::Cold;
 pub use cold::PackedSize;
@@ -86,14 +86,13 @@ pub struct Pool {
     next: Cell<u64>,
     /// End of the open segment.
     end: Cell<u64>,
-    /// Lower bound of the next segment's number.
+    /// Lower bound of the number of the next segment.
     fresh: Cell<u64>,
-    /// Number of slots that have memory; later ones have never been used.
+    /// Number of slots that have memory; the slots after them have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// Per slot of lent memory, the number of times it was opened out of order, with a flag while
-    /// it is open that way.
+    /// Per slot of lent memory, the number of times that it was opened out of order.
     laps: Box<[Cell<u64>]>,
     /// Lent slots opened out of order and not yet returned.
     out: RefCell<Vec<usize>>,
@@ -149,7 +148,7 @@ impl Pool {
         let slots = config.segments.next_power_of_two().max(2);
         let memory = Memory::new(id, segment, slots)?;
         memory.populate(0)?;
-        Ok(Self::over(memory, 1))
+        Ok(Self::from_memory(memory, 1))
     }
 
     /// Creates a pool whose segments are allocated by page faults on first write, for a process
@@ -162,7 +161,7 @@ impl Pool {
     }
 
     /// Wraps memory whose first `populated` slots are allocated.
-    fn over(memory: Memory, populated: usize) -> Self {
+    fn from_memory(memory: Memory, populated: usize) -> Self {
         let pins = vec![Cell::new(0); memory.slots.len()].into();
         let needed = vec![Cell::new(0); memory.slots.len()].into();
         Self {
@@ -203,9 +202,9 @@ impl Pool {
         self.memory.file()
     }
 
-    /// Returns the number of bytes that have been allocated.
+    /// Returns the size in bytes of all slots that have been used so far.
     #[must_use]
-    pub fn backed(&self) -> u64 {
+    pub fn allocated_bytes(&self) -> u64 {
         (self.populated.get() * self.memory.segment()) as u64
     }
 
@@ -261,9 +260,9 @@ impl Pool {
     /// a block that is not in the pool or has no bytes.
     #[must_use]
     pub fn segment(&self, pointer: RichPointer) -> Option<Segment<'_>> {
-        let (slot, start) = self.memory.around(pointer).or_else(|| {
+        let (slot, start) = self.memory.enclosing_segment(pointer).or_else(|| {
             self.locate(pointer.place).ok()?;
-            self.memory.around(pointer)
+            self.memory.enclosing_segment(pointer)
         })?;
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region;
         // they are not written (M1) while `self` is borrowed (M3).
@@ -271,8 +270,8 @@ impl Pool {
         Some(Segment { dbuf: self.id(), start: start.position, bytes })
     }
 
-    /// Returns the bytes that a rich pointer refers to. Fails with a [`Fault`] if it is a hole,
-    /// names another dbuf, or refers to a block that is not in the pool.
+    /// Returns the bytes that a rich pointer refers to. Fails with a [`Fault`] if the pointer is a
+    /// hole, names another dbuf, or refers to a block that is not in the pool.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&[u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -297,8 +296,8 @@ impl Pool {
     }
 
     /// Removes a pin. The bytes stay at least until the next [`Pool::end_pass`], so a block can be
-    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2).
-    /// Returns false, counts the error and changes nothing if the pin is not valid.
+    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2). If
+    /// the pin is not valid, counts the mistake, changes nothing else and returns false.
     pub fn unpin(&self, pin: SegmentPin) -> bool {
         let slot = self.memory.slots.slot_of(pin.0);
         let resident = self.memory.slots.resident(slot) == pin.0;
@@ -310,7 +309,8 @@ impl Pool {
         count.is_some()
     }
 
-    /// Returns the number of unpins without a matching pin; nonzero only by a bug of the caller.
+    /// Returns the number of unpins without a matching pin; nonzero only through a bug of the
+    /// caller.
     #[must_use]
     pub const fn mistakes(&self) -> u64 {
         self.mistakes.get()

@@ -1,15 +1,15 @@
-//! Rate policies: where a reader starts in a ring, and which blocks it takes. [SL §5.2: each reader
-//! at its own pace]
+//! Rate policies: the position at which a reader starts in a ring, and the selection of blocks that
+//! it takes. [SL §5.2: each reader at its own pace]
 //!
-//! A rate policy belongs to one reader; other readers have their own, and the writer is not aware
-//! of any of them. Counts still balance: blocks that a reader chose not to take are *skipped*,
+//! A rate policy belongs to one reader; other readers have their own policies, and the writer is
+//! not aware of them. Counts still balance: blocks that a reader chose not to take are *skipped*,
 //! blocks overwritten before it could read them are *lost*, so that put = taken + lost + skipped +
 //! resident for every reader of every ring.
 //!
 //! | choice | blocks read | stalls a blocking writer |
 //! |---|---|---|
 //! | [`Start::Oldest`] | all still in the ring | until it has read them |
-//! | [`Start::Now`] | those written from now on | from then on |
+//! | [`Start::Now`] | blocks written from now on | from then on |
 //! | [`RatePolicy::EveryBlock`] | every block, in order | until it has read each |
 //! | [`RatePolicy::Latest`] | the newest at each read | only between reads |
 

@@ -8,8 +8,8 @@
 //!   [`Region::bytes_mut`], whose callers promise that nobody else writes these bytes during the
 //!   borrow.
 //! - R3 Words of memory mapped read-only are only loaded, and only relaxed
-//!   ([`crate::atomic::acquire`]). Callers ensure this; a violation crashes the process and
-//!   corrupts nothing.
+//!   ([`crate::atomic::acquire`]). Callers ensure this; a store crashes the process and corrupts
+//!   nothing.
 
 use crate::atomic::AtomicU64;
 use std::ptr::NonNull;

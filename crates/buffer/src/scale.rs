@@ -1,27 +1,27 @@
 //! Sizing of a ring, decided once per lap from its fill level. [SL §5.4]
 //!
-//! A larger ring saves task switches, a smaller one cache misses; which of them costs more is known
+//! A larger ring saves task switches, a smaller ring saves cache misses; which costs more is known
 //! only at run time. A *round* ends when the writer reaches the end of the ring. *Pressure* is the
 //! distance between writer and slowest reader relative to the size of the ring. Above the
 //! high-water mark the ring doubles, below the low-water mark it halves. Where the capacity changes
 //! in place (deck-cut), the marks are closer together.
 //!
-//! This module only decides: its input is measurements, its output a step and the reason for it. It
+//! This module only decides: its input is measurements, its output a step and its reason. It
 //! accesses neither a ring nor a clock. Deviations from the source, measured on current machines
 //! (BASELINES, working set):
 //! - A writer that found the ring full once in a round counts as a pressure of 100 %: its distance
 //!   when it wraps depends only on the phase of the two sides.
 //! - More than one cache matters. Two sides that alternate on one processor profit from few
-//!   switches: the ring grows beyond the second-level cache, whose misses cost less than a task
-//!   switch. A reader that takes each block at once never lets it grow, and gets a ring that fits
-//!   the second level. On two processors, data written by one is fetched fastest by the other from
-//!   the shared third level: out of the writer's second level it arrives at a fraction of that
-//!   rate, and half of the third level is more than other programs leave. So one size is best
-//!   there, at any pressure; the reader's last known processor selects the range. For processors
-//!   without a shared cache see `remote`.
-//! - A ring that was full does not shrink for some rounds, and for more of them each time that
-//!   proves too early: otherwise sides that alternate, with a ring full in one round and nearly
-//!   empty in the next, would resize forever.
+//!   switches: their ring grows beyond the second-level cache, whose misses cost less than a task
+//!   switch. With a reader that takes each block at once, the ring never grows and fits the second
+//!   level. On two processors, data written by one is fetched fastest by the other from the shared
+//!   third level: from the writer's second level it arrives at a fraction of that rate, and half of
+//!   the third level is more than other programs leave free. So on two processors one size is best,
+//!   at any pressure; the reader's last known processor selects the range. For processors without a
+//!   shared cache see `remote`.
+//! - A ring that was full does not shrink for some rounds. Their number doubles each time the ring
+//!   is full again after it has shrunk: otherwise sides that alternate, with a ring full in one
+//!   round and nearly empty in the next, would resize forever.
 
 mod remote;
 
@@ -67,7 +67,8 @@ impl Scaling {
     }
 
     /// Returns parameters for resizing in place: the marks are closer together than for
-    /// [`Scaling::reallocation`], because a step is nearly free.
+    /// [`Scaling::reallocation`], because a step is nearly free, and a ring beyond the caches is
+    /// never tried.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         // The memory for a large remote ring would have to be reserved from the start.
@@ -123,9 +124,9 @@ pub enum Reason {
     Pressure,
     /// The pressure is below the low-water mark.
     Slack,
-    /// The ring is larger than the caches.
+    /// The ring is larger than the maximum for this placement.
     Cache,
-    /// The ring is smaller than two processors profit from.
+    /// The ring is smaller than the minimum for this placement.
     Small,
     /// The processors share no cache, and a ring beyond all caches is faster or on trial.
     Remote,
@@ -158,7 +159,7 @@ pub struct Scale {
     pub last: Option<(Round, Step)>,
     /// First round in which the ring may shrink again.
     patient_until: u64,
-    /// Number of rounds for which shrinking is suspended after the ring was full.
+    /// Number of rounds for which shrinking is suspended once the ring was full.
     patience: u64,
     /// True if the ring has shrunk since it was last full.
     has_shrunk: bool,
@@ -201,17 +202,16 @@ impl Scale {
         step
     }
 
-    /// Records that the ring has been resized as the last step demanded. Not called if the resize
-    /// failed.
-    pub fn applied(&mut self) {
+    /// Counts the last step as applied. Not called if the resize failed.
+    pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
         }
     }
 
-    /// Returns true if the ring should exceed the caches. Rounds in other sizes than the two
-    /// compared ones are not measured.
+    /// Returns true if the ring should exceed the caches. Only rounds in the two sizes that are
+    /// compared are measured.
     fn is_remote(&mut self, round: &Round) -> bool {
         let range = self.scaling.range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
@@ -255,7 +255,7 @@ impl Scale {
     }
 }
 
-/// Rounds for which shrinking is suspended, at first and at most.
+/// Number of rounds for which shrinking is suspended: initially, and at most.
 const PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
@@ -304,7 +304,7 @@ mod tests {
         let mut capacity = from;
         let next = |_| {
             capacity = scale.decide(round(capacity)).capacity;
-            scale.applied();
+            scale.count_step();
             capacity
         };
         (0..rounds).map(next).collect()
@@ -314,8 +314,8 @@ mod tests {
         Round { capacity, distance, was_full: false, sides, timing: None }
     }
 
-    /// A reader that takes each block at once gets the smallest ring; one that is always behind
-    /// gets the largest that fits the cache.
+    /// A reader that takes each block at once gets the smallest ring; a reader that is always late
+    /// gets the largest ring that fits the cache.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The writer maps the ring before it seals it, and only then hands out descriptors: a reader
-//! cannot write, truncate or punch the ring, however it reopens it. The reader trusts none of them:
-//! it queries seals and sizes from the kernel, compares them with the geometry, and refuses any
-//! mismatch. From then on every position and every record is checked when it is read (`cursor`,
+//! cannot write, truncate or punch the ring, however it reopens it. The reader trusts no
+//! descriptor: it queries seals and sizes from the kernel and refuses an offer that does not match
+//! the geometry. From then on every position and every record is checked when it is read (`cursor`,
 //! `dbuf`).
 //!
 //! A reader can stall a writer that blocks, so rings between untrusted peers overwrite, or the
@@ -174,9 +174,9 @@ impl RingOffer {
     pub fn read_pointers(self) -> Result<ibuf::PointerReader, Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
         let lanes = match geometry.stride {
-            16 => ibuf::Lanes::Pointer,
-            32 => ibuf::Lanes::Context,
-            64 => ibuf::Lanes::Marks,
+            16 => ibuf::EntryColumns::Pointer,
+            32 => ibuf::EntryColumns::Context,
+            64 => ibuf::EntryColumns::Marks,
             _ => return Err(Refusal::Geometry(geometry)),
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
@@ -193,7 +193,7 @@ impl RingOffer {
         policy: Policy,
         seals: Seals,
     ) -> Result<(Arc<Store>, u64), Refusal> {
-        let writer = ring(&self.ring, geometry, seals)?;
+        let writer = map_ring(&self.ring, geometry, seals)?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
         let page = Region::mapped(cursor.map()?);
         let start = acquire(page.word(reader::CURSOR));
@@ -216,7 +216,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 /// Reason why an offer was refused. None of its memory has been accessed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The number of descriptors is wrong; holds that number.
+    /// The number of descriptors is wrong, or the message that came with them; holds the number.
     #[error("a ring comes as 3 descriptors, not {0}")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
@@ -243,7 +243,7 @@ pub enum Refusal {
     /// The start position is invalid.
     #[error("no reader of a ring can start at position {0}")]
     Start(u64),
-    /// The next segment does not continue the ring where the last one ended.
+    /// The next segment does not continue the ring at the end of the last segment.
     #[error("a segment that does not go on where the last one ended: {0:?}")]
     Segment(Geometry),
     /// The kernel refused a call, for example because it does not support seals.
@@ -300,14 +300,14 @@ impl Files {
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
         // Memory beyond the present capacity is not allocated.
         let used = usize::try_from(geometry.capacity).unwrap_or(usize::MAX).saturating_add(PAGE);
-        Ok(Self { geometry: sealed(geometry)?, ring, used })
+        Ok(Self { geometry: create_geometry_file(geometry)?, ring, used })
     }
 
     /// Maps the ring for its writer, allocates its pages on the writer's node, and adds these
     /// seals.
     fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
         let mapping = self.ring.map()?;
-        Choice::here(self.used).take(&self.ring, &mapping, self.used)?;
+        Choice::for_this_machine(self.used).take(&self.ring, &mapping, self.used)?;
         self.ring.seal(seals)?;
         Ok(Region::mapped(mapping))
     }
@@ -345,16 +345,16 @@ impl Files {
     }
 }
 
-/// Creates the sealed file of a geometry. Written without a mapping: a process forked in the
-/// meantime would inherit the mapping until it executes another program, and a file with a writable
-/// mapping cannot be sealed against writes.
-fn sealed(geometry: &Geometry) -> sys::Result<Memfd> {
-    let plan = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
-    plan.write_all_at(geometry.as_bytes(), 0)
+/// Creates the sealed file of a geometry. The file is written without a mapping: a process forked
+/// in the meantime would inherit the mapping until it executes another program, and a file with a
+/// writable mapping cannot be sealed against writes.
+fn create_geometry_file(geometry: &Geometry) -> sys::Result<Memfd> {
+    let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
+    file.write_all_at(geometry.as_bytes(), 0)
         .map_err(|why| sys::Error::new("pwrite", "a geometry", why.raw_os_error().unwrap_or(0)))?;
-    let plan = Memfd::from_fd(OwnedFd::from(plan))?;
-    plan.seal(Seals::FROZEN)?;
-    Ok(plan)
+    let file = Memfd::from_fd(OwnedFd::from(file))?;
+    file.seal(Seals::FROZEN)?;
+    Ok(file)
 }
 
 fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
@@ -382,7 +382,7 @@ fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), R
 }
 
 /// Maps a ring read-only; fails unless its size matches the geometry and it has these seals.
-fn ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
+fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {
         return Err(Refusal::Geometry(*geometry));

@@ -1,9 +1,9 @@
 //! Wake-ups between threads: one doorbell per space. [SL §5.4, event moderation]
 //!
 //! A space sleeps on its own doorbell, for all rings that it reads and writes; its peers notify it
-//! when there is work. `notify` checks a waiter flag and costs one atomic operation while nobody
+//! when there is work. `notify` checks a waiter flag and costs one atomic operation while no thread
 //! waits (a futex wake costs about 300 ns even then, and 7 µs once the other processor has halted:
-//! BASELINES). Sleeping arms no timer.
+//! BASELINES). Sleeping without a limit arms no timer.
 //!
 //! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
 //! read-modify-writes of the same word, so they are ordered. If notify comes second it finds the
@@ -71,8 +71,8 @@ impl Doorbell {
         Ok(doorbell)
     }
 
-    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one. Current
-    /// sleepers are not affected.
+    /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one already. A
+    /// thread that already sleeps is not affected.
     #[cfg(not(loom))]
     pub fn add_alarm(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
@@ -108,7 +108,7 @@ impl Doorbell {
     }
 
     /// Blocks until a notification after the ticket, at most for `limit`. Arming the timer costs
-    /// about 5 µs, so this is for the few waits that need a limit, such as those with unsignalled
+    /// about 5 µs, so this is for the few waits that need a limit, such as waits with unsignalled
     /// blocks.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
@@ -149,8 +149,8 @@ impl Doorbell {
         true
     }
 
-    /// Wakes all sleepers because room or memory has been released. Does nothing while sleepers do
-    /// not wait for room ([`Doorbell::set_waits_for_room`]).
+    /// Wakes all sleepers because room or memory has been released. Returns true if there were any.
+    /// Does nothing while sleepers do not wait for room ([`Doorbell::set_waits_for_room`]).
     pub fn notify_room(&self) -> bool {
         // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
         // issues a fence, and checks for room: either it sees the room released before this fence,
@@ -165,9 +165,9 @@ impl Doorbell {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }
 
-    /// Waits until `ready` returns true: polls it `spins` times, then sleeps between calls.
-    /// Spinning for as long as a wake-up takes (2 to 25 µs) pays with two processors and never with
-    /// one; [`spins`] returns a suitable number.
+    /// Waits until `ready` returns true: polls it `spins` times, then sleeps between calls. Polling
+    /// for as long as a wake-up takes (2 to 25 µs) pays off with two processors and never with one;
+    /// [`spins`] returns a suitable number.
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
             if ready() {

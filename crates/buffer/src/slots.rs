@@ -93,15 +93,15 @@ impl Slots {
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Returns true if a slot has no lease; all reads by former holders then happen before. The
-    /// caller proves that no lease is being created (M4).
+    /// Returns true if a slot has no lease; all reads by former holders then happen before the
+    /// return. The caller proves that no lease is being created (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
         // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
     }
 
     /// Returns true if a block's position belongs to the segment in a slot.
-    pub(crate) fn is_named(&self, slot: usize, place: Extent) -> bool {
+    pub(crate) fn contains_position(&self, slot: usize, place: Extent) -> bool {
         let resident = self.resident(slot);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         resident != FREE && resident & low_bits == place.position() >> self.shift

@@ -9,14 +9,16 @@
 //! **Wake-ups.** A party with nothing to do publishes in its own page that it sleeps, and the
 //! position from which on it must be woken (`wait`); the other side notifies it ([`sys::doorbell`])
 //! once that position is reached, and never otherwise: there are no events while both run, and two
-//! per lap if they share a processor. A writer that found the ring full waits for half of it. A
-//! reader that found it empty waits for a quarter, or for any block once the writer pauses
-//! ([`Output::flush`], and before the writer waits). No timer is armed: like any buffered writer,
-//! the caller flushes before it turns to other work. Blocks are published after [`Config::every`]
-//! blocks or 64 KB. [SL §5.4; BASELINES, event batching]
+//! per lap if they share a processor. A writer that found the ring full waits until half of it is
+//! free; a reader that found it empty waits until a quarter is filled, or for any block once the
+//! writer pauses ([`Output::flush`], and before the writer waits). If both share a processor, the
+//! writer waits for seven eighths, the reader for the entire ring. No timer is armed: like any
+//! buffered writer, the caller flushes before it turns to other work. Blocks are published after
+//! [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4; BASELINES, event
+//! batching]
 //!
 //! **The end.** Dropping the writer closes the stream: readers take the remaining blocks, then get
-//! 0 as at the end of a file. A process that dies closes nothing, but its doorbell reports the
+//! 0 as at the end of a file. A process that is killed closes nothing, but its doorbell reports the
 //! exit: readers get [`Fault::Abandoned`] after the last published block, and a writer continues
 //! for the remaining readers (RELIABILITY T10).
 
@@ -41,7 +43,7 @@ pub use input::Input;
 pub use output::Output;
 pub use room::Room;
 pub use switch::ChangeError;
-pub use waking::Waking;
+pub use waking::WakingOverrides;
 
 use crate::Policy;
 use crate::share::{self, Refusal};
@@ -66,7 +68,7 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
         ends.push((own_end, ring.page()?));
         offers.push(Offer::new(ring, peer_end));
     }
-    let segments = Segments::first(config, file);
+    let segments = Segments::new(config, file);
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 

@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 pub struct Trusted(());
 
 impl Trusted {
-    /// Returns the proof for processes of `user` if that is the current user or root, else `None`.
+    /// Returns the proof for processes of `user` if `user` is the current user or root, else
+    /// `None`.
     #[must_use]
     pub fn of(user: u32) -> Option<Self> {
         const ROOT: u32 = 0;

@@ -1,9 +1,9 @@
-//! Wake-up between processes that do not trust each other. The sleeper publishes two words in its
-//! own page: a sleep count, and the position from which on it must be woken.
+//! Wake-ups between processes that do not trust each other. The sleeper publishes two words in its
+//! own page: a sleep count, and the position at which it must be woken.
 //!
-//! Each word has a single writer, so no peer can clear another's flag, as a `signal::Doorbell`
-//! does. The sleep count is odd while the party sleeps. A peer that finds an odd count which it has
-//! not yet notified, and the position reached, notifies once.
+//! Each word has a single writer, so no peer can clear another party's flag, as it could in a
+//! `signal::Doorbell`. The sleep count is odd while the party sleeps. A peer that finds an odd
+//! count for which it has not notified yet, and the position reached, notifies once.
 //!
 //! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
 //! condition once more; the peer stores its position, issues a fence, and reads the count. The
@@ -38,13 +38,13 @@ impl Sleeper {
     }
 }
 
-/// Urgency of a notification: whether more publications are about to follow.
+/// Urgency of a notification: whether further publications are about to follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
     /// More follows immediately, and the last check of the series is `More` or `Last`. Wakes a
     /// sleeper whose threshold is reached. A party that falls asleep at this moment may go
-    /// unnoticed until the next check, because the fence is omitted: it would stall the writer
-    /// until all lines just written have left the other processor's cache.
+    /// unnoticed until the next check, because the fence is omitted: a fence would stall the writer
+    /// until it owns all cache lines just written.
     Flow,
     /// More may follow: wakes a sleeper whose threshold is reached.
     More,

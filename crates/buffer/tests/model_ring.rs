@@ -11,7 +11,7 @@ use abi::{Class, DbufId, Entry, Extent, RichPointer};
 use loom::sync::Arc;
 use loom::thread;
 use streamline_buffer::Policy;
-use streamline_buffer::ibuf::{self, Lanes, PointerReader, PointerWriter, RingConfig};
+use streamline_buffer::ibuf::{self, EntryColumns, PointerReader, PointerWriter, RingConfig};
 use streamline_buffer::signal::Doorbell;
 
 /// Runs a model with at most `preemptions` forced switches per interleaving.
@@ -23,7 +23,7 @@ fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
 }
 
 fn ring(entries: usize, policy: Policy, readers: usize) -> (PointerWriter, Vec<PointerReader>) {
-    ibuf::ring(&RingConfig { entries, policy, readers, lanes: Lanes::Pointer })
+    ibuf::ring(&RingConfig { entries, policy, readers, lanes: EntryColumns::Pointer })
 }
 
 fn entry(number: u64) -> Entry {
@@ -223,8 +223,8 @@ fn no_notification_is_lost() {
     });
 }
 
-/// One doorbell, two sleepers with different conditions: the epoch keeps a notified sleeper from
-/// going to sleep again because the other one has set the flag.
+/// One doorbell, two sleepers with different conditions: the epoch prevents a notified sleeper from
+/// sleeping again after the other sleeper has set the flag.
 #[test]
 fn two_sleepers_on_one_doorbell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};

@@ -7,7 +7,7 @@ mod common;
 
 use abi::DbufId;
 use abi::access::AccessList;
-use common::{Other, until, within};
+use common::{OtherProcess, wait_until, with_watchdog};
 use common::{receive, report, run};
 use std::io::stdin;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -26,13 +26,13 @@ fn config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
-fn named(of: &str) -> String {
+fn unique_name(of: &str) -> String {
     format!("names-{}-{of}", std::process::id())
 }
 
 /// Starts the other process in a role for a name.
-fn start(role: &str, name: &str) -> Option<Other> {
-    Other::start(&format!("{role} {name}"))
+fn start(role: &str, name: &str) -> Option<OtherProcess> {
+    OtherProcess::start(&format!("{role} {name}"))
 }
 
 fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
@@ -43,7 +43,7 @@ fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
 #[test]
 fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), named("bits"));
+    let (host, name) = (Host::open().unwrap(), unique_name("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
         let mut output = create(&host, &name, mode, Limits::default());
         let Some(other) = start("open", &format!("0/{name}")) else { return };
@@ -61,7 +61,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
             );
         }
         drop(output);
-        other.succeeds();
+        other.wait_for_success();
     }
 }
 
@@ -69,7 +69,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
 #[test]
 fn d17_region_is_writable_only_with_permission() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), named("region"));
+    let (host, name) = (Host::open().unwrap(), unique_name("region"));
     for (mode, expected) in [(0o644, "read only"), (0o664, "read only"), (0o666, "written")] {
         let access = AccessList::new(0, 0, mode);
         let region = host.create_region(&name, access, 4096).unwrap();
@@ -79,15 +79,15 @@ fn d17_region_is_writable_only_with_permission() {
         let mut content = [0; 5];
         region.read_at(100, &mut content).unwrap();
         assert_eq!(&content == b"there", expected == "written");
-        other.succeeds();
-        assert!(host.withdraw(&name::Address::own(&name).unwrap()));
+        other.wait_for_success();
+        assert!(host.withdraw(&name::Address::of_current_user(&name).unwrap()));
     }
 }
 
 #[test]
 fn killed_process_releases_its_slot_and_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), named("killed"));
+    let (host, name) = (Host::open().unwrap(), unique_name("killed"));
     let limits = Limits { readers: 3, per_untrusted_user: 2 };
     let mut output = create(&host, &name, 0o644, limits);
     for _ in 0..3 {
@@ -105,34 +105,35 @@ fn killed_process_releases_its_slot_and_name() {
             }
             output
         });
-        until("the readers that there are", || host.names()[0].readers == 2);
-        readers.iter_mut().for_each(Other::kill);
-        output = writing.ends();
-        until("the readers that there are", || host.names()[0].readers == 0);
+        wait_until("the readers that there are", || host.names()[0].readers == 2);
+        readers.iter_mut().for_each(OtherProcess::kill);
+        output = writing.join();
+        wait_until("the readers that there are", || host.names()[0].readers == 0);
     }
     drop(output);
     // The creator is killed: its readers notice, and its name is free at once.
-    let squatted = named("nobody");
+    let squatted = unique_name("nobody");
     for _ in 0..3 {
         let Some(mut other) = start("create", &squatted) else { return };
         assert_eq!(other.line().unwrap(), "created");
         let mut input = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap();
         other.send_text("go on");
-        assert_eq!(within("a block", || input.read(&mut [0; 64])), Ok(5));
+        assert_eq!(with_watchdog("a block", || input.read(&mut [0; 64])), Ok(5));
         other.kill();
-        let read = within("the end of who was killed", || input.read(&mut [0; 64]));
+        let read = with_watchdog("the end of who was killed", || input.read(&mut [0; 64]));
         assert_eq!(read, Err(Fault::Abandoned));
         let gone = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap_err();
         assert!(matches!(gone, Error::Unknown(_)), "{gone}");
     }
 }
 
-/// T13: a process of another user has bound a name of root's first. Clients reject it with an error
-/// that names its user; root can claim the name once at a spare socket, and readers find it.
+/// T13: a process of another user is the first to bind a name that belongs to root. Clients reject
+/// that process with an error that names its user; root can claim the name once, at a spare socket,
+/// and readers find the socket.
 #[test]
 fn t13_squatted_name_is_still_its_owners() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = named("squatted");
+    let name = unique_name("squatted");
     let Some(mut other) = start("squat", &name) else { return };
     assert_eq!(other.line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
@@ -155,7 +156,7 @@ fn t13_squatted_name_is_still_its_owners() {
     let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     drop(output);
-    until("the name is free", || {
+    wait_until("the name is free", || {
         host.create(&name, AccessList::private(identity()), &config(), Limits::default()).is_ok()
     });
 }
@@ -165,7 +166,7 @@ fn t13_squatted_name_is_still_its_owners() {
 #[test]
 fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (host, name) = (Host::open().unwrap(), named("hostile"));
+    let (host, name) = (Host::open().unwrap(), unique_name("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let limits = Limits { readers: 8, per_untrusted_user: 2 };
     let mut output = create(&host, &name, 0o644, limits);
@@ -173,14 +174,14 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let Some(mut other) = start("storm", &format!("0/{name}")) else { return };
     assert_eq!(other.line().unwrap(), "raging");
     let mut opened = 0;
-    until("50 visits in the storm", || {
+    wait_until("50 visits in the storm", || {
         // The untrusted client's slots stall the writer until it is disconnected.
         match name::open_stream(&name) {
             Ok(mut input) => {
                 opened += 1;
-                within("the reader that is there", || output.write(&[7; 100])).unwrap();
+                with_watchdog("the reader that is there", || output.write(&[7; 100])).unwrap();
                 output.flush();
-                assert_eq!(within("a block", || input.read(&mut [0; 200])), Ok(100));
+                assert_eq!(with_watchdog("a block", || input.read(&mut [0; 200])), Ok(100));
             }
             Err(Error::Silent(_)) => {}
             Err(error) => panic!("{error}"),
@@ -191,11 +192,11 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
         opened >= 50
     });
     other.kill();
-    until("the readers that there are", || host.names()[0].readers == 0);
+    wait_until("the readers that there are", || host.names()[0].readers == 0);
     output.write(b"x").unwrap();
     output.flush();
     // The writer keeps the doorbell of a slot until the next reader reuses it.
-    until("descriptors that are closed", || descriptors() <= before + limits.readers);
+    wait_until("descriptors that are closed", || descriptors() <= before + limits.readers);
 }
 
 // ---- in the other process
@@ -246,7 +247,7 @@ fn the_other_process() {
                 }
             }
         }
-        "storm" => storm(name),
+        "storm" => connect_endlessly(name),
         _ => panic!("no role {role}"),
     }
 }
@@ -280,7 +281,7 @@ fn region(name: &str) {
     report("read only");
 }
 
-fn storm(name: &str) -> ! {
+fn connect_endlessly(name: &str) -> ! {
     let socket = format!("streamline/{name}");
     let mut held = std::collections::VecDeque::new();
     let mut number = 0u32;

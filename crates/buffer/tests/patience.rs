@@ -18,7 +18,7 @@ fn hangs_on_purpose() {
 #[ignore = "hangs on purpose"]
 fn hangs_in_a_thread_on_purpose() {
     let forever = common::run(|| common::wait_to_be_killed(()));
-    forever.ends()
+    forever.join()
 }
 
 #[test]

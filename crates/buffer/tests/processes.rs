@@ -6,7 +6,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{Other, receive, report, send, until, wait_to_be_killed};
+use common::{OtherProcess, receive, report, send, wait_to_be_killed, wait_until};
 use std::fs::{File, OpenOptions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -22,9 +22,9 @@ const LENGTH: usize = 700;
 // ---- in this process: the writer
 
 /// Creates a ring of one reader, and starts the process that gets its offer.
-fn start(role: &str, policy: Policy) -> Option<(BlockWriter, Other)> {
+fn start(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
     let (writer, offers) = ring(policy, 1);
-    Some((writer, give(role, &offers[0])?))
+    Some((writer, offer_to_new_process(role, &offers[0])?))
 }
 
 fn ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
@@ -33,8 +33,8 @@ fn ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) {
 }
 
 /// Starts a process and sends it an offer.
-fn give(role: &str, offer: &RingOffer) -> Option<Other> {
-    let other = Other::start(role)?;
+fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherProcess> {
+    let other = OtherProcess::start(role)?;
     send(&other, b"offer", &offer.descriptors());
     Some(other)
 }
@@ -58,7 +58,7 @@ fn p4_reader_of_another_user_cannot_write_the_ring() {
     writer.publish();
     let report = other.lines();
     println!("{report:#?}");
-    other.succeeds();
+    other.wait_for_success();
     let expected: Vec<_> = ATTEMPTS.iter().map(|(name, _)| format!("refused {name}")).collect();
     assert_eq!(report[0], format!("uid {}", sys::process::OVERFLOW_ID));
     assert_eq!(report[1], "read 5 blocks");
@@ -70,8 +70,8 @@ fn p4_reader_of_another_user_cannot_write_the_ring() {
 fn t7_lossy_ring_between_processes_counts_exactly() {
     let Some((mut writer, other)) = start("drain", Policy::Overwrite) else { return };
     assert_eq!(other.line().as_deref(), Some("ready"));
-    const TOTAL: u64 = 300_000;
-    for number in 0..TOTAL {
+    const BLOCKS: u64 = 300_000;
+    for number in 0..BLOCKS {
         put(&mut writer, number);
         if number % 16 == 0 {
             writer.publish();
@@ -79,20 +79,20 @@ fn t7_lossy_ring_between_processes_counts_exactly() {
     }
     drop(writer);
     let report = other.lines();
-    other.succeeds();
+    other.wait_for_success();
     let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
     let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
     println!("produced {produced}, got {got}, lost {lost}, torn {torn}");
-    assert_eq!((got + lost, torn, produced), (TOTAL, 0, TOTAL));
+    assert_eq!((got + lost, torn, produced), (BLOCKS, 0, BLOCKS));
     assert!(got > 0);
 }
 
 #[test]
 fn blocking_ring_between_processes_loses_nothing() {
     let Some((mut writer, other)) = start("drain", Policy::Block) else { return };
-    const TOTAL: u64 = 20_000;
-    for number in 0..TOTAL {
-        until("room for a block", || {
+    const BLOCKS: u64 = 20_000;
+    for number in 0..BLOCKS {
+        wait_until("room for a block", || {
             let is_put = put(&mut writer, number);
             writer.publish();
             is_put
@@ -100,8 +100,8 @@ fn blocking_ring_between_processes_loses_nothing() {
     }
     drop(writer);
     let report = other.lines();
-    other.succeeds();
-    assert_eq!(report, ["ready".to_owned(), format!("{TOTAL} 0 0 {TOTAL}")]);
+    other.wait_for_success();
+    assert_eq!(report, ["ready".to_owned(), format!("{BLOCKS} 0 0 {BLOCKS}")]);
 }
 
 /// A reader that writes arbitrary values into its own page harms only itself.
@@ -109,7 +109,7 @@ fn blocking_ring_between_processes_loses_nothing() {
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = ring(Policy::Block, 2);
     let honest = offers.remove(1);
-    let Some(mut other) = give("lie", &offers[0]) else { return };
+    let Some(mut other) = offer_to_new_process("lie", &offers[0]) else { return };
     let mut honest = honest.read_blocks().unwrap();
     assert_eq!(other.line().as_deref(), Some("lying"));
     let (mut number, mut out) = (0, [0; LENGTH]);

@@ -7,7 +7,7 @@ mod common;
 
 use abi::DbufId;
 use abi::ring::{Geometry, LINE_WORDS, PAGE, RecordHeader, writer};
-use common::{Other, block, offer, open, read, report, run, within};
+use common::{OtherProcess, block, offer, open, read, report, run, with_watchdog};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
@@ -29,10 +29,10 @@ fn config(readers: usize) -> Config {
 /// Writes blocks, and resizes the ring at random.
 #[track_caller]
 fn write(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
-    within("room for a block", || write_on(output, numbers, random));
+    with_watchdog("room for a block", || write_and_resize(output, numbers, random));
 }
 
-fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+fn write_and_resize(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
     let mut room = Vec::new();
     for number in numbers {
         block(number, &mut room);
@@ -50,7 +50,7 @@ fn write_on(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Ran
 /// Another user receives every byte while the size changes constantly.
 #[test]
 fn f2_reader_of_another_user_follows_resizes() {
-    let Some(other) = Other::start("read") else { return };
+    let Some(other) = OtherProcess::start("read") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
@@ -58,15 +58,15 @@ fn f2_reader_of_another_user_follows_resizes() {
     assert!(output.segment() > 20, "{}", output.segment());
     drop(output);
     assert_eq!(other.line(), Some(format!("{BLOCKS} None")));
-    other.succeeds();
+    other.wait_for_success();
 }
 
 /// The stream is handed over to a writer of another user and back; readers in both processes notice
 /// nothing.
 #[test]
 fn stream_is_handed_to_another_user_and_back() {
-    let Some(reader) = Other::start("read") else { return };
-    let Some(writer) = Other::start("take over and hand back") else { return };
+    let Some(reader) = OtherProcess::start("read") else { return };
+    let Some(writer) = OtherProcess::start("take over and hand back") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
@@ -81,10 +81,10 @@ fn stream_is_handed_to_another_user_and_back() {
     assert_eq!(output.count().blocks, 10_000);
     write(&mut output, 10_000..15_000, &mut random);
     drop(output);
-    assert_eq!(reading.ends(), (15_000, None));
+    assert_eq!(reading.join(), (15_000, None));
     assert_eq!(reader.line().as_deref(), Some("15000 None"));
-    reader.succeeds();
-    writer.succeeds();
+    reader.wait_for_success();
+    writer.wait_for_success();
 }
 
 fn take_over(socket: impl AsFd) -> Output {
@@ -92,11 +92,11 @@ fn take_over(socket: impl AsFd) -> Output {
     Handover::from_parts(&message, descriptors).unwrap().open().unwrap()
 }
 
-/// A successor killed before or after it took over ends the stream, and no reader hangs.
+/// A successor killed before or after it has taken over ends the stream, and no reader hangs.
 #[test]
 fn readers_of_a_killed_successor_get_a_fault() {
     for role in ["take nothing over", "take over and stop"] {
-        let Some(mut writer) = Other::start(role) else { return };
+        let Some(mut writer) = OtherProcess::start(role) else { return };
         let (mut output, mut offers) = stream(&config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         write(&mut output, 0..10, &mut Random::new(1));
@@ -113,7 +113,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
 /// memory of later blocks. (RELIABILITY T11)
 #[test]
 fn t11_revoked_reader_of_another_user_gets_its_end() {
-    let Some(other) = Other::start("read") else { return };
+    let Some(other) = OtherProcess::start("read") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
@@ -126,8 +126,8 @@ fn t11_revoked_reader_of_another_user_gets_its_end() {
     drop(output);
     let reported = other.line().unwrap();
     assert!(reported.starts_with("2000 Some(Revoked { position: "), "{reported}");
-    assert_eq!(reading.ends(), (4000, None));
-    other.succeeds();
+    assert_eq!(reading.join(), (4000, None));
+    other.wait_for_success();
 }
 
 /// A writer is killed amid changes of size: readers get all published blocks, then the fault.
@@ -136,10 +136,11 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// A hostile writer's announcement of the next segment, and the expected fault of its reader.
-type Lie = (&'static str, fn(&Fault) -> bool);
+/// A hostile writer's announcement of the next segment, and a check of the fault that its reader
+/// gets.
+type FalseSegment = (&'static str, fn(&Fault) -> bool);
 
-const LIES: [Lie; 12] = [
+const FALSE_SEGMENTS: [FalseSegment; 12] = [
     ("magic", |fault| matches!(fault, Fault::Segment { .. })),
     ("capacity", |fault| matches!(fault, Fault::Segment { .. })),
     ("policy", |fault| matches!(fault, Fault::Segment { .. })),
@@ -158,12 +159,12 @@ const LIES: [Lie; 12] = [
 /// (RELIABILITY T2)
 #[test]
 fn t2_hostile_segment_spoils_only_its_own_stream() {
-    let Some(other) = Other::start("lie") else { return };
-    let honest: [Lie; 1] = [("honest", |_| false)];
-    for (lie, expected) in honest.iter().chain(&LIES) {
+    let Some(other) = OtherProcess::start("lie") else { return };
+    let honest: [FalseSegment; 1] = [("honest", |_| false)];
+    for (lie, expected) in honest.iter().chain(&FALSE_SEGMENTS) {
         let mut input = open(&other).unwrap();
         let mut out = [0; 64];
-        let mut read = || within("a block of a hostile writer", || input.read(&mut out));
+        let mut read = || with_watchdog("a block of a hostile writer", || input.read(&mut out));
         assert_eq!(read(), Ok(5), "{lie}");
         let next = read();
         match next {
@@ -172,7 +173,7 @@ fn t2_hostile_segment_spoils_only_its_own_stream() {
         }
         other.send_text("next");
     }
-    other.succeeds();
+    other.wait_for_success();
 }
 
 /// Shrinking a ring returns memory to the kernel (`Shmem` falls), and growing it allocates memory
@@ -260,7 +261,7 @@ fn report_and_wait<T>(kept: T) {
 
 /// Offers streams of one block and a switch, and sends false announcements of the next segment.
 fn lie() {
-    for lie in ["honest"].iter().chain(LIES.iter().map(|(lie, _)| lie)) {
+    for lie in ["honest"].iter().chain(FALSE_SEGMENTS.iter().map(|(lie, _)| lie)) {
         let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
         let first =
             segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);

@@ -7,7 +7,7 @@ mod common;
 
 use abi::{DbufId, Extent};
 use common::scribble::Ring;
-use common::{Other, report, run, send, until, within};
+use common::{OtherProcess, report, run, send, wait_until, with_watchdog};
 use std::fs::OpenOptions;
 use std::io::stdin;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -18,7 +18,7 @@ use streamline_buffer::share::{self, Refusal, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use testkit::Random;
 
-const TOTAL: u64 = 40_000;
+const BLOCKS: u64 = 40_000;
 const SLOT: usize = 256;
 
 fn config(policy: Policy) -> SlotConfig {
@@ -42,7 +42,7 @@ fn open(socket: impl AsFd) -> stream::SlotInput {
 /// Puts a block, waiting for a free slot.
 #[track_caller]
 fn put(writer: &mut SlotWriter, number: u64) {
-    until("room for a block", || writer.write(&block(number)).unwrap() || publish(writer));
+    wait_until("room for a block", || writer.write(&block(number)).unwrap() || publish(writer));
     if number.is_multiple_of(8) {
         publish(writer);
     }
@@ -57,7 +57,7 @@ fn publish(writer: &mut SlotWriter) -> bool {
 #[track_caller]
 fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
     let (mut out, mut next) = ([0; SLOT], 0);
-    until("the end", || {
+    wait_until("the end", || {
         while let Some(length) = visitor.read(&mut out).unwrap() {
             let number = u64::from_le_bytes(out[..8].try_into().unwrap());
             assert!(number >= next && out[..length] == block(number), "block {number}");
@@ -73,17 +73,17 @@ fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
 #[test]
 fn slots_reach_another_user_and_losses_are_counted() {
     for policy in [Policy::Block, Policy::Overwrite] {
-        let Some(other) = Other::start("drain") else { return };
+        let Some(other) = OtherProcess::start("drain") else { return };
         let (mut writer, offers) = share::slots(&config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         assert_eq!(other.line().as_deref(), Some("ready"));
-        (0..TOTAL).for_each(|number| put(&mut writer, number));
+        (0..BLOCKS).for_each(|number| put(&mut writer, number));
         drop(writer);
         let report = other.line().unwrap();
         let counts: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
-        assert_eq!(counts[0] + counts[1], TOTAL, "{policy:?}");
-        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < TOTAL);
-        other.succeeds();
+        assert_eq!(counts[0] + counts[1], BLOCKS, "{policy:?}");
+        assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < BLOCKS);
+        other.wait_for_success();
     }
 }
 
@@ -92,7 +92,7 @@ fn slots_reach_another_user_and_losses_are_counted() {
 #[test]
 fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
-        let Some(mut other) = Other::start(&format!("scribble {policy}")) else { return };
+        let Some(mut other) = OtherProcess::start(&format!("scribble {policy}")) else { return };
         let offer = receive(&other);
         let again = || {
             let copies = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
@@ -133,7 +133,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
             }
         }
         println!("{policy}: {blocks} blocks, {faults} faults");
-        assert!(faults > 0 && other.is_there());
+        assert!(faults > 0 && other.is_running());
         other.kill();
     }
 }
@@ -143,7 +143,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
 fn killed_slot_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..5 {
-        let Some(mut other) = Other::start("read") else { return };
+        let Some(mut other) = OtherProcess::start("read") else { return };
         let shape = SlotConfig { readers: 2, ..config(Policy::Block) };
         let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
         let mut honest = offers.remove(1).open().unwrap();
@@ -157,15 +157,15 @@ fn killed_slot_reader_stalls_no_other_party() {
             }
             number
         });
-        let last = random.below(TOTAL / 4);
-        for number in 0..TOTAL / 4 {
+        let last = random.below(BLOCKS / 4);
+        for number in 0..BLOCKS / 4 {
             if number == last {
                 other.kill();
             }
-            assert!(within("a slot", || output.write(&block(number)).unwrap()));
+            assert!(with_watchdog("a slot", || output.write(&block(number)).unwrap()));
         }
         drop(output);
-        assert_eq!(reading.ends(), TOTAL / 4);
+        assert_eq!(reading.join(), BLOCKS / 4);
     }
 }
 
@@ -173,14 +173,14 @@ fn killed_slot_reader_stalls_no_other_party() {
 fn published_slots_survive_a_killed_writer() {
     let mut random = Random::replayable();
     for _ in 0..5 {
-        let Some(mut other) = Other::start("write") else { return };
+        let Some(mut other) = OtherProcess::start("write") else { return };
         let mut input = open(&other);
         let (last, mut number, mut out) = (random.below(20_000), 0, [0; SLOT]);
         let fault = loop {
             if number == last {
                 other.kill();
             }
-            match within("a block", || input.read(&mut out)) {
+            match with_watchdog("a block", || input.read(&mut out)) {
                 Ok(Some(length)) => assert_eq!(out[..length], block(number)),
                 Ok(None) => panic!("it closed nothing"),
                 Err(fault) => break fault,
@@ -246,7 +246,7 @@ fn scribble(policy: Policy) {
     send(stdin(), b"offer", &offers[0].descriptors());
     (0..20).for_each(|number| put(&mut writer, number));
     writer.publish();
-    let (ring, mut random) = (Ring::own(), Random::new(3));
+    let (ring, mut random) = (Ring::find(), Random::new(3));
     report("scribbling");
     loop {
         let at = match random.below(3) {

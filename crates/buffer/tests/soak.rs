@@ -10,7 +10,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{Other, block, offer, read, receive, run, write};
+use common::{OtherProcess, block, offer, read, receive, run, write};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
@@ -31,8 +31,8 @@ fn resize(output: &mut Output, size: usize) {
     }
 }
 
-fn start(role: &str, step: usize) -> Option<Other> {
-    Other::start(&format!("{role} {step}"))
+fn start(role: &str, step: usize) -> Option<OtherProcess> {
+    OtherProcess::start(&format!("{role} {step}"))
 }
 
 /// The other process writes and is killed.
@@ -41,7 +41,7 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     let (message, descriptors) = receive(&other);
     if message.is_empty() {
         // It was killed before it had sent an offer.
-        other.dies();
+        other.wait_until_killed();
         return Some(());
     }
     let mut input = Offer::from_descriptors(descriptors).unwrap().open().unwrap();
@@ -57,7 +57,7 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     let (written, taken) = (input.written(), input.count());
     assert_eq!(written.resident(&taken), Some(0), "all published blocks");
     if let Some(killing) = killing {
-        killing.ends();
+        killing.join();
     }
     Some(())
 }
@@ -77,15 +77,15 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
             std::thread::sleep(delay);
             other.stop();
         }
-        None => other.dies(),
+        None => other.wait_until_killed(),
     });
     for part in 0..40 {
         write(&mut output, part * 50..(part + 1) * 50).unwrap();
         resize(&mut output, 4096 << random.below(6));
     }
     drop(output);
-    killing.ends();
-    assert_eq!(reading.ends(), (2000, None), "the other reader has everything");
+    killing.join();
+    assert_eq!(reading.join(), (2000, None), "the other reader has everything");
     Some(())
 }
 
@@ -107,9 +107,9 @@ fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
         std::thread::sleep(Duration::from_micros(random.below(4000)));
         other.kill();
     } else {
-        other.dies();
+        other.wait_until_killed();
     }
-    let ((blocks, fault), resident) = reading.ends();
+    let ((blocks, fault), resident) = reading.join();
     assert_eq!((fault, resident), (Some(Fault::Abandoned), Some(0)), "step {step}: {blocks}");
     assert!(blocks >= 100);
     Some(())
@@ -167,15 +167,15 @@ fn the_other_process() {
                 (output, offers)
             };
             drop(offers);
-            write_on(output, 0, last);
+            write_until_killed(output, 0, last);
         }
-        "read" => read_on(last),
+        "read" => read_until_killed(last),
         "take over" => {
             die_at(0, last);
             let (message, files) = receive(stdin());
             die_at(1, last);
             let handover = Handover::from_parts(&message, files).unwrap();
-            write_on(handover.open().unwrap(), 100, last);
+            write_until_killed(handover.open().unwrap(), 100, last);
         }
         _ => panic!("no role {role}"),
     }
@@ -192,33 +192,33 @@ fn die_at(step: usize, last: usize) {
     }
 }
 
-fn write_on(mut output: Output, first: u64, last: usize) {
+fn write_until_killed(mut output: Output, first: u64, last: usize) {
     let (mut random, mut next) = (Random::new(last as u64 + 1), first);
     for round in 0.. {
-        let dies = |step: usize| {
+        let die_before = |step: usize| {
             if round == 3 {
                 die_at(step, last);
             }
         };
-        dies(2);
+        die_before(2);
         write(&mut output, next..next + 20).unwrap();
-        dies(3);
+        die_before(3);
         resize(&mut output, 4096 << random.below(6));
-        dies(4);
+        die_before(4);
         let mut room = Vec::new();
         block(next + 20, &mut room);
         output.write(&room).unwrap();
         // Written and not published; the change of size publishes it.
-        dies(5);
+        die_before(5);
         resize(&mut output, 4096 << random.below(6));
-        dies(6);
+        die_before(6);
         output.flush();
-        dies(7);
+        die_before(7);
         next += 21;
     }
 }
 
-fn read_on(last: usize) {
+fn read_until_killed(last: usize) {
     die_at(0, last);
     let (_, descriptors) = receive(stdin());
     die_at(1, last);

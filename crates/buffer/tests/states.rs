@@ -6,14 +6,14 @@
 mod common;
 
 use abi::access::AccessList;
-use common::{Other, receive, report, until, within};
+use common::{OtherProcess, receive, report, wait_until, with_watchdog};
 use std::io::stdin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_buffer::name::Error;
 use streamline_buffer::state::{Column, Shape, Snapshot, TableReader, TableWriter};
 use sys::process::OVERFLOW_ID;
 
-fn named(of: &str) -> String {
+fn unique_name(of: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("states-{}-{}-{of}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -30,12 +30,12 @@ fn m3_other_user_reads_what_the_mode_permits() {
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o666, true)] {
         // A new name each time: a process being started by another test holds copies of these
         // sockets until it executes its program.
-        let name = named("bits");
+        let name = unique_name("bits");
         let access = AccessList::new(0, 0, mode);
         let mut writer = TableWriter::create(&name, access, shape()).unwrap();
         writer.put(1, Some(&[3, 4]));
         writer.end(9);
-        let Some(other) = Other::start(&format!("look 0/{name}")) else { return };
+        let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
         let reply = other.line().unwrap();
         if opens {
             assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
@@ -51,23 +51,23 @@ fn m3_other_user_reads_what_the_mode_permits() {
             assert!(reply.contains("user 65534, group 65534, may not open"), "{reply}");
             assert!(reply.contains(&format!("has mode {:03o}", mode & 0o444)), "{reply}");
         }
-        other.succeeds();
+        other.wait_for_success();
     }
 }
 
 /// A writer is killed in the middle of a change: its reader notices at once and gets every
-/// consistent row, and the name is free.
+/// consistent row, and the name can be claimed again.
 #[test]
 fn m3_killed_writer_leaves_no_torn_row_readable() {
-    let name = named("killed");
+    let name = unique_name("killed");
     for round in 0..10 {
-        let Some(mut other) = Other::start(&format!("write {name}")) else { return };
+        let Some(mut other) = OtherProcess::start(&format!("write {name}")) else { return };
         assert_eq!(other.line().unwrap(), "writes");
         let reader = TableReader::open(&format!("{OVERFLOW_ID}/{name}")).unwrap();
-        until("rows", || reader.snapshot().rows.len() == 4);
+        wait_until("rows", || reader.snapshot().rows.len() == 4);
         assert!(!reader.has_ended());
         other.kill();
-        let ended = within("the end of who was killed", || {
+        let ended = with_watchdog("the end of who was killed", || {
             sys::poll::readable(&[reader.host().unwrap()], None);
             reader.snapshot()
         });
@@ -83,14 +83,14 @@ fn m3_killed_writer_leaves_no_torn_row_readable() {
 /// A stopped reader stalls no other party, and a killed one releases its slot.
 #[test]
 fn m3_stopped_or_killed_readers_stall_no_writer() {
-    let name = named("readers");
+    let name = unique_name("readers");
     let access = AccessList::new(0, 0, 0o644);
     let mut writer = TableWriter::create(&name, access, shape()).unwrap();
     for _ in 0..5 {
         let mut readers = Vec::new();
         // Together with the short-lived connection of each, as many slots as an untrusted user has.
         for _ in 0..7 {
-            let Some(other) = Other::start(&format!("look 0/{name}")) else { return };
+            let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
             other.line().unwrap();
             readers.push(other);
         }
@@ -99,10 +99,10 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
             writer.end(now);
         }
         assert_eq!(TableReader::open(&name).unwrap().snapshot().rows, [[999, 999]]);
-        readers.iter_mut().for_each(Other::kill);
+        readers.iter_mut().for_each(OtherProcess::kill);
         // Their slots are free once the kernel has closed their sockets.
-        until("a place", || {
-            let Some(other) = Other::start(&format!("look 0/{name}")) else { return true };
+        wait_until("a place", || {
+            let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return true };
             other.line().is_some_and(|reply| reply.starts_with("count"))
         });
     }
@@ -116,7 +116,7 @@ fn the_other_process() {
     let Some(role) = common::role() else { return };
     let (role, name) = role.split_once(' ').unwrap();
     match role {
-        "look" => look(name),
+        "look" => observe(name),
         "write" => {
             let mut writer = TableWriter::create(
                 name,
@@ -134,7 +134,7 @@ fn the_other_process() {
     }
 }
 
-fn look(name: &str) {
+fn observe(name: &str) {
     let reader = match TableReader::open(name) {
         Ok(reader) => reader,
         Err(error) => return report(&error.to_string()),

@@ -6,7 +6,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{Other, block, offer, open, read, report, run, within, write};
+use common::{OtherProcess, block, offer, open, read, report, run, with_watchdog, write};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::BorrowedFd;
@@ -20,21 +20,21 @@ fn config(readers: usize) -> Config {
 
 #[test]
 fn another_user_receives_every_byte() {
-    let Some(other) = Other::start("read") else { return };
+    let Some(other) = OtherProcess::start("read") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
     write(&mut output, 0..50_000).unwrap();
     drop(output);
     assert_eq!(other.line().as_deref(), Some("50000 None"));
-    other.succeeds();
+    other.wait_for_success();
 }
 
 /// A ring is mapped once for its whole life, read-only except for the reader's own page, and
 /// nothing is mapped per block.
 #[test]
 fn d1_d12_ring_is_mapped_once_and_read_only() {
-    let Some(other) = Other::start("report mappings") else { return };
+    let Some(other) = OtherProcess::start("report mappings") else { return };
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
@@ -47,14 +47,14 @@ fn d1_d12_ring_is_mapped_once_and_read_only() {
     assert!(output.count().bytes > 400 * 16384, "hundreds of laps");
     drop(output);
     assert_eq!(other.line().unwrap(), before);
-    other.succeeds();
+    other.wait_for_success();
 }
 
 #[test]
 fn t10_killed_reader_stalls_no_other_party() {
     let mut random = Random::replayable();
     for _ in 0..6 {
-        let Some(mut other) = Other::start("read and report") else { return };
+        let Some(mut other) = OtherProcess::start("read and report") else { return };
         let (mut output, mut offers) = stream(&config(2)).unwrap();
         offer(&other, &offers[0]);
         let mut honest = offers.remove(1).open().unwrap();
@@ -70,8 +70,8 @@ fn t10_killed_reader_stalls_no_other_party() {
         });
         write(&mut output, 0..20_000).unwrap();
         drop(output);
-        assert_eq!(reading.ends(), (20_000, None), "the other reader has everything");
-        killing.ends();
+        assert_eq!(reading.join(), (20_000, None), "the other reader has everything");
+        killing.join();
     }
 }
 
@@ -84,7 +84,7 @@ fn t10_published_blocks_survive_a_killed_writer() {
 /// disconnected, and the other one continues.
 #[test]
 fn t8_hostile_reader_harms_only_itself() {
-    let Some(mut other) = Other::start("attack") else { return };
+    let Some(mut other) = OtherProcess::start("attack") else { return };
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     offer(&other, &offers[0]);
     let mut honest = offers.remove(1).open().unwrap();
@@ -94,12 +94,12 @@ fn t8_hostile_reader_harms_only_itself() {
     let mut room = Vec::new();
     for number in 0..30_000 {
         block(number, &mut room);
-        assert_eq!(within("the honest reader", || output.write(&room)), Ok(true));
+        assert_eq!(with_watchdog("the honest reader", || output.write(&room)), Ok(true));
     }
     assert!(output.evicted() <= 1, "counted once");
     other.kill();
     drop(output);
-    assert_eq!(reading.ends(), (30_000, None));
+    assert_eq!(reading.join(), (30_000, None));
 }
 
 // ---- in the other process
@@ -120,7 +120,7 @@ fn the_other_process() {
             report(&mappings());
         }
         "read and report" => read_and_report(open(stdin()).unwrap()),
-        "write" => write_on(),
+        "write" => write_endlessly(),
         "attack" => attack(),
         _ => panic!("no role {role}"),
     }
@@ -148,7 +148,7 @@ fn read_and_report(mut input: Input) {
     }
 }
 
-fn write_on() {
+fn write_endlessly() {
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(stdin(), &offers[0]);
     drop(offers);

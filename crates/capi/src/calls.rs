@@ -114,7 +114,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
 pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) -> Outcome<i32> {
     let (shape, eager) = config_from_c(config)?;
     let address: Address = name.parse().map_err(Failure::from)?;
-    match (name::opened(&address)?, write) {
+    match (name::open_address(&address)?, write) {
         (Opened::Stream(input), false) => reader(*input),
         (Opened::Region(memory), write) if !write || memory.is_writable() => {
             add(EndKind::Region(Region { memory, at: 0 }), None)

@@ -109,7 +109,7 @@ impl From<name::Error> for Failure {
             Error::Full { .. } => EUSERS,
             Error::Kind { .. } | Error::ReadOnly => EBADF,
             Error::Silent(_) => ETIMEDOUT,
-            Error::Strange(_) | Error::Refused(_) => EPROTO,
+            Error::InvalidReply(_) | Error::Refused(_) => EPROTO,
             Error::System(error) => error.errno,
         };
         Self::new(errno, error)

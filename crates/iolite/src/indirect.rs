@@ -37,7 +37,7 @@ pub use output::{Output, Spliced};
 
 use abi::DbufId;
 use buffer::Policy;
-use buffer::ibuf::{self, Lanes};
+use buffer::ibuf::{self, EntryColumns};
 use buffer::share;
 use sys::doorbell::SocketDoorbell;
 
@@ -71,7 +71,7 @@ impl Config {
 /// not yet in a dbuf are copied to `backing`.
 pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
     let Config { id, entries, policy, readers, every } = *config;
-    let shape = ibuf::RingConfig { entries, lanes: Lanes::Pointer, policy, readers };
+    let shape = ibuf::RingConfig { entries, lanes: EntryColumns::Pointer, policy, readers };
     let (ring, rings) = share::pointers(&shape, id)?;
     let mut doorbells = Vec::new();
     let mut offers = Vec::new();

@@ -210,7 +210,7 @@ impl Merged {
     /// `limit`; `None` waits indefinitely.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
-            if self.has_something() {
+            if self.is_readable() {
                 return WaitResult::Ready;
             }
             std::hint::spin_loop();
@@ -235,7 +235,7 @@ impl Merged {
         for (producer, notified) in waited.into_iter().zip(notified) {
             producer.input.wake(notified);
         }
-        if found || self.has_something() { WaitResult::Ready } else { WaitResult::NotReady }
+        if found || self.is_readable() { WaitResult::Ready } else { WaitResult::NotReady }
     }
 
     /// Returns the doorbells of all producers, which become readable after [`Merged::wait`] has
@@ -244,10 +244,10 @@ impl Merged {
         self.producers.iter().map(|producer| producer.input.as_fd())
     }
 
-    fn has_something(&mut self) -> bool {
+    fn is_readable(&mut self) -> bool {
         let mut waited = self.producers.iter_mut().filter(|producer| producer.is_waited_for());
         // A fault counts as input: the next read reports it.
-        waited.any(|producer| producer.input.has_something().unwrap_or(true))
+        waited.any(|producer| producer.input.is_readable().unwrap_or(true))
     }
 
     /// Returns the next block of the current producer, or of the next one that has a block.

@@ -13,7 +13,7 @@ mod common;
 use abi::access::{AccessList, Credentials};
 use abi::{Class, DbufId, RichPointer};
 use buffer::pool::PoolConfig;
-use common::{Other, digest, id, receive, send, until};
+use common::{OtherProcess, digest, id, receive, send, wait_until};
 use std::fs;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,7 +69,7 @@ struct Fixture {
 }
 
 struct Process {
-    other: Other,
+    other: OtherProcess,
     peer: PeerId,
 }
 
@@ -86,7 +86,7 @@ impl Fixture {
     }
 
     fn start_client(&mut self) -> Option<Process> {
-        let other = Other::start("guest")?;
+        let other = OtherProcess::start("guest")?;
         let peer = self.creator.holders_mut().join(Credentials::new(OVERFLOW_ID, OVERFLOW_ID));
         Some(Process { other, peer })
     }
@@ -138,7 +138,7 @@ impl Fixture {
         let doorbell = SocketDoorbell::from(client.other.take_socket());
         let start = Instant::now();
         client.other.kill();
-        until("the news that it is gone", || {
+        wait_until("the news that it is gone", || {
             sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::limit()));
             doorbell.clear() == PeerState::Gone
         });
@@ -201,7 +201,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
 #[test]
 fn sent_memory_outlives_its_owner() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(mut maker) = Other::start("maker") else { return };
+    let Some(mut maker) = OtherProcess::start("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
     let mut frozen = None;
@@ -250,14 +250,14 @@ fn q18_grant_server_notices_killed_client() {
         });
         let role = format!("asks{}", pointers.collect::<String>());
         drop(sent);
-        let Some(mut client) = Other::on(socket, &role, Stdio::null()) else { return };
+        let Some(mut client) = OtherProcess::start_on(socket, &role, Stdio::null()) else { return };
         let holding = || server.owner(|owner| owner.holders().holding(peer));
-        until("the guest", || holding().unwrap().references == 1);
+        wait_until("the guest", || holding().unwrap().references == 1);
         assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
         client.kill();
-        until("what was kept", || holding().is_none());
+        wait_until("what was kept", || holding().is_none());
         assert_eq!(pool.usage().leased, 0);
-        until("descriptors and mappings", || memory_counts() == before);
+        wait_until("descriptors and mappings", || memory_counts() == before);
     }
 }
 

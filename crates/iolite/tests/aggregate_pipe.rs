@@ -9,7 +9,7 @@ mod common;
 
 use abi::access::{AccessList, Credentials};
 use buffer::pool::PoolConfig;
-use common::{Other, digest, id, receive, report, run, send, until, within};
+use common::{OtherProcess, digest, id, receive, report, run, send, wait_until, with_watchdog};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::owner::Creator;
@@ -42,8 +42,8 @@ impl Fixture {
     }
 
     /// Starts a reader with this role in another process and sends it the offer of a pipe.
-    fn start_reader(&self, role: &str) -> Option<(Sender, Other)> {
-        let other = Other::start(role)?;
+    fn start_reader(&self, role: &str) -> Option<(Sender, OtherProcess)> {
+        let other = OtherProcess::start(role)?;
         let (sender, offer) =
             pipe(&self.server, id(2), Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         send(&other, b"offer", &offer.descriptors());
@@ -57,7 +57,7 @@ impl Fixture {
         for _ in 0..random.within(1..4) {
             let bytes = random.bytes(random.clone().within(1..2000));
             // The pool is full until a reader releases something.
-            until("memory", || {
+            wait_until("memory", || {
                 let part = self.pool.copy(&bytes);
                 part.is_ok_and(|part| all.prepend(part).is_ok())
             });
@@ -68,7 +68,7 @@ impl Fixture {
     /// Waits until readers have released all segments; returns the time that this took.
     fn wait_for_releases(&self) -> Duration {
         let start = Instant::now();
-        until("what was lent to come back", || self.pool.usage().leased == 0);
+        wait_until("what was lent to come back", || self.pool.usage().leased == 0);
         start.elapsed()
     }
 }
@@ -83,12 +83,12 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     for _ in 0..COUNT {
         let sent = fixture.aggregate(&mut random);
         sums = sums.wrapping_add(digest(&sent.to_vec()));
-        within("what comes back", || sender.send(&fixture.server, &sent)).unwrap();
+        with_watchdog("what comes back", || sender.send(&fixture.server, &sent)).unwrap();
     }
     drop(sender);
     assert_eq!(other.line().as_deref(), Some(&*format!("{COUNT} {sums}")));
     fixture.wait_for_releases();
-    other.succeeds();
+    other.wait_for_success();
     // Everything but the remainder of the last segment.
     let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT]).unwrap();
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
@@ -114,7 +114,7 @@ fn q18_killed_reader_releases_its_aggregates() {
         });
         let refused = loop {
             let sent = fixture.aggregate(&mut random);
-            let sent = within("what comes back", || sender.send(&fixture.server, &sent));
+            let sent = with_watchdog("what comes back", || sender.send(&fixture.server, &sent));
             if let Err(refused) = sent {
                 break refused;
             }
@@ -123,7 +123,7 @@ fn q18_killed_reader_releases_its_aggregates() {
             matches!(refused, Unsent::Fault(_) | Unsent::Refused(GrantRefusal::UnknownPeer(_))),
             "round {round}: {refused}"
         );
-        killer.ends();
+        killer.join();
         slowest = slowest.max(fixture.wait_for_releases());
     }
     println!("all was back at most {slowest:?} after the sender knew");
@@ -139,7 +139,7 @@ fn reader_without_permission_is_sent_nothing() {
     assert_eq!(refused, Err(Unsent::Refused(forbidden)));
     drop((sender, sent));
     assert_eq!(other.line().as_deref(), Some("0 0"));
-    other.succeeds();
+    other.wait_for_success();
     fixture.wait_for_releases();
 }
 
@@ -162,8 +162,8 @@ fn greedy_or_lying_reader_harms_only_itself() {
             sent => sent.unwrap(),
         }
         let _full = liar.try_send(&fixture.server, &sent);
-        within("what comes back", || honest.send(&fixture.server, &sent)).unwrap();
-        until("what the honest one gives back", || {
+        with_watchdog("what comes back", || honest.send(&fixture.server, &sent)).unwrap();
+        wait_until("what the honest one gives back", || {
             let holding = fixture.server.owner(|owner| owner.holders().holding(honest.peer()));
             holding.is_none_or(|holding| holding.segments <= 2)
         });
@@ -175,7 +175,7 @@ fn greedy_or_lying_reader_harms_only_itself() {
     assert_eq!(kept.segments, LIMIT);
     one.kill();
     two.kill();
-    three.succeeds();
+    three.wait_for_success();
     fixture.wait_for_releases();
 }
 

@@ -10,7 +10,7 @@ mod common;
 use abi::RichPointer;
 use abi::access::Credentials;
 use buffer::Fault;
-use common::{Other, id, send, until};
+use common::{OtherProcess, id, send, wait_until};
 use std::fs::{File, Permissions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -53,7 +53,7 @@ impl Drop for Named {
 }
 
 /// Starts a grant server in this process, and a client of it in another.
-fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
+fn start(role: &str) -> Option<(GrantServer, OtherProcess, [Named; 2])> {
     need::root()?;
     let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
@@ -65,13 +65,13 @@ fn start(role: &str) -> Option<(GrantServer, Other, [Named; 2])> {
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(id(1))));
     let server = GrantServer::open(creator).unwrap();
     let (_, there) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
-    Some((server, Other::on(there, role, Stdio::piped())?, files))
+    Some((server, OtherProcess::start_on(there, role, Stdio::piped())?, files))
 }
 
 #[test]
 fn e5_file_pointer_needs_read_permission() {
     let Some((_server, other, _files)) = start("guest") else { return };
-    let text = other.reports();
+    let text = other.wait_for_report();
     assert!(text.contains("all of it was as it must be"), "{text}");
 }
 
@@ -82,13 +82,13 @@ fn truncated_file_faults_readers_of_other_users() {
     let file = File::options().write(true).open(&files[0].0).unwrap();
     let mut random = Random::replayable();
     let mut cuts = 0;
-    until("a reader that has seen enough", || {
+    wait_until("a reader that has seen enough", || {
         file.set_len(random.below(LENGTH as u64)).unwrap();
         file.write_all_at(&[b'a'; LENGTH], 0).unwrap();
         cuts += 1;
-        !other.is_there()
+        !other.is_running()
     });
-    let text = other.reports();
+    let text = other.wait_for_report();
     assert!(text.contains("copies"), "{cuts} cuts: {text}");
 }
 

@@ -9,9 +9,11 @@ mod common;
 
 use abi::access::{AccessList, Credentials, Grantees};
 use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
-use buffer::ibuf::{self, Lanes};
+use buffer::ibuf::{self, EntryColumns};
 use buffer::{Fault, Policy, pool, share};
-use common::{Other, id, read, read_to_fault, report, run, send, until, within, write};
+use common::{
+    OtherProcess, id, read, read_to_fault, report, run, send, wait_until, with_watchdog, write,
+};
 use std::fs::Permissions;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -95,7 +97,7 @@ fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
 
 #[test]
 fn d6_all_blocks_reach_a_reader_of_another_user() {
-    let Some(other) = Other::start("read") else { return };
+    let Some(other) = OtherProcess::start("read") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
@@ -106,8 +108,8 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
     drop(output);
     assert_eq!(other.line().as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
     assert_eq!(put.blocks, 30_000);
-    other.succeeds();
-    until("what is in flight to be passed", || {
+    other.wait_for_success();
+    wait_until("what is in flight to be passed", || {
         sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
     });
 }
@@ -115,7 +117,7 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
 /// The owner checks the access list with the credentials of the requesting process, once per dbuf.
 #[test]
 fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
-    let Some(other) = Other::start("report each") else { return };
+    let Some(other) = OtherProcess::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let mut secret = fixture.pool(SECRET, 2, mode(0o600));
@@ -153,14 +155,14 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     }
     // The second pointer into the refused dbuf caused no query.
     assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
-    other.succeeds();
+    other.wait_for_success();
 }
 
 /// Pointers into a file are buffer faults like any other: the mode of the file decides, and a
 /// truncated target is a fault of that pointer alone.
 #[test]
 fn e5_g4_file_pointer_in_stream_needs_read_permission() {
-    let Some(other) = Other::start("report each") else { return };
+    let Some(other) = OtherProcess::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing).unwrap();
@@ -204,7 +206,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     assert_eq!(other.line().unwrap(), format!("{cut:?}"));
     drop(output);
     assert_eq!(other.line().unwrap(), "end None mapped 1 refused 1 lost 2");
-    other.succeeds();
+    other.wait_for_success();
     for path in [shown, hidden] {
         std::fs::remove_file(path).unwrap();
     }
@@ -224,15 +226,19 @@ fn write_truncated_pointer(
 
 #[test]
 fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
-    let Some(mut other) = Other::start("own and write") else { return };
+    let Some(mut other) = OtherProcess::start("own and write") else { return };
     let space = Space::new();
     let mut input = open(&other, &space).unwrap();
     let mut out = [0; 64];
-    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10);
+    assert_eq!(with_watchdog("a block", || input.read(&mut out[..10]).unwrap()), 10);
     assert_eq!(out[..10], [1; 10]);
     assert_eq!(other.line().as_deref(), Some("all written"));
     other.kill();
-    assert_eq!(within("a block", || input.read(&mut out[..10]).unwrap()), 10, "mapped before");
+    assert_eq!(
+        with_watchdog("a block", || input.read(&mut out[..10]).unwrap()),
+        10,
+        "mapped before"
+    );
     assert_eq!(out[..10], [2; 10]);
     assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER))));
     assert_eq!(input.read(&mut out).unwrap(), 10, "the fault was passed");
@@ -245,7 +251,7 @@ fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
 /// Pointers pass from ring to ring through a process without permission to read the data.
 #[test]
 fn e2_forwarder_needs_no_read_permission() {
-    let Some(other) = Other::start("pass on") else { return };
+    let Some(other) = OtherProcess::start("pass on") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
@@ -260,10 +266,10 @@ fn e2_forwarder_needs_no_read_permission() {
     write(&mut output, 0..20_000).unwrap();
     let bytes = output.count().bytes;
     drop(output);
-    assert_eq!(reading.ends(), ((20_000, None), 0));
+    assert_eq!(reading.join(), ((20_000, None), 0));
     assert_eq!(other.line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
-    other.succeeds();
-    until("what is in flight to be passed", || {
+    other.wait_for_success();
+    wait_until("what is in flight to be passed", || {
         sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
     });
 }
@@ -272,7 +278,7 @@ fn e2_forwarder_needs_no_read_permission() {
 fn e6_forwarder_may_be_killed_at_any_time() {
     let mut random = Random::replayable();
     for _ in 0..6 {
-        let Some(mut other) = Other::start("pass on") else { return };
+        let Some(mut other) = OtherProcess::start("pass on") else { return };
         let fixture = Fixture::new();
         let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
         let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
@@ -289,9 +295,9 @@ fn e6_forwarder_may_be_killed_at_any_time() {
             (read_to_fault(&mut input), input.written().resident(&input.count()))
         });
         assert_eq!(write(&mut output, 0..u64::MAX), Err(Fault::Abandoned), "nobody reads");
-        assert_eq!(reading.ends(), (Fault::Abandoned, Some(0)), "all that was shown");
+        assert_eq!(reading.join(), (Fault::Abandoned, Some(0)), "all that was shown");
         drop(output);
-        until("what is in flight to be passed", || {
+        wait_until("what is in flight to be passed", || {
             sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
         });
     }
@@ -301,7 +307,7 @@ fn e6_forwarder_may_be_killed_at_any_time() {
 /// faults without side effects, and the owner is not queried without limit.
 #[test]
 fn d4_hostile_writer_damages_only_its_own_stream() {
-    let Some(other) = Other::start("lie") else { return };
+    let Some(other) = OtherProcess::start("lie") else { return };
     let fixture = Fixture::new();
     let readable = fixture.pool(OPEN, 2, mode(0o644));
     let _secret = fixture.pool(SECRET, 2, mode(0));
@@ -320,7 +326,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     loop {
         // One block at a time, to tell valid pointers from invalid ones.
         match input.peek() {
-            Ok(None) => _ = within("a lie", || input.wait(None).unwrap()),
+            Ok(None) => _ = with_watchdog("a lie", || input.wait(None).unwrap()),
             Ok(Some([])) => break,
             Ok(Some(block)) => {
                 let length = block.len();
@@ -351,7 +357,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     assert!(faults > 10_000, "{faults}");
     let asked = space.faults();
     assert!(asked.mapped == 2 && asked.refused < 200, "{asked:?} for {faults} faults");
-    other.succeeds();
+    other.wait_for_success();
 }
 
 // ---- there
@@ -446,13 +452,13 @@ fn pass_on() {
     let by_pointer = first.by_pointer + rest.by_pointer;
     report(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
     drop(output);
-    until("what is in flight to be passed", || sweep() == 0);
+    wait_until("what is in flight to be passed", || sweep() == 0);
 }
 
 fn lie() {
     let shape = ibuf::RingConfig {
         entries: 1024,
-        lanes: Lanes::Pointer,
+        lanes: EntryColumns::Pointer,
         policy: Policy::Block,
         readers: 1,
     };

@@ -12,7 +12,7 @@ use abi::DbufId;
 use buffer::Fault;
 use buffer::stream::{Config, Input, Output, stream};
 use common::scribble::Ring;
-use common::{Other, offer, open, within};
+use common::{OtherProcess, offer, open, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
 use streamline_iolite::merge::{Departed, Merged, Next, Order, Stamped};
@@ -38,8 +38,8 @@ fn word(block: &[u8], at: usize) -> u64 {
 }
 
 /// Starts a producer; returns the stream that it writes.
-fn start(role: &str, who: u64) -> Option<(Other, Input)> {
-    let other = Other::start(&format!("{role} {who}"))?;
+fn start(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
+    let other = OtherProcess::start(&format!("{role} {who}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
 }
@@ -50,7 +50,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
     loop {
-        match within("a producer", || merged.read(&mut out).unwrap()) {
+        match with_watchdog("a producer", || merged.read(&mut out).unwrap()) {
             Next::End => return counts,
             Next::Nothing => panic!("it waits"),
             Next::Block { length: 64, .. } => {
@@ -150,7 +150,7 @@ fn scribble(mut output: Output, who: u64) {
         output.write(&block(who, number)).unwrap();
     }
     output.flush();
-    let (ring, mut random) = (Ring::own(), Random::new(7));
+    let (ring, mut random) = (Ring::find(), Random::new(7));
     loop {
         // Mostly its published positions, sometimes a block header.
         let at = match random.below(4) {

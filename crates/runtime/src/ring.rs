@@ -13,7 +13,7 @@ use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
 use crate::status::SpaceStatus;
 use buffer::crossing::{Batch as Taken, Columns, CrossingReader, CrossingWriter, Origin, Pools};
-use buffer::ibuf::Pushed;
+use buffer::ibuf::PushResult;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, Put};
@@ -173,7 +173,7 @@ impl Export {
         };
         loop {
             let pushed = match std::mem::take(&mut at_once) {
-                true => Pushed { put: rest, dropped: 0 },
+                true => PushResult { put: rest, dropped: 0 },
                 false => writer.push_each(&mut entries, rest, origins)?,
             };
             self.counted = writer.count();

@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct CrossingReader {
     ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// The last call of [`Batch::copy`]: first position, number of entries, and sum of their view
-    /// lengths in bytes.
+    /// Result of the last [`Batch::copy`]: position of the first entry, number of entries, and sum
+    /// of their view lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 
@@ -25,7 +25,7 @@ impl CrossingReader {
     }
 
     /// Reads the writer's published position, for a caller that must see all entries put before
-    /// another event. Other methods do so only when all known entries have been taken.
+    /// another event. The other methods read it only once all known entries have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh().map(drop)
     }
@@ -38,7 +38,7 @@ impl CrossingReader {
     }
 
     /// Takes the first `count` unread entries: their bytes may be reused from now on. Notifies the
-    /// writer if half of the ring is free and the writer waits for room.
+    /// writer if at least half of the ring is free and the writer waits for room.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         let count = self.ring.waiting()?.min(count);
         let first = self.ring.side.next;
@@ -157,8 +157,8 @@ impl<'a> Batch<'a> {
         self.bytes_of(self.entry(index).pointer)
     }
 
-    /// Returns the frame around the view of one entry. Fails with [`Fault::Hole`] if the entry is a
-    /// hole.
+    /// Returns the frame of one entry: the view and the bytes around it. Fails with [`Fault::Hole`]
+    /// if the entry is a hole.
     pub fn frame(&self, index: usize) -> Result<&'a [u8], Fault> {
         self.bytes_of(self.entry(index).frame())
     }
@@ -169,7 +169,7 @@ impl<'a> Batch<'a> {
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();
         let memory = self.memory(frame).ok()?;
-        let (slot, start) = memory.around(frame)?;
+        let (slot, start) = memory.enclosing_segment(frame)?;
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region.
         // The frame belongs to an entry of this batch, so its segment is leased while the reader is
         // borrowed (C5), hence the bytes are not written (M1, M4).
@@ -186,7 +186,7 @@ impl<'a> Batch<'a> {
         }
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
-        if self.keeps(memory, slot) {
+        if self.has_entry_in(memory, slot) {
             self.bytes_of(pointer)
         } else {
             Err(Fault::OutOfWindow(pointer.place))
@@ -198,7 +198,7 @@ impl<'a> Batch<'a> {
     pub fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
-        if self.keeps(memory, slot) {
+        if self.has_entry_in(memory, slot) {
             // M4: created from a batch, whose writer has a lease on this very segment (C5).
             Ok(Lease::new(memory, slot))
         } else {
@@ -206,8 +206,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns true if an entry of this batch points into this slot.
-    fn keeps(&self, memory: &Arc<Memory>, slot: usize) -> bool {
+    /// Returns true if an entry of this batch is in this slot.
+    fn has_entry_in(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
             let is_in_slot =
                 |place: Extent| memory.locate(place).is_ok_and(|(found, _)| found == slot);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Put;
-use crate::ibuf::{Lanes, Pushed};
+use crate::ibuf::{EntryColumns, PushResult};
 use crate::pool::PoolConfig;
 use crate::signal::spins;
 use abi::{BlockMetadata, Class, Entry, Marks};
@@ -19,7 +19,7 @@ fn config(entries: usize, policy: Policy) -> RingConfig {
     RingConfig { entries, policy, ..RingConfig::default() }
 }
 
-/// Appends a block of `length` bytes whose content follows from its number, with a view that omits
+/// Appends a block of `length` bytes with a content derived from its number, with a view that omits
 /// 4 bytes on each side.
 fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
     let (place, _) = pool.append(length, |bytes| {
@@ -117,7 +117,7 @@ fn put_columns(
 
 #[test]
 fn columns_cross_like_entries() {
-    for lanes in [Lanes::Pointer, Lanes::Context, Lanes::Marks] {
+    for lanes in [EntryColumns::Pointer, EntryColumns::Context, EntryColumns::Marks] {
         let mut pool = pool(1);
         let doorbell = doorbells(2);
         let config = RingConfig { lanes, ..config(8, Policy::Block) };
@@ -144,11 +144,11 @@ fn columns_cross_like_entries() {
             assert_eq!(batch.len(), 5);
             for (i, entry) in entries.iter().enumerate() {
                 let crossed = batch.entry(i);
-                let all = lanes == Lanes::Marks;
+                let all = lanes == EntryColumns::Marks;
                 assert_eq!(crossed.pointer, entry.pointer);
                 assert_eq!(
                     crossed.context.time,
-                    if lanes == Lanes::Pointer { 0 } else { entry.context.time }
+                    if lanes == EntryColumns::Pointer { 0 } else { entry.context.time }
                 );
                 assert_eq!(crossed.marks == entry.marks, all);
                 assert_eq!(batch.bytes(i).unwrap().len(), 192);
@@ -304,8 +304,8 @@ fn crossing_rejects_overwriting_policy() {
 /// every block is accounted for, and the pool is free again at the end.
 #[test]
 fn threads_under_pressure_read_intact_blocks() {
-    const TOTAL: u64 = 20_000;
-    let spin = spins(sys_processors());
+    const BLOCKS: u64 = 20_000;
+    let spin = spins(processor_count());
     for policy in [Policy::Block, Policy::DropNew] {
         let doorbell = doorbells(3);
         let (mut writer, readers) =
@@ -333,13 +333,13 @@ fn threads_under_pressure_read_intact_blocks() {
                     }
                     assert_eq!(reader.written().resident(&reader.count()), Some(0));
                     let put = reader.written();
-                    assert_eq!(put.blocks + put.dropped, TOTAL, "{policy:?}");
+                    assert_eq!(put.blocks + put.dropped, BLOCKS, "{policy:?}");
                 });
             }
             scope.spawn(|| {
                 let mut pool = pool(1);
                 let mut number = 0;
-                while number < TOTAL {
+                while number < BLOCKS {
                     let length = 8 + (number % 1490) as usize;
                     let Some(entry) = block(&pool, number, length) else {
                         writer.signal();
@@ -348,7 +348,7 @@ fn threads_under_pressure_read_intact_blocks() {
                         continue;
                     };
                     let pushed = writer.push(&[entry], &[&pool]).unwrap();
-                    if pushed == Pushed::default() {
+                    if pushed == PushResult::default() {
                         writer.signal();
                         doorbell[0].wait_until(spin, || writer.room(1).unwrap() > 0);
                         continue;
@@ -366,6 +366,6 @@ fn threads_under_pressure_read_intact_blocks() {
     }
 }
 
-fn sys_processors() -> usize {
+fn processor_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

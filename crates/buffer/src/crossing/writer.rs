@@ -2,7 +2,7 @@
 //! passed. Invariants: C1 to C3 of [`crossing`](super).
 
 use super::{Columns, Origin, Shared};
-use crate::ibuf::{self, Lanes, Pushed};
+use crate::ibuf::{self, EntryColumns, PushResult};
 use crate::pool::Lease;
 use crate::{Fault, Put, Taken};
 use abi::{BlockMetadata, DbufId, Entry, RichPointer};
@@ -27,27 +27,31 @@ impl CrossingWriter {
     /// ([`CrossingWriter::signal`]). Every entry that is not a hole must come from one of
     /// `origins`. Fails with a [`Fault`], and puts nothing, if an entry contradicts its origin's
     /// memory.
-    pub fn push(&mut self, entries: &[Entry], origins: &[&dyn Origin]) -> Result<Pushed, Fault> {
+    pub fn push(
+        &mut self,
+        entries: &[Entry],
+        origins: &[&dyn Origin],
+    ) -> Result<PushResult, Fault> {
         self.push_each(&mut entries.iter().copied(), entries.len(), origins)
     }
 
-    /// Puts `count` entries from an iterator, as [`CrossingWriter::push`]. Entries that are neither
-    /// put nor dropped are left in the iterator.
+    /// Puts up to `count` entries from an iterator, as [`CrossingWriter::push`]. Entries that are
+    /// neither put nor dropped are left in the iterator.
     #[inline]
     pub fn push_each(
         &mut self,
         entries: &mut impl Iterator<Item = Entry>,
         count: usize,
         origins: &[&dyn Origin],
-    ) -> Result<Pushed, Fault> {
+    ) -> Result<PushResult, Fault> {
         if self.flight.len() > 1 {
             self.reap()?;
         }
         // Computed once, so that exactly the entries put are leased, even if a reader makes more
         // room in the meantime (C2).
-        let fitting = self.ring.fitting(count)?;
+        let fitting = self.ring.count_fitting(count)?;
         let Self { ring, flight, shared } = self;
-        let framed = ring.lanes == Lanes::Marks;
+        let framed = ring.lanes == EntryColumns::Marks;
         ring.put(entries, fitting, |entry, after| {
             let view = entry.pointer;
             if view.is_hole() {
@@ -68,7 +72,8 @@ impl CrossingWriter {
 
     /// Puts and publishes all entries, as [`CrossingWriter::push`], in the common case that all
     /// fit, all have bytes, and all bytes lie in one segment: then one check covers them all (C2).
-    /// Otherwise puts nothing and returns false.
+    /// Otherwise puts nothing and returns false. Fails with a [`Fault`] if no origin has the last
+    /// entry's segment.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,
@@ -79,10 +84,11 @@ impl CrossingWriter {
             self.reap()?;
         }
         let count = entries.pointers.len();
-        let Some(extent) = ByteRange::of(entries, self.ring.lanes == Lanes::Marks) else {
+        let Some(extent) = ByteRange::from_columns(entries, self.ring.lanes == EntryColumns::Marks)
+        else {
             return Ok(false);
         };
-        if self.ring.fitting(count)? < count {
+        if self.ring.count_fitting(count)? < count {
             return Ok(false);
         }
         let Self { ring, flight, shared } = self;
@@ -98,7 +104,7 @@ impl CrossingWriter {
         Ok(true)
     }
 
-    /// Wakes all sleeping readers. To be called after T_b blocks or T_t time
+    /// Wakes all sleeping readers. To be called after T_b blocks or time T_t
     /// ([`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
     pub fn signal(&self) {
         for doorbell in &self.shared.reader_doorbells {
@@ -106,8 +112,8 @@ impl CrossingWriter {
         }
     }
 
-    /// Gives back the leases on segments that all readers have passed. To be called when the pool
-    /// runs out of segments and before the space sleeps. Returns the number of remaining leases.
+    /// Drops the leases on segments that all readers have passed. To be called when the pool runs
+    /// out of segments and before the space sleeps. Returns the number of remaining leases.
     pub fn reap(&mut self) -> Result<usize, Fault> {
         let passed = self.ring.side.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
@@ -269,7 +275,7 @@ impl ByteRange {
     /// Computes the byte range of a batch. Returns `None` if the entries lie in several dbufs, one
     /// of them is empty, or the columns differ in length.
     #[inline]
-    fn of(entries: Columns<'_>, framed: bool) -> Option<Self> {
+    fn from_columns(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();
         if entries.context.len() != count || entries.marks.len() != count {
             return None;

@@ -105,9 +105,9 @@ impl Consumer {
     }
 
     /// Returns the position at which a reader lapped at `start` resumes: the writer's mark, at most
-    /// half a lap and a record behind, so that the next attempt is likely to succeed. Returns
-    /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
-    /// `start`.
+    /// half a lap and a record before the head, so that the next attempt is likely to succeed.
+    /// Returns `None` if the writer is overwriting all blocks at this moment; the reader then stays
+    /// at `start`.
     pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -163,21 +163,22 @@ impl Consumer {
     }
 
     /// Returns true if the writer has left this segment. To be called before the position is
-    /// loaded: that position is then the segment's last, right after the switch record.
+    /// loaded: the position loaded afterwards is the last of the segment, right after the switch
+    /// record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
     /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
-    pub(crate) fn closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
     /// Returns true if the writer has closed the ring and everything has been read.
-    pub fn ended(&mut self) -> Result<bool, Fault> {
-        Ok(self.closed() && self.refresh()? == self.next)
+    pub fn is_finished(&mut self) -> Result<bool, Fault> {
+        Ok(self.is_closed() && self.refresh()? == self.next)
     }
 
     /// Leaves the ring: releases everything, so that the writer no longer waits for this reader.

@@ -3,7 +3,7 @@
 //! (RELIABILITY T3).
 
 use super::*;
-use crate::ibuf::{self, Lanes, RingConfig};
+use crate::ibuf::{self, EntryColumns, RingConfig};
 use abi::Entry;
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -20,8 +20,12 @@ fn reuse(leaves: bool) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
-        let config =
-            RingConfig { entries: 1, lanes: Lanes::Pointer, policy: Policy::Block, readers: 2 };
+        let config = RingConfig {
+            entries: 1,
+            lanes: EntryColumns::Pointer,
+            policy: Policy::Block,
+            readers: 2,
+        };
         let (mut writer, readers) = ibuf::ring(&config);
         let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
         bytes.0.with_mut(|_| ());
@@ -67,7 +71,7 @@ fn slot_is_rewritten_only_after_a_reader_has_left() {
 
 fn ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
     let config =
-        RingConfig { entries: 2, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+        RingConfig { entries: 2, lanes: EntryColumns::Pointer, policy: Policy::Block, readers: 1 };
     let (writer, mut readers) = ibuf::ring(&config);
     (writer, readers.remove(0))
 }
@@ -107,7 +111,7 @@ fn writer_evicts_lying_reader() {
         if looked.is_ok() {
             assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { published: 2, own: 1 })));
         }
-        assert!(writer.side.abandoned());
+        assert!(writer.side.is_abandoned());
         assert_eq!(writer.push(&[Entry::default()]), Err(Fault::Abandoned));
         drop(reader);
     });

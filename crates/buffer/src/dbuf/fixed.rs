@@ -9,7 +9,7 @@
 //! and a reader can access any block directly. A table in front of the slots holds the length of
 //! each block. A position counts slots, hence blocks: a lapped reader derives its exact loss, and
 //! can skip to the newest block at once. The price is the unused space of short blocks. The
-//! position in a rich pointer counts bytes, as everywhere: that of a slot is its number times its
+//! position in a rich pointer counts bytes, as everywhere: a slot begins at its number times its
 //! size.
 //!
 //! Policies, readers and calls are those of [`dbuf`](super), and both kinds of ring pass the same
@@ -41,7 +41,8 @@ pub struct SlotConfig {
     /// Slot size in bytes, and so the maximum block length; rounded up to a power of two, at least
     /// 64.
     pub slot: usize,
-    /// Number of slots; rounded up to a power of two, and until all slots together fill a page.
+    /// Number of slots; rounded up to a power of two, and so that all slots together fill at least
+    /// a page.
     pub slots: usize,
     /// Policy of a full ring.
     pub policy: Policy,
@@ -103,8 +104,8 @@ impl SlotShape {
         DATA_WORDS * 8 + self.table() + (self.index(position) << self.slot.trailing_zeros())
     }
 
-    /// Returns the extent of the block in a slot.
-    fn place(self, position: u64, length: usize) -> Extent {
+    /// Returns the extent of a block of `length` bytes in a slot.
+    fn extent(self, position: u64, length: usize) -> Extent {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Extent::new(position.wrapping_mul(self.slot as u64), length)
     }
@@ -192,7 +193,7 @@ impl BlockLayout for SlotShape {
             foreign::copy_in(words, shape.offset(position) / 8, block);
         }
         writer.written(length);
-        shape.place(position, length)
+        shape.extent(position, length)
     }
 }
 

@@ -60,22 +60,22 @@ impl<W: BlockWalk> RingReader<W, Local> {
     /// with [`Fault::Lossy`] in a ring that overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(found) = self.held()? else { return Ok(None) };
+        let Some(found) = self.find_next()? else { return Ok(None) };
         Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Returns the next block in place and advances past it; a batch is released by one
-    /// [`RingReader::release`]. Fails as [`RingReader::peek`].
+    /// Returns the next block in place and advances past it. One [`RingReader::release`] releases
+    /// all blocks passed so far. Fails as [`RingReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let Some(found) = self.held()? else { return Ok(None) };
+        let Some(found) = self.find_next()? else { return Ok(None) };
         self.0.pass(&found);
         Ok(Some(self.unread_bytes(&found)))
     }
 
     /// Skips the next block. Returns false if there was none.
     pub fn skip(&mut self) -> Result<bool, Fault> {
-        let found = self.held()?;
+        let found = self.find_next()?;
         if let Some(found) = &found {
             self.0.pass(found);
         }
@@ -88,7 +88,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
     }
 
     #[inline]
-    fn held(&mut self) -> Result<Option<W::Found>, Fault> {
+    fn find_next(&mut self) -> Result<Option<W::Found>, Fault> {
         match self.0.next_plain() {
             Some(found) => Ok(Some(found)),
             None if self.0.side().policy == Policy::Overwrite => Err(Fault::Lossy),
@@ -98,7 +98,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
 
     #[inline]
     fn unread_bytes(&self, found: &W::Found) -> &[u8] {
-        in_place(&self.0, found)
+        block_in_place(&self.0, found)
     }
 }
 
@@ -116,15 +116,15 @@ impl RingReader<RecordWalk, Foreign> {
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {
             Policy::Overwrite => &[],
-            Policy::Block | Policy::DropNew => in_place(&self.0, found),
+            Policy::Block | Policy::DropNew => block_in_place(&self.0, found),
         }
     }
 }
 
-/// Returns a located block in place. The ring does not overwrite, and its writer maintains D2: it
-/// is in this process, or trusted.
+/// Returns a located block in place. The caller ensures that the ring does not overwrite and that
+/// its writer maintains D2: the writer is in this process, or trusted.
 #[inline]
-fn in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
+fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     let (first, length) = walk.location(found);
     // SAFETY: `find` checked that the block lies in the ring and is published (D3); it is not
     // before the published cursor, which cannot move while `walk` is borrowed (D4); both callers
@@ -133,7 +133,7 @@ fn in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
 }
 
 impl<W: BlockWalk, P> RingReader<W, P> {
-    pub(super) const fn of(walk: W) -> Self {
+    pub(super) const fn from_walk(walk: W) -> Self {
         Self(walk, PhantomData)
     }
 
@@ -158,7 +158,7 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// killed writer in another process closes nothing: the control socket reports its exit
     /// (RELIABILITY T10).
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
-        self.0.side_mut().ended()
+        self.0.side_mut().is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.

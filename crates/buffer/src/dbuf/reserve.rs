@@ -1,5 +1,5 @@
-//! The part of a writer that is common to all kinds of ring: room for a block is reserved, written,
-//! committed and published. The place of a block depends on the kind of ring ([`BlockLayout`]); the
+//! The writer's operations common to all kinds of ring: reserve room for a block, write it, commit
+//! and publish it. The position of a block depends on the kind of ring ([`BlockLayout`]); the
 //! invariants are those of `dbuf`.
 
 use crate::cursor::Producer;
@@ -8,28 +8,29 @@ use abi::{DbufId, Extent};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// The places of blocks in one kind of ring; internal to this crate.
+/// The layout of blocks in one kind of ring; internal to this crate.
 pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
-    /// Returns the padding in front of a block of this length at the head, and its total need, in
-    /// positions.
+    /// Returns the padding before a block of this length at the head, and the length of padding and
+    /// block together, both in positions.
     fn need(&self, head: u64, length: u32) -> (u64, u64);
     /// Returns the length if such a block fits at the head below the limit; reads no cursors.
     fn fits(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
-    /// Sets the limit of the fast path, given the padding due and the free room.
+    /// Sets the limit of the fast path, given the padding at the head and the free room.
     fn set_limit(writer: &mut RingWriter<Self>, pad: u64, room: u64);
     /// Puts a copy of a block if it fits below the limit.
     fn put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
-    /// Returns the address of the first byte of a block behind the padding at the head.
+    /// Returns the address of the first byte of a block that follows `pad` positions of padding at
+    /// the head.
     fn address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
-    /// Completes a block behind the padding at the head, copies a staged one into the ring, and
-    /// advances the head.
+    /// Completes the block that follows `pad` positions of padding at the head, copies a staged
+    /// block into the ring, and advances the head.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
     /// Notes a reservation at the head.
     #[inline]
     fn reserved(&mut self, _head: u64) {}
-    /// Prepares the memory behind the head after a publication.
+    /// Prepares the memory beyond the head after a publication.
     #[inline]
     fn published(_writer: &mut RingWriter<Self>) {}
     /// Returns true if another writer has taken over the ring.
@@ -115,7 +116,7 @@ impl<L: BlockLayout> RingWriter<L> {
         };
         let (pad, need) = self.layout.need(self.side.head, length);
         let room = self.side.room(need + self.reserve)?.saturating_sub(self.reserve);
-        if self.side.abandoned() {
+        if self.side.is_abandoned() {
             return Err(Fault::Abandoned);
         }
         if room < need {
@@ -185,7 +186,7 @@ impl<L: BlockLayout> Drop for RingWriter<L> {
 #[must_use]
 pub struct Reservation<'a, L: BlockLayout> {
     writer: &'a mut RingWriter<L>,
-    /// Positions of padding in front of the block.
+    /// Positions of padding before the block.
     pad: u64,
     length: u32,
 }

@@ -128,7 +128,7 @@ fn full_ring_follows_its_policy() {
 
 #[test]
 fn overwriting_ring_counts_every_loss() {
-    const TOTAL: u64 = 100_000;
+    const BLOCKS: u64 = 100_000;
     for capacity in [4096, 32768] {
         let (mut writer, readers) = ring(&config(capacity, Policy::Overwrite, 2));
         std::thread::scope(|scope| {
@@ -148,12 +148,12 @@ fn overwriting_ring_counts_every_loss() {
                         }
                     }
                     let (put, taken) = (reader.written(), reader.count());
-                    assert_eq!(put.blocks, TOTAL);
-                    assert_eq!(taken.blocks + taken.lost, TOTAL, "got + lost = produced");
+                    assert_eq!(put.blocks, BLOCKS);
+                    assert_eq!(taken.blocks + taken.lost, BLOCKS, "got + lost = produced");
                 });
             }
             scope.spawn(move || {
-                for number in 0..TOTAL {
+                for number in 0..BLOCKS {
                     assert!(writer.write(&block(number)).unwrap());
                     if number.is_multiple_of(8) {
                         writer.publish();
@@ -166,7 +166,7 @@ fn overwriting_ring_counts_every_loss() {
 
 #[test]
 fn blocking_ring_loses_nothing_between_threads() {
-    const TOTAL: u64 = 50_000;
+    const BLOCKS: u64 = 50_000;
     let (mut writer, readers) = ring(&config(8192, Policy::Block, 2));
     std::thread::scope(|scope| {
         for mut reader in readers {
@@ -180,11 +180,11 @@ fn blocking_ring_loses_nothing_between_threads() {
                     reader.release();
                     std::thread::yield_now();
                 }
-                assert_eq!(next, TOTAL);
+                assert_eq!(next, BLOCKS);
             });
         }
         scope.spawn(move || {
-            for number in 0..TOTAL {
+            for number in 0..BLOCKS {
                 while !writer.write(&block(number)).unwrap() {
                     writer.publish();
                     std::thread::yield_now();

@@ -35,8 +35,8 @@ pub struct RecordWalk {
     expected_word: u64,
     /// Bytes that a block of that length occupies, including its header.
     span: u64,
-    /// Number of the segment that continues the ring at the next position, once all of this one has
-    /// been read.
+    /// Number of the segment that continues the ring at the next position, once all of the current
+    /// segment has been read.
     next_segment: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub struct CheckedRecord {
     /// Number of bytes already read.
     done: u32,
     sequence: u64,
-    /// Number of blocks lost before this one.
+    /// Number of blocks lost before this block.
     lost: u64,
     /// Position after the record.
     end: u64,
@@ -151,8 +151,8 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Returns the number of the segment that continues the ring, if all of this one has been read.
-    /// Until [`RecordWalk::continue_in`] is called, no further block is found.
+    /// Returns the number of the segment that continues the ring, if all of the current segment has
+    /// been read. Until [`RecordWalk::continue_in`] is called, no further block is found.
     pub(crate) const fn next_segment(&self) -> Option<u64> {
         self.next_segment
     }
@@ -219,7 +219,7 @@ impl RecordWalk {
             match header.kind {
                 RecordHeader::PAD if span == left => self.side.next = end,
                 RecordHeader::SWITCH
-                    if header.length == 0 && end == commit && !self.torn(start) =>
+                    if header.length == 0 && end == commit && !self.is_torn(start) =>
                 {
                     (self.side.next, self.next_segment) = (end, Some(header.sequence));
                 }
@@ -244,15 +244,16 @@ impl RecordWalk {
     }
 
     /// Returns true if the data read at a position may mix two records.
-    fn torn(&self, position: u64) -> bool {
+    fn is_torn(&self, position: u64) -> bool {
         self.side.policy == Policy::Overwrite && self.side.overtaken(position)
     }
 
-    /// Returns the fault for a missing record and poisons the link; in a ring that overwrites, the
-    /// writer may be overwriting the record at this moment, and then the caller checks the lap.
+    /// Returns the fault for a missing record, and poisons the link. In a ring that overwrites, the
+    /// writer may be overwriting the record at this moment; then the link is not poisoned, and the
+    /// caller checks the lap.
     fn damaged(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
-        if self.torn(position) {
+        if self.is_torn(position) {
             return fault;
         }
         self.plain = 0;
@@ -329,7 +330,7 @@ impl BlockWalk for RecordWalk {
                 self.data.copy_out(found.at, to);
                 Ok(found)
             });
-            if self.torn(start) {
+            if self.is_torn(start) {
                 // The copy may mix two records: resume where the data is intact.
                 match self.side.resume(start)? {
                     Some(next) => self.side.next = next,

@@ -22,7 +22,7 @@ const RECLAIM_MIN: u64 = 8 * LINE;
 /// The only writer of a ring of blocks.
 pub type BlockWriter = RingWriter<RecordLayout>;
 
-/// The places of records in a ring, and the writer's state that depends on them.
+/// The layout of records in a ring, and the state of the writer that depends on it.
 #[derive(Debug)]
 pub struct RecordLayout {
     /// The limit of the fast path without `stop`: a record that ends here or before also ends in
@@ -100,7 +100,8 @@ impl BlockWriter {
         self.side.head + RecordHeader::SIZE as u64
     }
 
-    /// Writes a switch record that names segment `number`, and continues in that segment's memory.
+    /// Writes a switch record that names segment `number`, and continues in the memory of that
+    /// segment.
     pub(crate) fn switch(&mut self, number: u64, store: Arc<Store>) {
         self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
         self.layout.data = Data::new(store.clone());
@@ -153,9 +154,9 @@ impl BlockWriter {
     /// next blocks have the same spacing as the last ones.
     ///
     /// A reader that inspects the first word of each block moves one line per block into its cache.
-    /// A store to such a line waits for it to come back, stores are performed in order, and so the
-    /// copies of whole blocks stall with it, once per block. Stores to such lines alone overlap
-    /// their waits. (A prefetch for writing does not: `bench peek`, two cores.)
+    /// A store to such a line waits until the line returns, and stores are performed in order, so
+    /// copies stall once per block. Stores to such lines alone overlap their waits. (A prefetch for
+    /// writing does not: `bench peek`, two cores.)
     fn reclaim_lines(&self, span: u64, blocks: u64) {
         let mut at = self.side.head;
         for _ in 0..blocks {

@@ -1,6 +1,6 @@
 //! Rings of bare pointers: 16 bytes per entry, copied one by one or in batches.
 
-use super::{EntrySlots, Lanes, PointerReader, PointerWriter, index};
+use super::{EntryColumns, EntrySlots, PointerReader, PointerWriter, index};
 use crate::atomic::Ordering;
 use crate::foreign;
 use abi::RichPointer;
@@ -11,7 +11,7 @@ impl PointerWriter {
     /// later. The caller has checked for room, and the ring carries pointers alone.
     #[inline]
     pub fn put_bare(&mut self, pointer: RichPointer) {
-        let slots = EntrySlots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::new(&self.side.store, self.lanes);
         let slot = slots.words.as_chunks::<2>().0.get(index(self.side.head, slots.capacity));
         if let Some([place, rest]) = slot {
             let words = pointer.words();
@@ -31,9 +31,9 @@ impl PointerWriter {
     /// room; `bytes` is the sum of their view lengths.
     #[inline]
     pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
-        let slots = EntrySlots::of(&self.side.store, self.lanes);
+        let slots = EntrySlots::new(&self.side.store, self.lanes);
         let first = index(self.side.head, slots.capacity);
-        let (first_part, rest) = pointers.split_at(pointers.len().min(slots.before_the_end(first)));
+        let (first_part, rest) = pointers.split_at(pointers.len().min(slots.entries_to_end(first)));
         foreign::copy_in(slots.words, 2 * first, first_part.as_bytes());
         foreign::copy_in(slots.words, 0, rest.as_bytes());
         self.side.head += pointers.len() as u64;
@@ -43,7 +43,7 @@ impl PointerWriter {
 
 impl PointerReader {
     /// Returns the columns that the ring carries.
-    pub const fn lanes(&self) -> Lanes {
+    pub const fn lanes(&self) -> EntryColumns {
         self.lanes
     }
 
@@ -58,7 +58,7 @@ impl PointerReader {
     pub fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
         let slots = self.slots();
         let first = index(from, slots.capacity);
-        let (first_part, rest) = out.split_at_mut(out.len().min(slots.before_the_end(first)));
+        let (first_part, rest) = out.split_at_mut(out.len().min(slots.entries_to_end(first)));
         foreign::copy_out(slots.words, 16 * first, first_part.as_mut_bytes());
         foreign::copy_out(slots.words, 0, rest.as_mut_bytes());
     }
@@ -67,7 +67,7 @@ impl PointerReader {
 impl EntrySlots<'_> {
     /// Returns the number of entries from index `first` to the end of the ring's memory.
     #[inline]
-    fn before_the_end(&self, first: usize) -> usize {
+    fn entries_to_end(&self, first: usize) -> usize {
         usize::try_from(self.capacity).unwrap_or(usize::MAX).saturating_sub(first)
     }
 }

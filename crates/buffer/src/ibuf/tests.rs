@@ -17,7 +17,7 @@ fn config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
 /// The length of a block does not matter: its entry has a fixed size.
 #[test]
 fn d2_ring_stores_pointers_and_no_bytes() {
-    let shape = RingConfig { lanes: Lanes::Pointer, ..config(1024, Policy::Block, 1) };
+    let shape = RingConfig { lanes: EntryColumns::Pointer, ..config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
     let data = writer.side.store.writer.len() - DATA_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
@@ -25,25 +25,27 @@ fn d2_ring_stores_pointers_and_no_bytes() {
     let long = |number: u64| RichPointer::new(home, Extent::new(number << 20, 1 << 19), Class::YES);
     let all: Vec<_> =
         (0..1024).map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::bare(0))).collect();
-    assert_eq!(writer.push(&all).unwrap(), Pushed { put: 1024, dropped: 0 });
+    assert_eq!(writer.push(&all).unwrap(), PushResult { put: 1024, dropped: 0 });
     let mut got = vec![entry(0); 1024];
-    assert_eq!(readers[0].read(&mut got).unwrap(), Read { count: 1024, lost: 0 });
+    assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1024, lost: 0 });
     assert!(got.iter().zip(0..).all(|(entry, number)| entry.pointer == long(number)));
     assert_eq!(writer.count().bytes, 1024 << 19, "half a gigabyte was named");
 }
 
 #[test]
 fn each_entry_size_carries_its_columns() {
-    for (lanes, stride) in [(Lanes::Pointer, 16), (Lanes::Context, 32), (Lanes::Marks, 64)] {
+    for (lanes, stride) in
+        [(EntryColumns::Pointer, 16), (EntryColumns::Context, 32), (EntryColumns::Marks, 64)]
+    {
         assert_eq!(lanes.stride(), stride);
         let (mut writer, mut readers) = ring(&RingConfig { lanes, ..RingConfig::default() });
         let sent = entry(5);
         assert_eq!(writer.push(&[sent]).unwrap().put, 1);
         let mut got = [entry(0); 2];
-        assert_eq!(readers[0].read(&mut got).unwrap(), Read { count: 1, lost: 0 });
+        assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1, lost: 0 });
         assert_eq!(got[0].pointer, sent.pointer);
-        assert_eq!(got[0].context == sent.context, lanes != Lanes::Pointer);
-        assert_eq!(got[0].marks == sent.marks, lanes == Lanes::Marks);
+        assert_eq!(got[0].context == sent.context, lanes != EntryColumns::Pointer);
+        assert_eq!(got[0].marks == sent.marks, lanes == EntryColumns::Marks);
     }
 }
 
@@ -51,7 +53,7 @@ fn each_entry_size_carries_its_columns() {
 fn full_ring_refuses_or_drops_by_policy() {
     let entries: Vec<_> = (0..10).map(entry).collect();
     let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
-    assert_eq!(writer.push(&entries).unwrap(), Pushed { put: 8, dropped: 0 });
+    assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 0 });
     let mut got = [entry(0); 4];
     readers[0].read(&mut got).unwrap();
     assert_eq!(writer.push(&entries).unwrap().put, 0, "the slower reader counts");
@@ -61,7 +63,7 @@ fn full_ring_refuses_or_drops_by_policy() {
     assert_eq!(writer.push(&entries), Err(Fault::Abandoned));
 
     let (mut writer, mut readers) = ring(&config(8, Policy::DropNew, 1));
-    assert_eq!(writer.push(&entries).unwrap(), Pushed { put: 8, dropped: 2 });
+    assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 2 });
     readers[0].read(&mut got).unwrap();
     let put = writer.count();
     assert_eq!((put.blocks, put.bytes, put.dropped, put.dropped_bytes), (8, 80, 2, 20));
@@ -95,7 +97,7 @@ fn lapped_reader_counts_its_losses() {
 
 #[test]
 fn threads_lose_nothing_uncounted_under_any_policy() {
-    const TOTAL: u64 = 100_000;
+    const ENTRIES: u64 = 100_000;
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         let (mut writer, readers) = ring(&config(64, policy, 2));
         std::thread::scope(|scope| {
@@ -105,8 +107,8 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
                 .collect();
             scope.spawn(move || {
                 let mut next = 0;
-                while next < TOTAL {
-                    let batch: Vec<_> = (next..(next + 7).min(TOTAL)).map(entry).collect();
+                while next < ENTRIES {
+                    let batch: Vec<_> = (next..(next + 7).min(ENTRIES)).map(entry).collect();
                     let pushed = writer.push(&batch).unwrap();
                     next += (pushed.put + pushed.dropped) as u64;
                     if pushed.put == 0 {
@@ -114,12 +116,12 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
                     }
                 }
                 let put = writer.count();
-                assert_eq!(put.blocks + put.dropped, TOTAL);
+                assert_eq!(put.blocks + put.dropped, ENTRIES);
             });
             for reader in join {
                 let (taken, put) = reader.join().unwrap();
                 assert_eq!(put.resident(&taken), Some(0), "{policy:?}");
-                assert_eq!(put.blocks + put.dropped, TOTAL);
+                assert_eq!(put.blocks + put.dropped, ENTRIES);
             }
         });
     }
@@ -144,7 +146,7 @@ fn drain(mut reader: PointerReader, policy: Policy) -> (Taken, Put) {
     (reader.count(), reader.written())
 }
 
-/// The writer lies about its position (T3).
+/// The writer publishes an impossible position (T3).
 #[test]
 fn t3_reader_rejects_impossible_positions() {
     use abi::ring::writer::COMMIT;
@@ -166,8 +168,8 @@ fn t3_reader_rejects_impossible_positions() {
     }
 }
 
-/// A reader that lies about its position is evicted and counted; the ring continues for the
-/// other reader, and the writer is not affected otherwise (T3).
+/// A reader that publishes an impossible position is evicted and counted; the ring continues for
+/// the other reader, and the writer is not affected otherwise (T3).
 #[test]
 fn t3_lying_reader_is_evicted_and_counted_once() {
     use abi::ring::reader::CURSOR;

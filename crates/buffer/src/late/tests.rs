@@ -6,7 +6,7 @@ use crate::stream::{self, BlockRead, Config};
 use crate::{Fault, Policy};
 use abi::DbufId;
 
-const LAST: &[u8] = b"shown, and then there was nobody";
+const LAST: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
 fn id(number: u32) -> DbufId {
@@ -20,7 +20,7 @@ enum Exit {
     IsKilled,
 }
 
-const BOTH: [Exit; 2] = [Exit::IsKilled, Exit::Ends];
+const EXITS: [Exit; 2] = [Exit::IsKilled, Exit::Ends];
 
 impl Exit {
     /// Returns the result of a read after all bytes: no bytes, or a fault.
@@ -109,7 +109,7 @@ fn t10_late_block_of_a_stream_is_read() {
         ("read_block", |input| retry(input, |input, out| input.read_block(out).map(counted))),
     ];
     for (name, call) in calls {
-        for (policy, exit) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how)))
+        for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how)))
         {
             let config = Config::new(id(1)).capacity(4096).policy(policy);
             let (output, mut offers) = stream::stream(&config).unwrap();
@@ -124,7 +124,7 @@ fn t10_late_block_of_a_stream_is_read() {
 /// The block is in a segment that the reader has not received yet.
 #[test]
 fn t10_late_block_in_the_next_segment_is_read() {
-    for exit in BOTH {
+    for exit in EXITS {
         let (mut output, mut offers) = stream::stream(&Config::new(id(1)).capacity(4096)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         input.late.arm(move || {
@@ -139,7 +139,7 @@ fn t10_late_block_in_the_next_segment_is_read() {
 
 #[test]
 fn t10_late_block_of_a_slot_stream_is_read() {
-    for (policy, exit) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
+    for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how))) {
         let config =
             fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(id(1)) };
         let (output, mut offers) = fixed::stream::stream(&config, 1).unwrap();

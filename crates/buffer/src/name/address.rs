@@ -1,7 +1,7 @@
-//! Names of objects: `NAME` for the current user's, or `UID/NAME` for another user's.
+//! Names of objects: `NAME` of the current user, or `UID/NAME` of another user.
 //!
-//! A name consists of 1 to 64 letters, digits, dots, hyphens and underscores; without escapes, so
-//! that it reads the same in `/proc/net/unix`, in a shell and in a path.
+//! A name consists of 1 to 64 letters, digits, dots, hyphens and underscores. It needs no escapes,
+//! so it reads the same in `/proc/net/unix`, in a shell and in a path.
 
 use super::Error;
 use std::fmt;
@@ -30,12 +30,12 @@ impl Address {
     pub const NAME_MAX: usize = 64;
 
     /// Validates a name of the current user.
-    pub fn own(name: &str) -> Result<Self, Error> {
-        Self::of(sys::process::identity().0, name)
+    pub fn of_current_user(name: &str) -> Result<Self, Error> {
+        Self::of_user(sys::process::identity().0, name)
     }
 
     /// Validates a name of the given user.
-    pub fn of(uid: u32, name: &str) -> Result<Self, Error> {
+    pub fn of_user(uid: u32, name: &str) -> Result<Self, Error> {
         let wrong = |why| Err(Error::Name { name: name.chars().take(80).collect(), why });
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         match name.len() {
@@ -108,7 +108,7 @@ impl Address {
         Some((Self { namespace, ..address }, spare.is_some()))
     }
 
-    /// Returns true if the name is one of a filter state.
+    /// Returns true if this is the name of a filter state.
     pub(crate) const fn is_state(&self) -> bool {
         matches!(self.namespace, Namespace::States)
     }
@@ -126,10 +126,10 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once('/') {
-            None => Self::own(text),
+            None => Self::of_current_user(text),
             Some((uid, name)) => match uid.parse() {
                 Ok(number) if uid.bytes().all(|byte| byte.is_ascii_digit()) => {
-                    Self::of(number, name)
+                    Self::of_user(number, name)
                 }
                 _ => Err(Error::Name {
                     name: text.chars().take(80).collect(),

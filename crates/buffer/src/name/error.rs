@@ -87,9 +87,10 @@ pub enum Error {
         "the process that has the name {0} does not answer: it is stopped, or has too many visitors"
     )]
     Silent(Address),
-    /// The reply is not from a host, or is of another protocol version.
+    /// The reply is not from a host, is of another protocol version, or grants another kind of
+    /// object than a filter state.
     #[error("what answers at {0} speaks another language, or another version")]
-    Strange(Address),
+    InvalidReply(Address),
     /// A descriptor in the reply failed validation.
     #[error("what was handed out was refused: {0}")]
     Refused(#[from] Refusal),
@@ -114,7 +115,7 @@ pub enum Error {
 /// The rest of [`Error::Full`] at the limit per user.
 const OF_USER: &str = " of this user, as many as its creator lets any one stranger have";
 
-/// Returns the user and group of this process.
+/// Returns the user and group of this process for an error message.
 fn identity() -> String {
     let (uid, gid) = sys::process::identity();
     format!("user {uid}, group {gid},")

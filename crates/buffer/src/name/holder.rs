@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::abstract_socket::Accepts;
 
-/// The party that listens at a socket.
+/// The user of the process that listens at a socket.
 pub(super) enum SocketOwner {
     /// A process of the user that owns the name.
     Owner(OwnedFd),
@@ -29,14 +29,14 @@ pub(super) enum SocketOwner {
 /// Determines the user that listens at a socket, without blocking. `limit` bounds later receives
 /// from an owner.
 pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
-    let there = match sys::abstract_socket::try_connect(socket, limit) {
-        Ok(Some(there)) => there,
+    let connection = match sys::abstract_socket::try_connect(socket, limit) {
+        Ok(Some(connection)) => connection,
         Ok(None) => return Ok(SocketOwner::Full),
         Err(error) if error.errno == ECONNREFUSED => return Ok(SocketOwner::NoListener),
         Err(error) => return Err(error.into()),
     };
-    let holder = sys::abstract_socket::peer(&there)?.uid;
-    Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
+    let holder = sys::abstract_socket::peer(&connection)?.uid;
+    Ok(if holder == owner { SocketOwner::Owner(connection) } else { SocketOwner::Other(holder) })
 }
 
 /// Returns a connection to the owner of a name at one of its spare sockets other than `own`, or
@@ -52,9 +52,9 @@ pub(super) fn connect_to_spare(
         Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
     let candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
-    first_before(Instant::now() + SPARES_LIMIT, candidates, |name| {
+    first_before(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {
         match probe(name.as_bytes(), address.uid(), limit) {
-            Ok(SocketOwner::Owner(there)) => Some(there),
+            Ok(SocketOwner::Owner(connection)) => Some(connection),
             _ => None,
         }
     })
@@ -105,25 +105,30 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
     verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
 }
 
-/// Returns the listener; fails if another process of this user has the name at a spare socket.
+/// Returns the listener. Fails with [`Error::Taken`] if another process of this user has the name
+/// at a spare socket.
 fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd, Error> {
-    match connect_to_spare(address, Some(socket), REPLY_LIMIT) {
+    match connect_to_spare(address, Some(socket), REPLY_TIMEOUT) {
         None => Ok(listener),
         Some(_) => Err(Error::Taken(address.clone())),
     }
 }
 
-/// Probes a socket; while its queue is full, waits up to [`REPLY_LIMIT`], in which a host of this
+/// Probes a socket; while its queue is full, waits up to [`REPLY_TIMEOUT`], in which a host of this
 /// user would empty it.
 fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
-    match probe(socket, owner, REPLY_LIMIT)? {
+    match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}
         found => return Ok(found),
     }
-    match sys::abstract_socket::connect_to(socket, REPLY_LIMIT) {
-        Ok(there) => {
-            let holder = sys::abstract_socket::peer(&there)?.uid;
-            Ok(if holder == owner { SocketOwner::Owner(there) } else { SocketOwner::Other(holder) })
+    match sys::abstract_socket::connect_to(socket, REPLY_TIMEOUT) {
+        Ok(connection) => {
+            let holder = sys::abstract_socket::peer(&connection)?.uid;
+            Ok(if holder == owner {
+                SocketOwner::Owner(connection)
+            } else {
+                SocketOwner::Other(holder)
+            })
         }
         Err(error) if error.errno == ECONNREFUSED => Ok(SocketOwner::NoListener),
         Err(_) => Ok(SocketOwner::Full),
@@ -135,9 +140,9 @@ fn is_taken(taken: &sys::Result<OwnedFd>) -> bool {
 }
 
 /// Maximum time spent on the spare sockets of a name, of which a squatter may create many.
-const SPARES_LIMIT: Duration = Duration::from_secs(2);
+const SPARE_PROBES_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time that a host of this user needs to empty its queue.
-const REPLY_LIMIT: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Flag of a listening socket in `/proc/net/unix`.
 const LISTENS: u32 = 0x0001_0000;
 /// ECONNREFUSED: no process listens.

@@ -4,11 +4,11 @@
 //! replies with one message that fits into an empty socket, and continues: it reads nothing from
 //! clients and never blocks on one.
 
-use super::answer::Answer;
 use super::inbox::{Inbox, PendingWriter, Queue};
 use super::quotas::Clients;
 pub use super::quotas::Limits;
 use super::region::RegionFiles;
+use super::reply::Reply;
 use super::{Address, Error, SharedRegion};
 use crate::stream::{self, Admission, Config, Output, ReaderTicket};
 use abi::access::{AccessList, Credentials};
@@ -20,8 +20,7 @@ use sys::abstract_socket::Accepts;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The names that this process has created. Dropping it releases them all; open streams continue
-/// for their readers.
+/// The names that this process has created. Dropping it releases them all; open streams continue.
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<SharedHost>,
@@ -113,8 +112,8 @@ impl Host {
         access: AccessList,
         bytes: usize,
     ) -> Result<SharedRegion, Error> {
-        let (region, files) = SharedRegion::create(bytes, access.mode & ANY_WRITER != 0)?;
-        self.name_region(Address::own(name)?, access, files)?;
+        let (region, files) = SharedRegion::create(bytes, access.mode & WRITE_BITS != 0)?;
+        self.name_region(Address::of_current_user(name)?, access, files)?;
         Ok(region)
     }
 
@@ -138,7 +137,7 @@ impl Host {
         known
     }
 
-    /// Returns all names with their numbers of readers.
+    /// Returns all names, each with the number of its readers.
     #[must_use]
     pub fn names(&self) -> Vec<NameEntry> {
         self.sweep();
@@ -146,7 +145,7 @@ impl Host {
     }
 
     fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
-        self.add_at(Address::own(name)?, access, object)
+        self.add_at(Address::of_current_user(name)?, access, object)
     }
 
     fn add_at(
@@ -160,7 +159,7 @@ impl Host {
             NamedObject::Inbox(_) => Accepts::Descriptors,
             NamedObject::Stream { .. } | NamedObject::Region { .. } => Accepts::Bytes,
         };
-        let listener = super::holder::claim(&address, BACKLOG, accepts)?;
+        let listener = super::holder::claim(&address, BACKLOG_MAX, accepts)?;
         let name = Name { address, listener: Arc::new(listener), access, object };
         self.lock().names.push(name);
         self.doorbell.notify();
@@ -258,7 +257,7 @@ impl Name {
     fn serve(&mut self, client: OwnedFd) {
         let peer = match sys::abstract_socket::peer(&client) {
             Ok(peer) => peer,
-            Err(error) => return reply(&client, &Answer::failed(&error)),
+            Err(error) => return send_reply(&client, &Reply::failed(&error)),
         };
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
@@ -266,7 +265,7 @@ impl Name {
         match &mut self.object {
             NamedObject::Stream { admission, clients, limits } if reads => {
                 match clients.check_quota(who.uid, self.access.owner, *limits) {
-                    Err(full) => reply(&client, &Answer::full(full.limit, full.of_user)),
+                    Err(full) => send_reply(&client, &Reply::full(full.limit, full.of_user)),
                     Ok(()) => admit(admission, clients, who.uid, client),
                 }
             }
@@ -277,11 +276,11 @@ impl Name {
                     _ => (read, false),
                 };
                 match clients.check_quota(who.uid, self.access.owner, Limits::default()) {
-                    Err(full) => reply(&client, &Answer::full(full.limit, full.of_user)),
+                    Err(full) => send_reply(&client, &Reply::full(full.limit, full.of_user)),
                     Ok(()) => {
-                        let answer = Answer::region(*bytes, writable);
+                        let reply = Reply::region(*bytes, writable);
                         // The socket stays open: it hangs up when either side exits.
-                        if answer.send(&client, &[file.as_fd()]).is_ok() {
+                        if reply.send(&client, &[file.as_fd()]).is_ok() {
                             clients.add((), who.uid, client);
                         }
                     }
@@ -289,13 +288,13 @@ impl Name {
             }
             // An inbox without a reader accepts no stream.
             NamedObject::Inbox(queue) if writes && queue.has_ended() => {
-                reply(&client, &Answer::ended())
+                send_reply(&client, &Reply::ended())
             }
             NamedObject::Inbox(queue) if writes => {
-                reply(&client, &Answer::inbox());
+                send_reply(&client, &Reply::inbox());
                 queue.add(PendingWriter { who, process, socket: client });
             }
-            _ => reply(&client, &Answer::forbidden(&self.access)),
+            _ => send_reply(&client, &Reply::forbidden(&self.access)),
         }
     }
 }
@@ -307,12 +306,12 @@ fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, c
     let copies = client.try_clone().and_then(|doorbell| Ok((doorbell, client.try_clone()?)));
     let (doorbell, watched) = match copies {
         Ok(copies) => copies,
-        Err(error) => return reply(&client, &Answer::failed(&failed(error))),
+        Err(error) => return send_reply(&client, &Reply::failed(&failed(error))),
     };
     match admission.admit_with(SocketDoorbell::from(doorbell)) {
-        Err(error) => reply(&client, &Answer::failed(&error)),
-        Ok(None) => reply(&client, &Answer::ended()),
-        Ok(Some((ticket, ring))) => match Answer::stream().send(&client, &ring.descriptors()) {
+        Err(error) => send_reply(&client, &Reply::failed(&error)),
+        Ok(None) => send_reply(&client, &Reply::ended()),
+        Ok(Some((ticket, ring))) => match Reply::stream().send(&client, &ring.descriptors()) {
             Ok(()) => clients.add(ticket, uid, watched),
             Err(_) => admission.leave(ticket),
         },
@@ -320,8 +319,8 @@ fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, c
 }
 
 /// Sends a reply; ignores a client that has disconnected.
-fn reply(client: &OwnedFd, answer: &Answer) {
-    let _ = answer.send(client, &[]);
+fn send_reply(client: &OwnedFd, reply: &Reply) {
+    let _ = reply.send(client, &[]);
 }
 
 /// Runs the thread of a host.
@@ -359,15 +358,15 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
                     }
                 }
                 Ok(None) => {}
-                Err(_) => pause = Some(PAUSE),
+                Err(_) => pause = Some(ACCEPT_RETRY_DELAY),
             }
         }
     }
 }
 
 /// Number of clients that may wait to be accepted.
-const BACKLOG: i32 = 64;
+const BACKLOG_MAX: i32 = 64;
 /// Pause after the kernel has failed to accept, for lack of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(20);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Mode bits that allow writing.
-const ANY_WRITER: u32 = 0o222;
+const WRITE_BITS: u32 = 0o222;

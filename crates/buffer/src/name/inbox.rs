@@ -4,8 +4,8 @@
 //! The writer creates, seals and offers its ring, so neither side can change the other's memory,
 //! and the receiver selects the stream that it reads. The queue of connected writers is bounded.
 //! When it is full, a writer of the user with most entries is evicted, preferably one without an
-//! offer: so a user that connects once is not displaced by one that connects often. An evicted
-//! writer is disconnected; its next write fails as if all readers had left.
+//! offer: so a user that connects often does not displace one that connects once. An evicted writer
+//! is disconnected; its next write fails as if all readers had left.
 
 use super::Error;
 use crate::stream::{Input, Offer};
@@ -35,7 +35,7 @@ pub struct Arrival {
     pub input: Input,
 }
 
-/// The queue of an inbox.
+/// The queue of writers that have connected to an inbox.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<VecDeque<PendingWriter>>,
@@ -51,7 +51,7 @@ pub(super) struct PendingWriter {
 }
 
 /// Maximum number of pending writers.
-const WAITING_MAX: usize = 32;
+const PENDING_MAX: usize = 32;
 
 impl Queue {
     pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
@@ -66,7 +66,7 @@ impl Queue {
         }
         let mut queue = self.lock();
         queue.push_back(writer);
-        if queue.len() > WAITING_MAX {
+        if queue.len() > PENDING_MAX {
             let leaves = pick_victim(&queue);
             queue.remove(leaves);
         }
@@ -85,8 +85,8 @@ impl Queue {
     }
 }
 
-/// Returns the index of the entry to evict: of the user with most entries, the oldest without an
-/// offer, else the oldest.
+/// Returns the index of the entry to evict: among the entries of the user with most entries, the
+/// oldest without an offer, else the oldest.
 fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);
@@ -97,8 +97,9 @@ fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
 }
 
 impl Inbox {
-    /// Accepts the next writer that has sent a valid offer; blocks at most for `limit`. Returns
-    /// `None` at the limit. A writer with an invalid offer is disconnected.
+    /// Accepts the next writer that has sent a valid offer. Returns `None` once nothing has arrived
+    /// for `limit`; each arrival, even of an invalid offer, restarts the limit. A writer with an
+    /// invalid offer is disconnected.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
             let ready = {

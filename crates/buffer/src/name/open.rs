@@ -1,14 +1,14 @@
 //! Opening of names created by other processes.
 
-use super::answer::{Answer, Grant};
 use super::holder::{self, SocketOwner};
+use super::reply::{Grant, Reply};
 use super::{Address, Error, SharedRegion};
 use crate::share;
 use crate::stream::{self, Config, Input, Offer, Output};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The object behind a name.
+/// An opened object.
 #[derive(Debug)]
 pub enum Opened {
     /// A stream, read from its current position.
@@ -19,34 +19,35 @@ pub enum Opened {
     Inbox(OwnedFd),
 }
 
-/// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies.
+/// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies;
+/// fails with [`Error::Silent`] after 20 s.
 pub fn open(name: &str) -> Result<Opened, Error> {
-    opened(&name.parse()?)
+    open_address(&name.parse()?)
 }
 
 /// Opens a stream, to be read from its current position. Fails with [`Error::Kind`] if the name
 /// refers to another kind of object. Blocks until its host replies.
 pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
-    match opened(&address)? {
+    match open_address(&address)? {
         Opened::Stream(input) => Ok(*input),
-        other => Err(other.is_not("a stream to be read", address)),
+        other => Err(other.kind_error("a stream to be read", address)),
     }
 }
 
 /// Opens a region, writable if this user has permission. Blocks until its host replies.
 pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
-    match opened(&address)? {
+    match open_address(&address)? {
         Opened::Region(region) => Ok(region),
-        other => Err(other.is_not("a region", address)),
+        other => Err(other.kind_error("a region", address)),
     }
 }
 
 /// Connects to an inbox, and writes to it in a new ring with this configuration.
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
-    match opened(&address)? {
+    match open_address(&address)? {
         Opened::Inbox(socket) => {
             let (output, mut sent) = stream::send_to(config, vec![socket])?;
             match sent.pop() {
@@ -54,16 +55,16 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
                 _ => Err(Error::Ended(address)),
             }
         }
-        other => Err(other.is_not("an inbox that others write to", address)),
+        other => Err(other.kind_error("an inbox that others write to", address)),
     }
 }
 
 /// Opens the object at an address, whatever its kind. Blocks until its host replies.
-pub fn opened(address: &Address) -> Result<Opened, Error> {
+pub fn open_address(address: &Address) -> Result<Opened, Error> {
     match OpenRequest::begin(address) {
         // The queue is full.
         Err(Error::Silent(_)) => connect_patiently(address)?,
-        visit => visit?,
+        request => request?,
     }
     .finish()
 }
@@ -77,14 +78,14 @@ pub struct OpenRequest {
 
 impl OpenRequest {
     /// Connects to the process that has this name, if it runs under the user that owns it. Does not
-    /// block.
+    /// wait for that process. Fails with [`Error::Silent`] if its queue of connections is full.
     pub fn begin(address: &Address) -> Result<Self, Error> {
-        let visit = |socket| Self { address: address.clone(), socket };
-        let found = holder::probe(&address.socket(), address.uid(), LIMIT)?;
+        let request = |socket| Self { address: address.clone(), socket };
+        let found = holder::probe(&address.socket(), address.uid(), REPLY_TIMEOUT)?;
         if let SocketOwner::Owner(socket) = found {
-            return Ok(visit(socket));
+            return Ok(request(socket));
         }
-        let spare = holder::connect_to_spare(address, None, LIMIT).map(visit);
+        let spare = holder::connect_to_spare(address, None, REPLY_TIMEOUT).map(request);
         spare.ok_or_else(|| refusal(address, &found))
     }
 
@@ -93,7 +94,7 @@ impl OpenRequest {
     pub(crate) fn among(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
-            match holder::probe(socket.as_bytes(), address.uid(), LIMIT)? {
+            match holder::probe(socket.as_bytes(), address.uid(), REPLY_TIMEOUT)? {
                 SocketOwner::Owner(socket) => return Ok(Self { address: address.clone(), socket }),
                 SocketOwner::NoListener => {}
                 found => why = refusal(address, &found),
@@ -106,7 +107,7 @@ impl OpenRequest {
     /// readable.
     pub fn finish(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
-        granted(&address, socket)
+        open_granted(&address, socket)
     }
 }
 
@@ -116,7 +117,7 @@ impl AsFd for OpenRequest {
     }
 }
 
-/// Returns the error for a name whose owner does not hold its socket.
+/// Returns the error for a name whose socket does not belong to its owner.
 fn refusal(address: &Address, found: &SocketOwner) -> Error {
     match found {
         SocketOwner::Other(holder) => Error::Squatted { address: address.clone(), holder: *holder },
@@ -128,12 +129,12 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
 /// Connects to a name whose queue is full, waiting for a free entry.
 fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
     let socket =
-        sys::abstract_socket::connect_to(&address.socket(), LIMIT).map_err(|error| match error
-            .errno
-        {
-            ECONNREFUSED => Error::Unknown(address.clone()),
-            EAGAIN => Error::Silent(address.clone()),
-            _ => Error::System(error),
+        sys::abstract_socket::connect_to(&address.socket(), REPLY_TIMEOUT).map_err(|error| {
+            match error.errno {
+                ECONNREFUSED => Error::Unknown(address.clone()),
+                EAGAIN => Error::Silent(address.clone()),
+                _ => Error::System(error),
+            }
         })?;
     let holder = sys::abstract_socket::peer(&socket)?.uid;
     if holder != address.uid() {
@@ -142,8 +143,8 @@ fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
     Ok(OpenRequest { address: address.clone(), socket })
 }
 
-fn granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
-    match Answer::receive(&socket, address)? {
+fn open_granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
+    match Reply::receive(&socket, address)? {
         Grant::Stream(descriptors) => {
             let ring = share::RingOffer::from_descriptors(descriptors)?;
             Ok(Opened::Stream(Box::new(Offer::with_doorbell(ring, socket).open()?)))
@@ -156,7 +157,7 @@ fn granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
 }
 
 impl Opened {
-    fn is_not(&self, wanted: &'static str, address: Address) -> Error {
+    fn kind_error(&self, wanted: &'static str, address: Address) -> Error {
         let is = match self {
             Self::Stream(_) => "a stream that its creator writes",
             Self::Region(_) => "a region",
@@ -167,7 +168,7 @@ impl Opened {
 }
 
 /// Maximum time for a host's reply; generous, since the machine may be busy.
-const LIMIT: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// ECONNREFUSED: no process listens.
 const ECONNREFUSED: i32 = 111;
 /// EAGAIN: the queue stayed full until the time limit.

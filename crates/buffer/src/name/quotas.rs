@@ -38,7 +38,7 @@ struct Client<T> {
     doorbell: Arc<OwnedFd>,
 }
 
-/// The error of a reader that exceeds a limit.
+/// The limit that a reader exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QuotaExceeded {
     pub(super) limit: usize,

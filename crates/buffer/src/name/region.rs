@@ -107,8 +107,8 @@ impl SharedRegion {
         self.writable
     }
 
-    /// Returns true if the host has withdrawn the name or exited: no further process can open the
-    /// region.
+    /// Returns true if the host has withdrawn the name or exited, so that no further process can
+    /// open the region; always false in the host itself.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.host.as_ref().is_some_and(|host| {
@@ -146,13 +146,14 @@ impl SharedRegion {
         // their other bytes are retained.
         let (head, rest) = bytes.split_at((at.wrapping_neg() % WORD).min(bytes.len()));
         let (body, tail) = rest.split_at(rest.len() / WORD * WORD);
-        self.change(at, head);
+        self.change_bytes(at, head);
         foreign::copy_in(self.memory.words(), (at + head.len()) / WORD, body);
-        self.change(at + head.len() + body.len(), tail);
+        self.change_bytes(at + head.len() + body.len(), tail);
         Ok(())
     }
 
-    /// Returns the offset of a range; fails if the range exceeds the region.
+    /// Returns the offset as a `usize`. Fails with [`Error::Range`] if the range exceeds the
+    /// region.
     fn range(&self, at: u64, length: usize) -> Result<usize, Error> {
         let first = usize::try_from(at).ok();
         let end = first.and_then(|first| first.checked_add(length));
@@ -163,7 +164,7 @@ impl SharedRegion {
     }
 
     /// Changes some bytes of one word atomically.
-    fn change(&self, at: usize, bytes: &[u8]) {
+    fn change_bytes(&self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }

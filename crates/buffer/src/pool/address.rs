@@ -4,9 +4,9 @@ use super::{Lease, Memory};
 use abi::{Extent, RichPointer};
 use std::sync::Arc;
 
-/// The leased segment that contains given bytes. All of a frozen memory is treated as one segment.
+/// The leased segment that encloses given bytes. All of a frozen memory is treated as one segment.
 #[derive(Debug)]
-pub struct Around {
+pub struct EnclosingSegment {
     /// Lease that keeps the segment.
     pub lease: Lease,
     /// Address of the segment's first byte in this process.
@@ -26,13 +26,13 @@ impl Memory {
     }
 
     /// Leases the segment that contains a slice. Returns `None` if the slice is empty, not in this
-    /// memory, or not entirely published.
+    /// memory, or not entirely published, and while a block is edited in place.
     ///
     /// The caller holds the slice. Safe code gets slices of published bytes only from the pool
     /// (which is then borrowed: M3), from a lease, or from a batch whose writer has one (C5). Each
     /// of them keeps the segment in its slot while the slice lives, so a lease can be created (M4).
     /// Bytes of an open draft (M2) are not published and are refused here.
-    pub fn around_slice(self: &Arc<Self>, slice: &[u8]) -> Option<Around> {
+    pub fn lease_slice(self: &Arc<Self>, slice: &[u8]) -> Option<EnclosingSegment> {
         if self.editing.is_set() {
             // The slice may be the block being edited (M9).
             return None;
@@ -45,7 +45,13 @@ impl Memory {
         if self.is_frozen() {
             // M8: as one segment, since no slot is ever assigned another one.
             let lease = Lease::new(self, 0);
-            return Some(Around { lease, address: base, position: 0, filled: len, segment: len });
+            return Some(EnclosingSegment {
+                lease,
+                address: base,
+                position: 0,
+                filled: len,
+                segment: len,
+            });
         }
         let segment = self.segment();
         let (slot, inside) = (at / segment, at % segment);
@@ -61,7 +67,7 @@ impl Memory {
         let lease = Lease::new(self, slot);
         let (start, filled) = (place.position() - inside as u64, self.slots.filled(slot));
         let address = base + (at - inside);
-        Some(Around { lease, address, position: start, filled, segment })
+        Some(EnclosingSegment { lease, address, position: start, filled, segment })
     }
 
     /// Returns true if this memory can be shared with other processes.
@@ -78,18 +84,24 @@ impl Lease {
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }
 
-    /// Returns the leased segment around a block. The caller ensures that this lease covers the
-    /// block; returns `None` if it has no bytes.
-    pub fn around(&self, pointer: RichPointer) -> Option<Around> {
+    /// Returns the leased segment that encloses a block. The caller ensures that this lease covers
+    /// the block. Returns `None` if the block has no bytes.
+    pub fn enclosing_segment(&self, pointer: RichPointer) -> Option<EnclosingSegment> {
         let memory = self.memory();
         let (base, len) = memory.extent();
         let lease = self.clone();
         if memory.is_frozen() {
-            return Some(Around { lease, address: base, position: 0, filled: len, segment: len });
+            return Some(EnclosingSegment {
+                lease,
+                address: base,
+                position: 0,
+                filled: len,
+                segment: len,
+            });
         }
-        let (slot, start) = memory.around(pointer)?;
+        let (slot, start) = memory.enclosing_segment(pointer)?;
         let (filled, segment) = (memory.slots.filled(slot), memory.segment());
         let address = base + start.at;
-        Some(Around { lease, address, position: start.position, filled, segment })
+        Some(EnclosingSegment { lease, address, position: start.position, filled, segment })
     }
 }

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The packed segments, and the candidates for packing.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
-    packed: BTreeMap<usize, Packed>,
+    packed: BTreeMap<usize, PackedSegment>,
     /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
     /// Number of the pinned segment in each slot at the last [`Pool::cool`].
@@ -33,7 +33,7 @@ pub(super) struct Cold {
 
 /// The compressed bytes of one segment.
 #[derive(Debug)]
-struct Packed {
+struct PackedSegment {
     bytes: Box<[u8]>,
     /// Uncompressed length in bytes.
     length: usize,
@@ -44,17 +44,18 @@ struct Packed {
 pub struct PackedSize {
     /// Number of packed segments.
     pub segments: usize,
-    /// Their uncompressed size in bytes.
+    /// Uncompressed size of these segments in bytes.
     pub before: usize,
-    /// Their compressed size in bytes.
+    /// Compressed size of these segments in bytes.
     pub after: usize,
 }
 
 impl Pool {
-    /// Compresses the segments that have been pinned since the last call and not been unpacked
-    /// since. To be called periodically, or twice when memory is short. Skips segments that are
-    /// leased, segments that would shrink by less than a quarter, and memory that cannot be
-    /// returned to the kernel (lent or sealed). Returns the total of packed memory.
+    /// Compresses the segments that have been pinned since the last call and have not been unpacked
+    /// in between. To be called periodically, or twice when memory is short. Skips the open
+    /// segment, segments that are leased, segments that would shrink by less than a quarter, and
+    /// memory that cannot be returned to the kernel (lent or sealed). Returns the total of packed
+    /// memory.
     pub fn cool(&mut self) -> PackedSize {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
@@ -74,14 +75,14 @@ impl Pool {
         }
         cold.pinned_before = pinned;
         *self.cold.get_mut() = cold;
-        self.saved()
+        self.packed_size()
     }
 
-    /// Returns the amount of packed memory.
+    /// Returns the number and sizes of the packed segments.
     #[must_use]
-    pub fn saved(&self) -> PackedSize {
+    pub fn packed_size(&self) -> PackedSize {
         let cold = self.cold.borrow();
-        let add = |saved: PackedSize, packed: &Packed| PackedSize {
+        let add = |saved: PackedSize, packed: &PackedSegment| PackedSize {
             segments: saved.segments + 1,
             before: saved.before + packed.length,
             after: saved.after + packed.bytes.len(),
@@ -105,7 +106,7 @@ impl Pool {
         if bytes.len() <= length / 4 * 3 && file.punch(at, memory.segment()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
-            cold.packed.insert(slot, Packed { bytes: bytes.into(), length });
+            cold.packed.insert(slot, PackedSegment { bytes: bytes.into(), length });
         }
     }
 
@@ -116,7 +117,7 @@ impl Pool {
         let memory = &self.memory;
         let slot = memory.slots.slot_of_position(place.position());
         let Ok(mut cold) = self.cold.try_borrow_mut() else { return Err(fault) };
-        if !cold.packed.contains_key(&slot) || !memory.slots.is_named(slot, place) {
+        if !cold.packed.contains_key(&slot) || !memory.slots.contains_position(slot, place) {
             return Err(fault);
         }
         // A lack of memory is an error here and no SIGBUS (T12).
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(bytes, text[from..from + count], "segment {number}");
             assert_eq!(pool.bytes(*place).unwrap(), text, "all of it");
         }
-        assert_eq!(pool.saved(), PackedSize::default());
+        assert_eq!(pool.packed_size(), PackedSize::default());
         assert_eq!(resident(&pool), before);
         for (_, pin, _) in kept {
             assert!(pool.unpin(pin));

@@ -8,7 +8,7 @@
 //!      and none can be created: all of them borrow the pool;
 //!   2. no lease exists, hence no batch of a crossing that points there (C5), in any thread; and
 //!      none can be created: not from the pool (1), not from a lease or a batch (there is none),
-//!      not from the slice itself, which `Memory::around_slice` refuses while `editing` is set;
+//!      not from the slice itself, which `Memory::lease_slice` refuses while `editing` is set;
 //!   3. no other process reads: memory whose file was ever exposed is refused, as is lent memory,
 //!      and frozen memory has no pool.
 //!
@@ -34,7 +34,7 @@ impl Pool {
     /// Opens a block for in-place editing. Returns `None` if it is not in the pool, its segment is
     /// leased or pinned, or the memory may be read by other parties.
     pub fn edit(&mut self, place: Extent) -> Option<Editing<'_>> {
-        let at = self.unshared(place)?;
+        let at = self.editable_offset(place)?;
         self.memory.editing.set(true);
         Some(Editing { pool: self, at, len: place.length() as usize })
     }
@@ -52,8 +52,8 @@ impl Pool {
         }
     }
 
-    /// Returns the offset of a block if M9 permits editing it, else `None`.
-    fn unshared(&self, place: Extent) -> Option<usize> {
+    /// Returns the offset of a block if M9 permits editing the block, else `None`.
+    fn editable_offset(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;
         let is_pinned = match self.pins.get(slot)?.get() {
@@ -145,8 +145,8 @@ mod tests {
         let (mut pool, place) = pool();
         let memory = pool.memory.clone();
         let editing = pool.edit(place).unwrap();
-        assert!(memory.around_slice(&editing).is_none());
+        assert!(memory.lease_slice(&editing).is_none());
         drop(editing);
-        assert!(memory.around_slice(pool.bytes(place).unwrap()).is_some());
+        assert!(memory.lease_slice(pool.bytes(place).unwrap()).is_some());
     }
 }

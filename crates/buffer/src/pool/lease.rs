@@ -1,7 +1,7 @@
 //! The memory of a pool and the leases on its segments, both shared between threads. M1 to M8 are
 //! the invariants of `pool`.
 
-use super::mark::Mark;
+use super::edit_flag::EditFlag;
 use crate::Fault;
 use crate::pages::Choice;
 use crate::region::Region;
@@ -61,7 +61,7 @@ impl Lease {
     /// Returns the position of the first byte of a block's segment, and its filled length. The
     /// caller ensures that the lease covers the block.
     pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
-        let (slot, start) = self.memory.around(pointer)?;
+        let (slot, start) = self.memory.enclosing_segment(pointer)?;
         Some((start.position, self.memory.slots.filled(slot) as u64))
     }
 
@@ -115,7 +115,7 @@ pub struct Memory {
     pub(crate) slots: Slots,
     backing: Backing,
     /// Set while a block is edited in place (M9).
-    pub(super) editing: Mark,
+    pub(super) editing: EditFlag,
 }
 
 /// Origin of the memory.
@@ -154,7 +154,7 @@ impl Memory {
             (Backing::Heap, Region::heap(len / 8))
         } else {
             // Pages are allocated segment by segment as they are opened.
-            let choice = Choice { populate: false, ..Choice::here(len) };
+            let choice = Choice { populate: false, ..Choice::for_this_machine(len) };
             let (file, mapping) = choice.memory("streamline-pool", len)?;
             (Backing::File(file), Region::mapped(mapping))
         };
@@ -163,7 +163,7 @@ impl Memory {
             region,
             slots: Slots::new(segment, slots),
             backing,
-            editing: Mark::default(),
+            editing: EditFlag::default(),
         })
     }
 
@@ -171,7 +171,7 @@ impl Memory {
     pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
         let slots = Slots::new(lender.segment(), lender.segments());
         let region = Region::lent(lender.clone());
-        Self { id, region, slots, backing: Backing::Lent(lender), editing: Mark::default() }
+        Self { id, region, slots, backing: Backing::Lent(lender), editing: EditFlag::default() }
     }
 
     /// Maps a file that is sealed against all writes; every byte is published. Fails with EPERM if
@@ -192,7 +192,7 @@ impl Memory {
             let filled = segment.min(region.len().saturating_sub(slot * segment));
             slots.fill(slot, filled as u64);
         }
-        Ok(Self { id, region, slots, backing: Backing::Frozen(file), editing: Mark::default() })
+        Ok(Self { id, region, slots, backing: Backing::Frozen(file), editing: EditFlag::default() })
     }
 
     /// Leases a segment of frozen memory, whose slots never change (M4, M8). Returns `None` if the
@@ -257,7 +257,7 @@ impl Memory {
 
     /// Returns the slot of a block and the start of its segment, or `None` if the block has no
     /// bytes or is not in this memory.
-    pub(crate) fn around(&self, pointer: RichPointer) -> Option<(usize, SegmentStart)> {
+    pub(crate) fn enclosing_segment(&self, pointer: RichPointer) -> Option<(usize, SegmentStart)> {
         if pointer.dbuf() != self.id || pointer.length() == 0 {
             return None;
         }

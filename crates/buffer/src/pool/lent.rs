@@ -29,7 +29,7 @@ impl Pool {
             return Err(sys::Error::new("lend", target, EINVAL));
         }
         let laps = vec![Cell::new(0); segments].into();
-        Ok(Self { laps, ..Self::over(Memory::lent(id, lender), segments) })
+        Ok(Self { laps, ..Self::from_memory(Memory::lent(id, lender), segments) })
     }
 
     /// Returns true if another party fills this pool: nothing can be appended, and held blocks
@@ -50,8 +50,8 @@ impl Pool {
     }
 
     /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::arrived`] for a
-    /// lender whose segments arrive in any order. Returns `None` if it has not arrived, is already
-    /// open, or another draft is open.
+    /// lender whose segments arrive in any order. Returns `None` if the segment has not arrived,
+    /// its slot is still in use, or another draft is open.
     pub fn arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
         let lap = self.laps.get(slot)?;
         let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;
@@ -61,7 +61,8 @@ impl Pool {
         Some(draft)
     }
 
-    /// Opens a slot under this segment number if its segment has arrived and nothing is open.
+    /// Opens a slot under this segment number if its segment has arrived, the slot is free and no
+    /// draft is open.
     fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
         let has_arrived = self.memory.lender()?.arrived(slot);

@@ -1,15 +1,15 @@
 //! Trial of a ring larger than all caches, for processors that share no cache.
 //!
-//! A line that one processor has just read or written reaches another one without a shared cache at
-//! a fraction of the rate of memory: the other processor must first give it up. The lines of a ring
+//! A line that one processor has just read or written reaches a processor without a shared cache at
+//! a fraction of the rate of memory, because the owner must first release it. The lines of a ring
 //! larger than both caches have been evicted when the writer starts the next lap, and are written
-//! at the rate of memory (`bench scale`, two cores without a shared cache: 64 MB is five times as
-//! fast as 4 MB; with one, a third as fast).
+//! at the rate of memory (`bench scale`: on two cores without a shared cache, 64 MB is five times
+//! as fast as 4 MB; with a shared cache, a third as fast).
 //!
 //! The kernel does not report which case applies, and it may change at run time. So the writer
 //! measures the time of some blocks in each lap, its own work included. If most laps take as long
-//! as transfers between remote caches would, the largest ring is tried; it is retained if blocks
-//! are much faster there, and abandoned if not, because then the writer's own work takes the time.
+//! as transfers between remote caches would, the largest ring is tried. It is retained if blocks
+//! are much faster in it, else abandoned, because the time is then spent on the writer's own work.
 //! It is also abandoned periodically, since nothing else would detect that the processors now share
 //! a cache.
 
@@ -32,7 +32,7 @@ impl LapTiming {
 }
 
 /// Range of costs that indicates transfers between remote caches. 4 KB take 80 to 120 ns between
-/// processors that share a cache, and 1500 to 2500 between others; still higher costs are the
+/// processors that share a cache, and 1500 to 2500 ns between others; higher costs indicate the
 /// writer's own work.
 const REMOTE_COST: std::ops::Range<u64> = 600..5000;
 /// Number of laps per evaluation.
@@ -60,7 +60,7 @@ pub(super) struct RemoteTrial {
     slow: u64,
     /// Sum of the costs of slow laps; during a trial, their minimum.
     cost: u64,
-    /// Average cost in the smaller ring.
+    /// Average cost of the slow laps in the smaller ring.
     before: u64,
     /// Number of laps before the next trial.
     pause: u64,
@@ -136,7 +136,7 @@ impl RemoteTrial {
 mod tests {
     use super::*;
 
-    const NEAR_COST: u64 = 80;
+    const SHARED_CACHE_COST: u64 = 80;
 
     fn lap(trial: &mut RemoteTrial, ns: u64) -> bool {
         trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
@@ -144,23 +144,26 @@ mod tests {
 
     /// Records laps of `ns` nanoseconds until the state is `is_on`. Returns their number, or `None`
     /// after a thousand laps.
-    fn until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
+    fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
         (1..1000).find(|_| lap(trial, ns) == is_on)
     }
 
     #[test]
     fn f1_slow_laps_start_a_trial_that_is_kept_if_faster() {
         let mut far = RemoteTrial::new();
-        assert!((0..1000).all(|_| !lap(&mut far, NEAR_COST)), "no trial with a shared cache");
-        assert!(until(&mut far, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
+        assert!(
+            (0..1000).all(|_| !lap(&mut far, SHARED_CACHE_COST)),
+            "no trial with a shared cache"
+        );
+        assert!(laps_until(&mut far, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
         // Laps that touch memory for the first time do not count; later ones are much faster.
         assert!((0..WARMUP_LAPS).all(|_| lap(&mut far, 9000)));
         assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| lap(&mut far, 400)));
         assert!(!lap(&mut far, 400), "the smaller ring is measured again");
-        assert_eq!(until(&mut far, 2000, true), Some(EVALUATION_LAPS), "and left again");
+        assert_eq!(laps_until(&mut far, 2000, true), Some(EVALUATION_LAPS), "and left again");
         // Now the processors share a cache: the larger ring is no faster than before.
-        assert!(until(&mut far, 400, false).is_some());
-        assert!((0..1000).all(|_| !lap(&mut far, NEAR_COST)));
+        assert!(laps_until(&mut far, 400, false).is_some());
+        assert!((0..1000).all(|_| !lap(&mut far, SHARED_CACHE_COST)));
     }
 
     #[test]
@@ -168,8 +171,8 @@ mod tests {
         let mut far = RemoteTrial::new();
         let tried: Vec<u64> = (0..4)
             .map(|_| {
-                let tried = until(&mut far, 2000, true).unwrap();
-                assert_eq!(until(&mut far, 1900, false), Some(WARMUP_LAPS + TRIAL_LAPS));
+                let tried = laps_until(&mut far, 2000, true).unwrap();
+                assert_eq!(laps_until(&mut far, 1900, false), Some(WARMUP_LAPS + TRIAL_LAPS));
                 tried
             })
             .collect();
@@ -179,7 +182,9 @@ mod tests {
     #[test]
     fn f1_busy_or_unmeasured_writer_starts_no_trial() {
         let mut far = RemoteTrial::new();
-        assert!((0..1000).all(|at| !lap(&mut far, if at % 3 == 0 { NEAR_COST } else { 2000 })));
+        assert!(
+            (0..1000).all(|at| !lap(&mut far, if at % 3 == 0 { SHARED_CACHE_COST } else { 2000 }))
+        );
         assert!((0..1000).all(|_| !lap(&mut far, 100_000)), "slower than any line");
         assert!((0..1000).all(|_| !far.record(None)));
     }

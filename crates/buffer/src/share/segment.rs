@@ -10,20 +10,19 @@
 //! Positions continue: all capacities are powers of two, so position p is stored at p mod capacity
 //! in every segment. A reader keeps its page; it receives the new geometry and ring by its doorbell
 //! before the switch is published. It reaches the switch, takes the segment whose number the switch
-//! names, and checks seals, sizes, geometry and start as it did at first.
+//! names, and checks seals, sizes, geometry and start like those of the first segment.
 //!
 //! Invariants, cited below:
 //! - S1 Nothing is written to a segment after its switch. So readers can finish it at any later
 //!   time; the kernel frees it when the last of them unmaps it.
-//! - S2 The first page of a new segment holds all that the old one held, before the switch is
-//!   published.
+//! - S2 The first page of a new segment is a copy of the old one's before the switch is published.
 //! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
-//!   one announces its sleep in the new page alone, and must not be missed.
+//!   segment announces its sleep only in the new page, which the reader has not checked before.
 //! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data
-//!   that readers still need in the old one; where the capacity changed in place, the smaller of
-//!   both applies until all readers are past S (`cursor`, room).
+//!   that readers still need in the old memory; where the capacity changed in place, the smaller of
+//!   both capacities applies until all readers have passed S (`cursor`, room).
 
-use super::{Files, Refusal, RingOffer, check_file, duplicate, read_geometry, ring};
+use super::{Files, Refusal, RingOffer, check_file, duplicate, map_ring, read_geometry};
 use crate::Policy;
 use crate::cursor::Store;
 use crate::region::Region;
@@ -91,32 +90,32 @@ impl ReceivedSegment {
     ) -> Result<(Arc<Store>, Geometry), Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, before.magic)?;
         let shape = |g: &Geometry| (g.id, g.stride, g.policy);
-        let goes_on = geometry.start == start
+        let continues = geometry.start == start
             && geometry.segment == self.number
             && geometry.segment > before.segment
             && shape(&geometry) == shape(before);
-        if !goes_on {
+        if !continues {
             return Err(Refusal::Segment(geometry));
         }
-        let writer = ring(&self.ring, &geometry, Seals::READER)?;
+        let writer = map_ring(&self.ring, &geometry, Seals::READER)?;
         let (capacity, readers) = (geometry.capacity, Box::new([page]));
         Ok((Arc::new(Store { writer, readers, capacity, policy }), geometry))
     }
 }
 
-/// Maps the page of a reader read-only, for a writer that did not create it.
+/// Maps the page of a reader read-only, for a writer that did not create the page.
 pub(crate) fn page(cursor: &OwnedFd) -> Result<Region, Refusal> {
     let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
     Ok(Region::reading(file.map_read()?))
 }
 
 impl RingOffer {
-    /// Returns a descriptor of the reader's page, for a writer that may hand over the ring.
+    /// Duplicates the descriptor of the reader's page, for a writer that may hand over the ring.
     pub(crate) fn page(&self) -> sys::Result<OwnedFd> {
         duplicate(&self.cursor)
     }
 
-    /// Returns the file of the ring, for a writer that punches holes into it.
+    /// Duplicates the file of the ring, for a writer that punches holes into it.
     pub(crate) fn ring(&self) -> sys::Result<Memfd> {
         Memfd::from_fd(duplicate(&self.ring)?)
     }

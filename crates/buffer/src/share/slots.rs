@@ -1,7 +1,7 @@
 //! Rings of slots between processes: the same three descriptors, with a table of lengths in front
 //! of the slots.
 
-use super::{Files, Refusal, RingOffer, check_file, geometry, read_geometry, sealed};
+use super::{Files, Refusal, RingOffer, check_file, create_geometry_file, geometry, read_geometry};
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, Store};
 use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
@@ -17,9 +17,9 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
     let shape = config.shape();
     let geometry = geometry(config.id, shape.data(), shape.slot, config.policy, config.readers);
     let geometry = Geometry { magic: Geometry::SLOTS, ..geometry };
-    let (used, plan) = (bytes(shape), sealed(&geometry)?);
+    let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
-    let files = Files { geometry: plan, ring, used };
+    let files = Files { geometry: geometry_file, ring, used };
     let writer = files.map_and_seal(Seals::READER)?;
     let (store, offers) =
         files.offer_all(writer, geometry.readers, shape.slots as u64, config.policy)?;
@@ -30,8 +30,8 @@ impl RingOffer {
     /// Validates the descriptors and opens a ring of slots.
     pub fn read_slots(self) -> Result<SlotVisitor, Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, Geometry::SLOTS)?;
-        let shape = shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
-        let ring = check_file(&self.ring, "ring", Seals::READER, bytes(shape))?;
+        let shape = slot_shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
+        let ring = check_file(&self.ring, "ring", Seals::READER, ring_size(shape))?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
         let (writer, page) = (Region::reading(ring.map_read()?), Region::mapped(cursor.map()?));
         let start = acquire(page.word(reader::CURSOR));
@@ -45,12 +45,12 @@ impl RingOffer {
 }
 
 /// Returns the size of the writer's memory in bytes: its page, the table, the slots.
-const fn bytes(shape: SlotShape) -> usize {
+const fn ring_size(shape: SlotShape) -> usize {
     PAGE.saturating_add(shape.table()).saturating_add(shape.data())
 }
 
 /// Returns the dimensions in a geometry, or `None` if no ring of slots can have them.
-fn shape(geometry: &Geometry) -> Option<SlotShape> {
+fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);
     let is_slots = geometry.magic == Geometry::SLOTS && fits && slot <= data;

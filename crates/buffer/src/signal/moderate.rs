@@ -3,9 +3,9 @@
 //! The rule, per buffer: a counter is incremented by every block that the reader has not been
 //! notified of. When it reaches T_b, an event is sent and the counter is reset. Its first increment
 //! sets an alarm T_t ahead; if the alarm fires first, the timer sends the event in place of the
-//! writer, and an event sent for T_b cancels the alarm. Deviation: a block whose reader is awake is
-//! not counted. A reader checks once more before it sleeps, so it needs no event, and a stream
-//! whose reader keeps up sends none at all.
+//! writer. An event sent for T_b cancels the alarm. Deviation: a block whose reader is awake is not
+//! counted. A reader checks once more before it sleeps, so it needs no event, and a stream whose
+//! reader keeps up sends none at all.
 //!
 //! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
 //! runs while an alarm is set and for a few T_t after that; otherwise it sleeps without a limit.
@@ -123,8 +123,8 @@ impl Moderator {
     }
 
     /// Counts blocks that have just been published; `awaited` is [`Doorbell::is_awaited`] as read
-    /// after the publication. Returns true, and counts an event, if the caller must notify now.
-    /// `now` reads the timer's clock in nanoseconds.
+    /// after the publication. If it is false, resets the counter instead. Returns true, and counts
+    /// an event, if the caller must notify now. `now` reads the timer's clock in nanoseconds.
     #[inline]
     pub fn published(&mut self, blocks: u64, awaited: bool, now: impl FnOnce() -> u64) -> bool {
         if !awaited {
@@ -200,9 +200,9 @@ struct Alarm {
 const UNSET: u64 = 0;
 /// Time of the next check of a timer that sleeps until it is notified.
 const DORMANT: u64 = u64::MAX;
-/// Number of checks, T_t apart, that the timer still makes when no alarm is set: a slow stream sets
-/// one again soon, and waking the thread costs its writer 7 µs.
-const LINGER: u32 = 8;
+/// Number of checks, T_t apart, that the timer makes after the last alarm: a slow stream sets an
+/// alarm again soon, and waking the thread costs its writer 7 µs.
+const LINGER_CHECKS: u32 = 8;
 
 impl fmt::Debug for Alarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +214,7 @@ impl fmt::Debug for Alarm {
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
-    /// Time of the next check: a later alarm need not wake the timer.
+    /// Time of the next check; an alarm after this time does not wake the timer.
     next: AtomicU64,
     doorbell: Doorbell,
     #[cfg(not(loom))]
@@ -270,7 +270,7 @@ impl Timer {
             // Runs until the process exits.
             let _ = thread.spawn(move || {
                 sys::process::set_exact_timers();
-                let mut quiet = LINGER;
+                let mut quiet = LINGER_CHECKS;
                 loop {
                     timer.round(&mut quiet, sys::clock::monotonic);
                 }
@@ -305,16 +305,16 @@ impl Timer {
                 *quiet = 0;
                 earliest
             }
-            None if *quiet < LINGER => {
+            None if *quiet < LINGER_CHECKS => {
                 *quiet += 1;
-                now.saturating_add(self.shortest())
+                now.saturating_add(self.shortest_delay())
             }
             None => DORMANT,
         };
         self.next.store(until, Ordering::Relaxed);
         // SYNC POINT: next check; pairs with the fence in `set`.
         fence(Ordering::SeqCst);
-        let overtaken = self.earliest().is_some_and(|earliest| earliest < until);
+        let overtaken = self.next_deadline().is_some_and(|earliest| earliest < until);
         (!overtaken && until > now).then_some(until)
     }
 
@@ -324,11 +324,11 @@ impl Timer {
         // Alarms of dropped writers are removed.
         alarms.retain(|alarm| alarm.upgrade().is_some_and(|alarm| alarm.fire(now)));
         drop(alarms);
-        self.earliest()
+        self.next_deadline()
     }
 
     /// Returns the time of the next alarm, if one is set.
-    fn earliest(&self) -> Option<u64> {
+    fn next_deadline(&self) -> Option<u64> {
         let set = |alarm: &Weak<Alarm>| {
             let deadline = alarm.upgrade()?.deadline.load(Ordering::Relaxed);
             (deadline != UNSET).then_some(deadline)
@@ -337,7 +337,7 @@ impl Timer {
     }
 
     /// Returns the shortest delay of any alarm, in nanoseconds.
-    fn shortest(&self) -> u64 {
+    fn shortest_delay(&self) -> u64 {
         let after = |alarm: &Weak<Alarm>| Some(alarm.upgrade()?.after.load(Ordering::Relaxed));
         self.alarms().iter().filter_map(after).min().unwrap_or(0)
     }

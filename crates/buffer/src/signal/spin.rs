@@ -1,17 +1,17 @@
-//! Adaptive spinning: how often to poll before sleeping, learned from past polls. Polling where
-//! much arrives, events where little does. [SL §6.2], FEATURES K10
+//! Adaptive spinning: how often to poll before sleeping, learned from past polls. Polls while
+//! blocks arrive often, sleeps while they arrive rarely. [SL §6.2], FEATURES K10
 //!
 //! Polling finds a block that arrives sooner than a sleep and a wake-up take (2 to 25 µs:
-//! BASELINES), so a party first polls for that long. After several fruitless waits in a row, little
-//! arrives and polling wastes processor time: the number of polls is halved each time, down to
-//! none. Periodically the full number is tried again, since nothing else would detect that more
-//! arrives now. One successful poll restores the full number, so a steady stream is always polled.
+//! BASELINES), so a party first polls for that long. After several fruitless waits in a row,
+//! polling wastes processor time: the number of polls is halved each time, down to none.
+//! Periodically the full number is tried again, since nothing else would detect that blocks arrive
+//! often again. One successful poll restores the full number, so a steady stream is always polled.
 //!
 //! A reader faster than its writer catches up after each batch, and then both compete for the same
-//! cache lines: the position, and the header being written. That costs the writer more than the
-//! copy (`bench pipe`, short blocks on two cores). So while blocks flow, a reader that finds none
-//! doubles the pauses before each poll, which lets the writer get ahead. When single blocks arrive,
-//! the pauses are halved again.
+//! cache lines: those of the position and of the header being written. This competition costs the
+//! writer more than the copy (`bench pipe`, short blocks on two cores). So while blocks flow, a
+//! reader that has caught up doubles the pauses before each poll, which lets the writer get ahead.
+//! When single blocks arrive, the pauses are halved again.
 //!
 //! No clock is read: polls and pauses are counted.
 
@@ -31,13 +31,13 @@ pub struct Spin {
     waited_at: u64,
 }
 
-/// Number of fruitless waits that have no effect.
-const FRUITLESS_MIN: u32 = 4;
+/// Number of consecutive fruitless waits that do not reduce the polls.
+const FRUITLESS_WAITS_IGNORED: u32 = 4;
 /// Interval, in fruitless waits, at which the full number of polls is tried.
 const RETRY_INTERVAL: u32 = 32;
 /// Minimum number of blocks since the last wait that counts as a continuous flow.
-const FLOW: u64 = 8;
-/// Maximum of extra pauses: together about as long as a sleep and a wake-up.
+const FLOW_BLOCKS_MIN: u64 = 8;
+/// Maximum of extra pauses, which together take about as long as a sleep and a wake-up.
 const EXTRA_PAUSES_MAX: u32 = 127;
 
 impl Spin {
@@ -46,22 +46,24 @@ impl Spin {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait: 0 if both parties share a processor (`together`),
-    /// where the other one cannot run in the meantime.
+    /// Returns the number of polls for this wait: the number set by the user; else 0 if both
+    /// parties share a processor (`together`), where the other party cannot run in the meantime;
+    /// else the adaptive number.
     pub(crate) fn polls(&self, together: bool) -> u32 {
         match (self.fixed, together) {
             (Some(polls), _) => polls,
             (None, true) => 0,
             (None, false) if self.fruitless.is_multiple_of(RETRY_INTERVAL) => spins(2),
             (None, false) => {
-                let halved = self.fruitless.saturating_sub(FRUITLESS_MIN);
+                let halved = self.fruitless.saturating_sub(FRUITLESS_WAITS_IGNORED);
                 spins(2).checked_shr(halved).unwrap_or(0)
             }
         }
     }
 
-    /// Polls `ready` as often as that has been worthwhile; returns its last result. `taken` is the
-    /// total number of blocks taken so far. Fails as `ready`.
+    /// Polls `ready` up to the number of times given by [`Spin::polls`], until it returns true.
+    /// Returns false if it never did. `taken` is the total number of blocks taken so far. Fails as
+    /// `ready`.
     pub fn poll(
         &mut self,
         together: bool,
@@ -76,19 +78,19 @@ impl Spin {
                 std::hint::spin_loop();
             }
             if ready()? {
-                self.succeeded();
+                self.record_success();
                 return Ok(true);
             }
             left = left.saturating_sub(pauses);
         }
-        self.failed();
+        self.record_failure();
         Ok(false)
     }
 
     /// Returns the number of pauses before each poll, given the number of blocks since the last
     /// wait.
     fn pauses(&mut self, arrived: u64) -> u32 {
-        self.extra_pauses = if arrived >= FLOW {
+        self.extra_pauses = if arrived >= FLOW_BLOCKS_MIN {
             (self.extra_pauses * 2 + 1).min(EXTRA_PAUSES_MAX)
         } else {
             self.extra_pauses / 2
@@ -96,19 +98,17 @@ impl Spin {
         self.extra_pauses + 1
     }
 
-    /// Returns true if the user has set 0 polls, which yields to the other side at once; `None` if
-    /// the number is adaptive.
+    /// Returns true if the user has set 0 polls, so that the processor is yielded at once; `None`
+    /// if the number is adaptive.
     pub(crate) fn yields(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }
 
-    /// Records that a poll has succeeded.
-    pub(crate) const fn succeeded(&mut self) {
+    pub(crate) const fn record_success(&mut self) {
         self.fruitless = 0;
     }
 
-    /// Records that all polls of a wait have failed.
-    pub(crate) const fn failed(&mut self) {
+    pub(crate) const fn record_failure(&mut self) {
         self.fruitless = self.fruitless.saturating_add(1);
     }
 }
@@ -125,10 +125,10 @@ mod tests {
             let polls = spin.polls(false);
             if found_at < polls {
                 all += u64::from(found_at) + 1;
-                spin.succeeded();
+                spin.record_success();
             } else {
                 all += u64::from(polls);
-                spin.failed();
+                spin.record_failure();
             }
         }
         all
@@ -168,7 +168,7 @@ mod tests {
         let mut spin = Spin::default();
         for wait in 0..1000 {
             assert_eq!(spin.polls(false), 2000);
-            if wait % 4 == 0 { spin.succeeded() } else { spin.failed() }
+            if wait % 4 == 0 { spin.record_success() } else { spin.record_failure() }
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let mut spin = Spin::default();
         for polls in [0, 7, u32::MAX] {
             spin.fix(polls);
-            (0..100).for_each(|_| spin.failed());
+            (0..100).for_each(|_| spin.record_failure());
             assert_eq!([spin.polls(false), spin.polls(true)], [polls; 2]);
         }
     }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::Policy;
-use crate::ibuf::{self, Lanes, PointerReader, PointerWriter, RingConfig};
+use crate::ibuf::{self, EntryColumns, PointerReader, PointerWriter, RingConfig};
 use abi::{Class, DbufId, Entry, RichPointer};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -73,8 +73,12 @@ fn model(read: impl Fn(&SlotModel, &mut PointerReader) + Send + Sync + Clone + '
     builder.check(move || {
         let slots = Slots::new(4096, 2);
         let state = Arc::new(SlotModel { slots, bytes: Bytes(UnsafeCell::new(())) });
-        let config =
-            RingConfig { entries: 1, lanes: Lanes::Pointer, policy: Policy::Block, readers: 1 };
+        let config = RingConfig {
+            entries: 1,
+            lanes: EntryColumns::Pointer,
+            policy: Policy::Block,
+            readers: 1,
+        };
         let (mut writer, mut readers) = ibuf::ring(&config);
         let mut reader = readers.remove(0);
         let (there, read) = (state.clone(), read.clone());

@@ -27,8 +27,8 @@ pub(super) mod word {
     pub(in super::super) const LEFT_OUT: usize = 6;
     /// One past the last row ever used.
     pub(in super::super) const USED: usize = 7;
-    /// 1 once the writer has ended the table; the death of a writer is reported by its socket
-    /// alone.
+    /// 1 once the writer has ended the table; only the socket to the host reports that a writer was
+    /// killed.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head.
     pub(in super::super) const COUNT: usize = 9;

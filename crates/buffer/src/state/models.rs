@@ -2,7 +2,7 @@
 //! Verified: the models fail if either fence is removed. They do not fail if the store that ends a
 //! change is relaxed, although the memory model requires Release there.
 
-use super::rows::{HEAD, Reading, RowRead, close, get, open, put};
+use super::rows::{HEAD, Reading, RowRead, begin_change, end_change, get, put};
 use crate::atomic::Ordering;
 use crate::region::Region;
 use loom::sync::Arc;
@@ -46,10 +46,10 @@ fn m3_rows_are_consistent_under_the_table_lock() {
             let region = Arc::clone(&region);
             thread::spawn(move || {
                 let words = region.words();
-                open(&words[0]);
+                begin_change(&words[0]);
                 put(&words[1..1 + ROW], Some(&[1, 1]));
                 put(&words[1 + ROW..1 + 2 * ROW], Some(&[1, 1]));
-                close(&words[0]);
+                end_change(&words[0]);
             })
         };
         let words = region.words();

@@ -4,7 +4,7 @@ use super::layout::{Shape, word};
 use super::rows::{self, Reading, RowRead};
 use super::table::Table;
 use crate::atomic::Ordering;
-use crate::name::{Address, Error, OpenRequest, Opened, opened};
+use crate::name::{Address, Error, OpenRequest, Opened, open_address};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -30,7 +30,8 @@ pub struct Snapshot {
     pub rows: Vec<Vec<u64>>,
     /// True if all rows are from one instant; otherwise each row is consistent only by itself.
     pub whole: bool,
-    /// Number of rows that could not be read because the writer stopped in the middle of a change.
+    /// Number of rows that could not be read, because the writer stopped or was suspended in the
+    /// middle of a change.
     pub torn: usize,
     /// Number of sessions that found no free row.
     pub left_out: u64,
@@ -40,27 +41,27 @@ pub struct Snapshot {
     pub ended: bool,
 }
 
-/// Number of attempts at a consistent snapshot of a table that changes meanwhile.
-const SNAPSHOTS_MAX: usize = 8;
-/// Number of attempts at a row that changes meanwhile. The writer needs less than a microsecond for
-/// one; if it was preempted in the middle, yielding gives it this processor.
-const TRIES: usize = 10_000;
+/// Maximum number of attempts at a consistent snapshot of a table that changes in the meantime.
+const SNAPSHOT_ATTEMPTS_MAX: usize = 8;
+/// Maximum number of attempts at a row that changes in the meantime. The writer changes a row in
+/// less than a microsecond; if it was preempted in the middle, yielding gives it this processor.
+const ROW_ATTEMPTS_MAX: usize = 10_000;
 
 impl TableReader {
-    /// Opens the table with this name: `NAME`, or `UID/NAME` of another user. Blocks until its host
-    /// replies.
+    /// Opens the table named `NAME`, or `UID/NAME` of another user. Blocks until its host replies;
+    /// fails with [`Error::Silent`] after 20 s.
     pub fn open(name: &str) -> Result<Self, Error> {
         let address = name.parse::<Address>()?.of_state();
-        Self::of(opened(&address)?, address)
+        Self::from_opened(open_address(&address)?, address)
     }
 
     /// Opens a table from a completed [`OpenRequest`].
     pub fn from_request(request: OpenRequest, address: &Address) -> Result<Self, Error> {
-        Self::of(request.finish()?, address.clone())
+        Self::from_opened(request.finish()?, address.clone())
     }
 
-    fn of(opened: Opened, address: Address) -> Result<Self, Error> {
-        let Opened::Region(region) = opened else { return Err(Error::Strange(address)) };
+    fn from_opened(opened: Opened, address: Address) -> Result<Self, Error> {
+        let Opened::Region(region) = opened else { return Err(Error::InvalidReply(address)) };
         let (shape, first) = Shape::read(region.words())?;
         Ok(Self { table: Table { region, address, shape, first } })
     }
@@ -87,10 +88,10 @@ impl TableReader {
         let value = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         let mut snapshot =
             Snapshot { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
-        for attempt in 1..=SNAPSHOTS_MAX {
+        for attempt in 1..=SNAPSHOT_ATTEMPTS_MAX {
             let lock = words.get(word::LOCK);
             let reading = lock.and_then(Reading::begin);
-            if reading.is_none() && attempt < SNAPSHOTS_MAX {
+            if reading.is_none() && attempt < SNAPSHOT_ATTEMPTS_MAX {
                 thread::yield_now();
                 continue;
             }
@@ -99,7 +100,7 @@ impl TableReader {
                 (value(word::LEFT_OUT), value(word::WRITTEN));
             (snapshot.rows, snapshot.torn) = (Vec::new(), 0);
             for at in 0..used.min(self.shape.rows) {
-                self.row(at, &mut snapshot);
+                self.copy_row(at, &mut snapshot);
             }
             snapshot.whole =
                 reading.zip(lock).is_some_and(|(reading, lock)| reading.is_whole(lock));
@@ -110,10 +111,10 @@ impl TableReader {
         snapshot
     }
 
-    fn row(&self, at: usize, snapshot: &mut Snapshot) {
+    fn copy_row(&self, at: usize, snapshot: &mut Snapshot) {
         let row = self.table.row(at);
         let mut numbers = vec![0; self.shape.columns.len()];
-        for attempt in 0..TRIES {
+        for attempt in 0..ROW_ATTEMPTS_MAX {
             match rows::get(row, &mut numbers) {
                 RowRead::Numbers => return snapshot.rows.push(numbers),
                 RowRead::Nothing => return,

@@ -17,7 +17,7 @@ use crate::atomic::{AtomicU64, Ordering, acquire, fence};
 pub(super) const HEAD: usize = 2;
 
 /// Begins a change under this lock.
-pub(super) fn open(lock: &AtomicU64) {
+pub(super) fn begin_change(lock: &AtomicU64) {
     let before = lock.load(Ordering::Relaxed);
     // A previous writer may have been killed in the middle: the word becomes odd in any case.
     lock.store(before | 1, Ordering::Relaxed);
@@ -25,8 +25,8 @@ pub(super) fn open(lock: &AtomicU64) {
     fence(Ordering::Release);
 }
 
-/// Ends the change that [`open`] began.
-pub(super) fn close(lock: &AtomicU64) {
+/// Ends the change that [`begin_change`] began.
+pub(super) fn end_change(lock: &AtomicU64) {
     let now = lock.load(Ordering::Relaxed);
     // SYNC POINT: change ends.
     lock.store(now.wrapping_add(1), Ordering::Release);
@@ -36,12 +36,12 @@ pub(super) fn close(lock: &AtomicU64) {
 /// per column.
 pub(super) fn put(row: &[AtomicU64], numbers: Option<&[u64]>) {
     let [lock, present, words @ ..] = row else { return };
-    open(lock);
+    begin_change(lock);
     present.store(numbers.is_some().into(), Ordering::Relaxed);
     for (word, number) in words.iter().zip(numbers.unwrap_or_default()) {
         word.store(*number, Ordering::Relaxed);
     }
-    close(lock);
+    end_change(lock);
 }
 
 /// A read under a sequence lock.
@@ -56,7 +56,7 @@ impl Reading {
         before.is_multiple_of(2).then_some(Self(before))
     }
 
-    /// Returns true if nothing has changed since the read began.
+    /// Returns true if the data read since [`Reading::begin`] is not torn.
     pub(super) fn is_whole(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);

@@ -35,7 +35,7 @@ impl Deref for TableWriter {
 impl TableWriter {
     /// Creates an empty table under a name of this user. `access` limits who may read it.
     pub fn create(name: &str, access: AccessList, shape: Shape) -> Result<Self, Error> {
-        let address = Address::own(name)?.of_state();
+        let address = Address::of_current_user(name)?.of_state();
         if !shape.fits() {
             let why = "what is to be shown by it has too many columns or rows";
             return Err(Error::Name { name: name.to_owned(), why });
@@ -56,7 +56,7 @@ impl TableWriter {
         }
         let host = Host::open()?;
         // Write permission is dropped: other processes get read-only memory.
-        let access = AccessList { mode: access.mode & READ, ..access };
+        let access = AccessList { mode: access.mode & READ_BITS, ..access };
         host.name_region(address.clone(), access, files)?;
         let first = Shape::first(text.len());
         let (used, overflow, is_open) = Default::default();
@@ -78,7 +78,7 @@ impl TableWriter {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)
         {
-            rows::open(lock);
+            rows::begin_change(lock);
         }
         if at >= self.shape.rows {
             match numbers {
@@ -105,7 +105,7 @@ impl TableWriter {
         set(words, word::LEFT_OUT, self.overflow.len() as u64);
         set(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
-            rows::close(lock);
+            rows::end_change(lock);
         }
     }
 }
@@ -127,4 +127,4 @@ fn set(words: &[AtomicU64], at: usize, number: u64) {
 }
 
 /// Mode bits that allow reading.
-const READ: u32 = 0o444;
+const READ_BITS: u32 = 0o444;

@@ -44,8 +44,8 @@ impl Admission {
         self.0.admit(doorbell)
     }
 
-    /// Announces that a reader has left, so that the writer does not wait for it; the process may
-    /// have died.
+    /// Announces that a reader has left, so that the writer does not wait for it; its process may
+    /// have been killed.
     pub fn leave(&self, ticket: ReaderTicket) {
         self.0.queue.leave(ticket);
     }
@@ -69,8 +69,8 @@ impl Drop for Admission {
 }
 
 /// Creates a stream whose readers hold the other ends of these sockets. Sends each reader its offer
-/// over its socket, which then serves as its doorbell ([`Offer::receive`]). A reader whose socket
-/// is closed counts as departed; the results of the sends are returned in order.
+/// over its socket, which then serves as its doorbell ([`Offer::receive`]). Also returns the result
+/// of each send, in order; a reader to which the send failed counts as departed.
 pub fn send_to(
     config: &Config,
     sockets: Vec<OwnedFd>,
@@ -83,7 +83,7 @@ pub fn send_to(
         sent.push(sys::descriptor::send(socket.as_fd(), OFFER, &ring.descriptors()));
         ends.push((SocketDoorbell::from(socket), page));
     }
-    let mut output = Output::new(writer, ends, config, Segments::first(config, None));
+    let mut output = Output::new(writer, ends, config, Segments::new(config, None));
     for (at, _) in sent.iter().enumerate().filter(|(_, sent)| sent.is_err()) {
         output.disconnect(at);
     }

@@ -4,8 +4,8 @@
 //! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
 //! its page the processor on which it last ran, so an end can confine its thread to the processors
 //! that share the closest cache with the other side. A thread is never pinned to one processor: the
-//! scheduler knows best which is free, and a writer and a reader on the same one would only
-//! alternate.
+//! scheduler knows best which processor is free, and a writer and a reader on the same processor
+//! would only alternate.
 //!
 //! The published processor is an allegation: a side that lies gets a peer that runs on a remote
 //! processor.
@@ -16,8 +16,8 @@ use abi::ring::{reader, writer};
 
 impl Input {
     /// Confines this thread, and the threads it starts, to the processors that share a cache with
-    /// the writer's last known one. Returns false, without effect, if that is unknown or shares no
-    /// cache. To be called again after the writer has moved.
+    /// the writer's last known one. Returns false, without effect, if that processor is unknown or
+    /// shares no cache. To be called again after the writer has moved.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let page = &self.ring.walk().side.store.writer;
         share_cache(acquire(page.word(writer::PROCESSOR)))

@@ -15,7 +15,7 @@ pub struct Config {
     /// Size in bytes up to which the ring may grow in place; 0: it continues in new memory
     /// ([`Config::cut`]).
     pub extent: usize,
-    /// Rule for resizing the ring; `None`: the size is fixed.
+    /// Parameters for resizing the ring; `None`: the size is fixed.
     pub scaling: Option<Scaling>,
     /// Time in nanoseconds after which a sleeping reader is woken (T_t); `None`: it is woken once
     /// its threshold is reached or the writer flushes.
@@ -79,18 +79,18 @@ impl Config {
     }
 }
 
-/// True on a single processor; set by [`fix_processor_count`].
-static SINGLE: OnceLock<bool> = OnceLock::new();
+/// Set by [`fix_processor_count`]: true if there is a single processor.
+static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
 /// Determines the number of processors now, for a process that will lose the right to query it.
 pub fn fix_processor_count() {
-    SINGLE.get_or_init(query_single_processor);
+    SINGLE_PROCESSOR.get_or_init(query_single_processor);
 }
 
 /// Returns true if this process may run on one processor only.
 #[must_use]
 pub fn has_single_processor() -> bool {
-    SINGLE.get().copied().unwrap_or_else(query_single_processor)
+    SINGLE_PROCESSOR.get().copied().unwrap_or_else(query_single_processor)
 }
 
 fn query_single_processor() -> bool {

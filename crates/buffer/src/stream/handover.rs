@@ -43,10 +43,10 @@ struct HandoverState {
 
 impl Output {
     /// Ends the stream in this process: publishes all blocks and hands the stream over. Fails with
-    /// [`ChangeError::Admission`] while readers can still join, because their start is negotiated
-    /// in this process's memory, and with [`ChangeError::Reader`] if there are too many readers;
-    /// the stream then ends as if dropped. Readers that joined before the admission was dropped are
-    /// handed over like all others.
+    /// [`ChangeError::Admission`] while readers can still join, because start positions are
+    /// negotiated in the memory of this process, and with [`ChangeError::Reader`] if there are too
+    /// many readers; the stream then ends as if dropped. Readers that joined before the admission
+    /// was dropped are handed over like all others.
     pub fn hand_over(mut self) -> Result<Handover, ChangeError> {
         // Readers that have joined up to here are handed over.
         self.ring.side().poll_joins();

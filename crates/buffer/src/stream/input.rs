@@ -81,7 +81,8 @@ impl Input {
         }
     }
 
-    /// Declares the stream as trusting its writer; `creator` is the proof for the first segment.
+    /// Records that the stream was opened as trusting its writer; `creator` is the proof for the
+    /// first segment.
     pub(super) const fn trusting(mut self, creator: Option<Trusted>) -> Self {
         (self.trusts, self.trusted) = (true, creator);
         self
@@ -144,7 +145,7 @@ impl Input {
         Ok(self.is_at_end()?.then_some(0))
     }
 
-    /// Returns true if the stream has ended; to be called when there is nothing to read. Fails if
+    /// Returns true if the stream has ended. To be called when there is nothing to read. Fails if
     /// the stream cannot continue.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         #[cfg(any(test, feature = "testing"))]
@@ -164,7 +165,8 @@ impl Input {
         if self.gone && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
-    /// Waits for something to read or the end of the stream, at most for `limit`.
+    /// Waits for something to read or the end of the stream, at most for `limit`; `None` is no
+    /// limit.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
     }
@@ -192,7 +194,7 @@ impl Input {
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.announce_sleep(page, reader::WAIT, until);
-        let slept = match self.has_something() {
+        let slept = match self.is_readable() {
             Ok(false) => {
                 let all: Vec<BorrowedFd<'_>> =
                     std::iter::once(self.doorbell.as_fd()).chain(others.iter().copied()).collect();
@@ -207,20 +209,20 @@ impl Input {
             self.sleeper.announce_wake(page, reader::WAIT);
         }
         slept?;
-        Ok(if self.has_something()? { WaitResult::Ready } else { WaitResult::NotReady })
+        Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
     /// Polls as often as past polls justify ([`Spin`]). Returns true if there is something to read.
     fn poll(&mut self, together: bool) -> Result<bool, Fault> {
         let taken = self.ring.walk().count().blocks;
         let mut spin = self.spin;
-        let found = spin.poll(together, taken, || self.has_something());
+        let found = spin.poll(together, taken, || self.is_readable());
         self.spin = spin;
         found
     }
 
-    /// Returns true if the writer runs on this processor as far as is known, so that the reader
-    /// should yield to it.
+    /// Returns true if the writer ran last on this processor, so that the reader should yield to
+    /// it.
     fn is_together(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
         let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
@@ -263,8 +265,9 @@ impl Input {
         self.ring.written()
     }
 
-    /// Returns the number of bytes that a read would copy now; it may underestimate, but not to 0.
-    /// Returns 0 if there is nothing to read, and always where the ring overwrites.
+    /// Returns an estimate of the number of bytes that can be read now: it includes the record
+    /// headers of the blocks in the ring, and is at least 1 if there is something to read. Returns
+    /// 0 if there is nothing, and always where the ring overwrites.
     pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);
@@ -286,8 +289,9 @@ impl Input {
         }
     }
 
-    /// Returns true if there is something to read, or the stream has ended.
-    pub fn has_something(&mut self) -> Result<bool, Fault> {
+    /// Returns true if a read would not block: there is something to read, the stream has ended, or
+    /// it cannot continue.
+    pub fn is_readable(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);
         }
@@ -295,7 +299,7 @@ impl Input {
             return Ok(self.gone || self.revoked);
         }
         let side = &mut self.ring.walk().side;
-        Ok(side.has_more()? || side.ended()?)
+        Ok(side.has_more()? || side.is_finished()?)
     }
 
     /// Enters the next segment if the ring has switched and the segment has arrived. Returns true

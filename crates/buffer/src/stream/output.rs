@@ -3,7 +3,7 @@
 use super::Config;
 use super::scaler::Scaler;
 use super::switch::Segments;
-use super::waking::{Latency, Waking};
+use super::waking::{Latency, WakingOverrides};
 use crate::atomic::Ordering;
 use crate::cursor::{Change, Producer};
 use crate::join::Contact;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::{Peer, SocketDoorbell};
 
 /// Number of bytes after which blocks are published, however few they are: the reader copies them
-/// while the next ones are written.
+/// while the next blocks are written. In a small ring, a sixteenth of the capacity applies.
 const PUBLISH_BYTES: u64 = 64 << 10;
 
 /// The only writer of a stream. Dropping it ends the stream.
@@ -39,7 +39,7 @@ pub struct Output {
     pub(super) spin: Spin,
     /// Bound on the latency, if there is one.
     latency: Option<Latency>,
-    waking: Waking,
+    waking: WakingOverrides,
 }
 
 /// The writer's record of a reader.
@@ -51,7 +51,7 @@ pub(super) struct ReaderEnd {
     /// Descriptor of its page, for a hand-over.
     pub(super) page: OwnedFd,
     /// Number of notifications since the writer last found room; negative after a switch, by the
-    /// number that the new segment will cause.
+    /// number of notifications that the new segment will cause.
     pub(super) false_alarms: i64,
 }
 
@@ -85,7 +85,7 @@ impl Output {
             ends.into_iter().map(|(doorbell, page)| ReaderEnd::new(doorbell, page)).collect();
         let scaler = config.scaling.map(Scaler::new);
         let (sleeper, spin) = (Sleeper::default(), Spin::default());
-        let (publish_at_block, waking) = (every, Waking::default());
+        let (publish_at_block, waking) = (every, WakingOverrides::default());
         let mut output = Self {
             ring,
             ends,
@@ -110,7 +110,7 @@ impl Output {
     }
 
     /// Overrides how the writer wakes readers and waits for room, for measurements.
-    pub const fn waking(&mut self, waking: Waking) {
+    pub const fn set_waking(&mut self, waking: WakingOverrides) {
         self.waking = waking;
     }
 
@@ -136,7 +136,8 @@ impl Output {
     }
 
     /// Writes one block; blocks while the stream is full and its policy is to block. Returns false
-    /// if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have left.
+    /// if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have left, and
+    /// with [`Fault::TooLong`] above [`Output::block_max`].
     // Without inlining: 7.2 instead of 10.2 GB/s for 64 bytes on one core.
     #[inline(always)]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
@@ -150,7 +151,7 @@ impl Output {
     #[cold]
     fn write_checked(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(scaler) = &mut self.scaler {
-            scaler.lap_continues(self.ring.head());
+            scaler.measure_lap(self.ring.head());
         }
         self.write_with(block.len(), |room| {
             room.copy_from_slice(block);
@@ -212,7 +213,7 @@ impl Output {
                 page.is_some_and(|page| end.notifier.is_awaited(page, reader::WAIT))
             };
             if urgency == Urgency::Last {
-                latency.flushed(side.put.blocks);
+                latency.record_flush(side.put.blocks);
             } else if latency.published(side.put.blocks, self.ends.iter().enumerate().any(asleep)) {
                 urgency = Urgency::Last;
             }
@@ -305,18 +306,18 @@ impl Output {
     /// can attend to other events.
     pub fn wait(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if let Some(scaler) = &mut self.scaler {
-            scaler.waited();
+            scaler.record_wait();
         }
         self.flush();
         let together = self.sides() == Sides::Together;
         for _ in 0..self.spin.polls(together) {
             if self.has_room(length)? {
-                self.spin.succeeded();
+                self.spin.record_success();
                 return Ok(WaitResult::Ready);
             }
             std::hint::spin_loop();
         }
-        self.spin.failed();
+        self.spin.record_failure();
         let need = self.ring.needs(length)?;
         let side = self.ring.side();
         let (capacity, head) = (side.capacity, side.head);
@@ -356,7 +357,7 @@ impl Output {
                 self.disconnect(at);
             }
         }
-        if self.side().abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
+        if self.side().is_abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
     }
 
     /// Applies joined and departed readers to the list of doorbells.

@@ -14,7 +14,7 @@ pub(super) struct Scaler {
     was_full: bool,
     /// Head position at the last decision.
     decided_at: Option<u64>,
-    /// Head position and time in nanoseconds at which the current measurement started.
+    /// Head position and time in nanoseconds at the start of the current measurement.
     started: Option<(u64, u64)>,
     /// Result of the measurement in this lap.
     timing: Option<LapTiming>,
@@ -31,9 +31,9 @@ impl Scaler {
         }
     }
 
-    /// Reads the clock for the time measurement, twice per lap. To be called when the writer
-    /// continues at `head`.
-    pub(super) fn lap_continues(&mut self, head: u64) {
+    /// Starts or ends the time measurement of this lap; reads the clock twice per lap. To be called
+    /// when the writer takes its slow path at `head`.
+    pub(super) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;
         }
@@ -47,13 +47,13 @@ impl Scaler {
     }
 
     /// Records that the writer waits: the ring was full, and the running measurement is void.
-    pub(super) const fn waited(&mut self) {
+    pub(super) const fn record_wait(&mut self) {
         (self.was_full, self.started) = (true, None);
     }
 }
 
 impl Output {
-    /// Returns the decisions on the size so far, or `None` if the size is fixed.
+    /// Returns the state of self-sizing, or `None` if the size is fixed.
     #[must_use]
     pub fn scale(&self) -> Option<&Scale> {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
@@ -80,13 +80,13 @@ impl Output {
             && self.resize(step.capacity).is_ok()
             && let Some(scaler) = &mut self.scaler
         {
-            scaler.scale.applied();
+            scaler.scale.count_step();
         }
     }
 
     /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader
-    /// whose processor is unknown counts as together if the user has set 0 spins, or, with adaptive
-    /// spinning, if this process may run on one processor only.
+    /// whose processor is unknown counts as sharing the processor if the user has set 0 spins, or,
+    /// with adaptive spinning, if this process may run on one processor only.
     pub(super) fn sides(&mut self) -> Sides {
         let own = sys::machine::current_processor() as u64 + 1;
         // Whether other processors are allowed is a query of the kernel's files: too slow for each

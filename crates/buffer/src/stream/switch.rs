@@ -4,7 +4,7 @@
 //! A new segment is created and announced to all readers by their doorbells; then a switch record
 //! is put into the ring, for which room is always reserved, and the writer continues after it. It
 //! does not wait for readers ([`crate::share::segment`] has the invariants). The size changes again
-//! only once all readers have entered the last segment, so no reader maps more than two.
+//! only once all readers have entered the last segment, so no reader maps more than two segments.
 
 use super::note::{self, Note};
 use super::{Config, Output};
@@ -31,13 +31,13 @@ pub(super) struct Segments {
 impl Segments {
     /// Creates the state of a stream with a fixed set of readers. `file` is the ring's memory if
     /// its capacity changes in place.
-    pub(super) fn first(config: &Config, file: Option<Memfd>) -> Self {
+    pub(super) fn new(config: &Config, file: Option<Memfd>) -> Self {
         Self { shape: share::geometry_of(&config.ring), number: 0, joining: None, file }
     }
 
     /// Creates the state of a stream that readers join while it runs.
     pub(super) fn joinable(config: &Config, joining: Arc<JoinState>) -> Self {
-        Self { joining: Some(joining), ..Self::first(config, None) }
+        Self { joining: Some(joining), ..Self::new(config, None) }
     }
 
     /// Creates the state of a stream taken over from another writer; `shape` is the segment in
@@ -65,7 +65,8 @@ pub enum ChangeError {
     /// This reader cannot be notified: its doorbell is full of unread messages.
     #[error("reader {0} does not drain its doorbell")]
     Unreachable(usize),
-    /// The size in bytes exceeds the maximum.
+    /// The requested size in bytes exceeds the maximum, or the memory of a ring that changes in
+    /// place.
     #[error("no ring has {0} bytes")]
     Size(usize),
     /// There is no reader with this index, or more readers than a hand-over supports.
@@ -79,8 +80,8 @@ pub enum ChangeError {
     System(#[source] sys::Error),
 }
 
-/// Maximum capacity of a ring that is created, in bytes.
-const CAPACITY_MAX: usize = 1 << 36;
+/// Maximum capacity in bytes that [`Output::resize`] accepts.
+const RESIZE_MAX: usize = 1 << 36;
 
 impl Output {
     /// Returns the current capacity of the ring in bytes.
@@ -105,9 +106,10 @@ impl Output {
 
     /// Changes the capacity to `bytes`, rounded up to a power of two. Written blocks stay where
     /// they are until they are read; the call does not wait for readers. Fails with
-    /// [`ChangeError::InProgress`] if a reader has not entered the last segment yet.
+    /// [`ChangeError::InProgress`] if a reader has not passed the last change yet, and with
+    /// [`ChangeError::Size`] if the ring cannot become so large.
     pub fn resize(&mut self, bytes: usize) -> Result<(), ChangeError> {
-        let capacity = bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= CAPACITY_MAX);
+        let capacity = bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= RESIZE_MAX);
         let capacity = capacity.ok_or(ChangeError::Size(bytes))? as u64;
         if capacity == self.segments.shape.capacity {
             return Ok(());
@@ -147,7 +149,8 @@ impl Output {
         Ok(())
     }
 
-    /// Releases the memory behind a cut once the last reader has passed it.
+    /// Returns the memory beyond the new capacity to the kernel once the last reader has passed the
+    /// cut.
     #[cold]
     pub(super) fn release_memory(&mut self) {
         let side = self.ring.side();
@@ -192,7 +195,7 @@ impl Output {
         Ok(())
     }
 
-    /// Announces a segment to all readers but `revoked`, and the revocation to that one.
+    /// Announces a segment to all readers but `revoked`, which is sent the revocation instead.
     pub(super) fn announce(
         &mut self,
         segment: &OfferedSegment,

@@ -29,7 +29,7 @@ pub(super) fn byte(at: usize) -> u8 {
 
 #[test]
 fn bytes_stay_in_order_for_any_write_and_read_sizes() {
-    const TOTAL: usize = 300_000;
+    const BYTES: usize = 300_000;
     for (write, read, spins) in [(64, 64, 0), (1, 100, 0), (1000, 7, 0), (333, 4096, 2000)] {
         let (mut output, mut inputs) = open(&config());
         let mut input = inputs.pop().unwrap();
@@ -38,8 +38,8 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut at = 0;
-                while at < TOTAL {
-                    let block: Vec<u8> = (at..TOTAL.min(at + write)).map(byte).collect();
+                while at < BYTES {
+                    let block: Vec<u8> = (at..BYTES.min(at + write)).map(byte).collect();
                     assert!(output.write(&block).unwrap());
                     at += block.len();
                 }
@@ -56,7 +56,7 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
                 }
                 at += count;
             }
-            assert_eq!(at, TOTAL);
+            assert_eq!(at, BYTES);
             assert_eq!(input.read(&mut out).unwrap(), 0, "the end stays the end");
         });
     }

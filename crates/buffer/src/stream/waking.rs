@@ -1,11 +1,11 @@
 //! Wake-ups of a stream's readers on a latency bound. [Th §5.2.2]
 //!
-//! A stream publishes by default after T_b blocks, and wakes a sleeping reader when its threshold
-//! is reached or the writer pauses. With a bound on the latency ([`super::Config::latency`]) every
-//! block is published at once, and a sleeping reader is woken after T_b blocks or T_t time, by the
-//! timer of the process if the writer is busy elsewhere (`signal::moderate`). The timer has
-//! doorbell descriptors of its own and accesses nothing else of the stream; a superfluous
-//! notification only makes a reader check once more.
+//! A stream publishes by default after T_b blocks, and wakes a sleeping reader when the reader's
+//! threshold is reached or the writer pauses. With a bound on the latency
+//! ([`super::Config::latency`]) every block is published at once, and a sleeping reader is woken
+//! after T_b blocks or T_t time, by the timer of the process if the writer is busy elsewhere
+//! (`signal::moderate`). The timer has doorbell descriptors of its own and accesses nothing else of
+//! the stream; a superfluous notification only makes a reader check once more.
 
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// Overrides of how readers are woken and room is waited for, for measurements. The default is the
-/// normal behavior.
+/// Overrides of how readers are woken and how the writer waits for room, for measurements. The
+/// default is the normal behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Waking {
+pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.
     pub always: bool,
     /// Time limit of each sleep for room, after which the writer checks again; `None`: no limit.
@@ -72,8 +72,7 @@ impl Latency {
         self.moderator.published(blocks, awaited, sys::clock::monotonic)
     }
 
-    /// Records a flush, which wakes sleeping readers anyway.
-    pub(super) fn flushed(&mut self, put: u64) {
+    pub(super) fn record_flush(&mut self, put: u64) {
         self.published = put;
         self.moderator.idle();
     }

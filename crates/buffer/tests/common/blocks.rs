@@ -1,15 +1,15 @@
 //! Blocks with contents derived from their number.
 
-use super::patience::within;
+use super::patience::with_watchdog;
 use std::ops::Range;
 use streamline_buffer::{Fault, stream};
 
 /// Maximum length of a block in bytes.
-pub(crate) const LONGEST: usize = 900;
+pub(crate) const BLOCK_LENGTH_MAX: usize = 900;
 
 /// Writes block `number` into `room`; length and content are derived from the number.
 pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
-    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
+    let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
     room.clear();
     room.extend_from_slice(&number.to_le_bytes());
     room.resize(length, number.wrapping_mul(37) as u8);
@@ -25,7 +25,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 /// Writes blocks and publishes them.
 #[track_caller]
 pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(), Fault> {
-    within("room for a block", || {
+    with_watchdog("room for a block", || {
         let mut room = Vec::new();
         for number in numbers {
             block(number, &mut room);
@@ -66,7 +66,7 @@ impl Reads for stream::Input {
 /// Reads blocks until the end or a fault, and checks each. Returns the number of whole blocks.
 #[track_caller]
 pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
-    within("a block", || {
+    with_watchdog("a block", || {
         let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
         block(number, &mut expected);
         let mut out = [0; 333];
@@ -91,7 +91,7 @@ pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
 /// Reads from a writer that does not end its stream, until the fault.
 #[track_caller]
 pub(crate) fn read_to_fault(input: &mut impl Reads) -> Fault {
-    within("the end of who was killed", || {
+    with_watchdog("the end of who was killed", || {
         loop {
             match input.read_some(&mut [0; 8192]) {
                 Ok(0) => panic!("it closed nothing"),

@@ -3,7 +3,7 @@
 //!
 //! The other process is the same executable again, as user nobody, with a socket as standard input
 //! that carries messages and descriptors. Needs root, because the tests are about another user.
-//! Each test file has a `the_other_process`, which plays the [`role`] that it is given.
+//! Each test file has a test `the_other_process`, which the other process runs in its [`role`].
 //!
 //! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 
@@ -16,9 +16,11 @@ pub(crate) mod patience;
 pub(crate) mod scribble;
 mod streams;
 
-pub(crate) use blocks::{LONGEST, Reads, Writes, block, digest, read, read_to_fault, write};
-pub(crate) use other::{Other, receive, report, role, send};
-pub(crate) use patience::{Running, run, until, within};
+pub(crate) use blocks::{
+    BLOCK_LENGTH_MAX, Reads, Writes, block, digest, read, read_to_fault, write,
+};
+pub(crate) use other::{OtherProcess, receive, report, role, send};
+pub(crate) use patience::{Running, run, wait_until, with_watchdog};
 pub(crate) use streams::{check_published_blocks_survive_kill, offer, open};
 
 /// Returns the id with this number.

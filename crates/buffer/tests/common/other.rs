@@ -1,6 +1,6 @@
 //! A second process, under another user, for tests between processes.
 
-use super::patience::{limit, within};
+use super::patience::{limit, with_watchdog};
 use std::io::{Read as _, stdin};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,23 +11,23 @@ use testkit::need;
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 
 /// Another process, of user nobody, and the socket to it. Killed when dropped.
-pub(crate) struct Other {
+pub(crate) struct OtherProcess {
     socket: Option<OwnedFd>,
     child: Child,
 }
 
-impl Other {
+impl OtherProcess {
     /// Starts the process in a role. Returns `None`, after reporting a skip, if that is not
     /// possible here.
     pub(crate) fn start(role: &str) -> Option<Self> {
         let (here, there) = sys::descriptor::pair().unwrap();
-        let mut other = Self::on(there, role, Stdio::null())?;
+        let mut other = Self::start_on(there, role, Stdio::null())?;
         other.socket = Some(here);
         Some(other)
     }
 
     /// Starts the process with `socket` as its standard input and `report` as its standard output.
-    pub(crate) fn on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
+    pub(crate) fn start_on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "the_other_process"]);
@@ -59,45 +59,46 @@ impl Other {
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
-        assert_eq!(self.waited().signal(), Some(9), "it did not end by itself");
+        assert_eq!(self.wait().signal(), Some(9), "it did not end by itself");
     }
 
     /// Waits until the process has killed itself.
     #[track_caller]
-    pub(crate) fn dies(&mut self) {
-        assert_eq!(self.waited().signal(), Some(9), "it kills itself");
+    pub(crate) fn wait_until_killed(&mut self) {
+        assert_eq!(self.wait().signal(), Some(9), "it kills itself");
     }
 
     /// Kills the process if it is still running.
     pub(crate) fn stop(&mut self) {
         let _gone = self.child.kill();
-        self.waited();
+        self.wait();
     }
 
-    pub(crate) fn is_there(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
     /// Waits until the process has exited successfully.
     #[track_caller]
-    pub(crate) fn succeeds(mut self) {
-        let status = self.waited();
+    pub(crate) fn wait_for_success(mut self) {
+        let status = self.wait();
         assert!(status.success(), "the other process: {status}");
     }
 
     /// Waits until the process has exited successfully, and returns its report.
     #[track_caller]
-    pub(crate) fn reports(mut self) -> String {
+    pub(crate) fn wait_for_report(mut self) -> String {
         let mut text = String::new();
         let mut report = self.child.stdout.take().unwrap();
-        within("what the other process reports", || report.read_to_string(&mut text)).unwrap();
-        let status = self.waited();
+        with_watchdog("what the other process reports", || report.read_to_string(&mut text))
+            .unwrap();
+        let status = self.wait();
         assert!(status.success(), "the other process: {status}: {text}");
         text
     }
 
     /// Closes the socket.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn close_socket(&mut self) {
         self.socket = None;
     }
 
@@ -107,18 +108,18 @@ impl Other {
     }
 
     #[track_caller]
-    fn waited(&mut self) -> ExitStatus {
-        within("the end of the other process", || self.child.wait()).unwrap()
+    fn wait(&mut self) -> ExitStatus {
+        with_watchdog("the end of the other process", || self.child.wait()).unwrap()
     }
 }
 
-impl AsFd for Other {
+impl AsFd for OtherProcess {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().unwrap().as_fd()
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _waited = self.child.wait();
@@ -150,7 +151,7 @@ pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
 // ---- in the other process
 
 /// Returns the role of this process, or `None` if it is the test program itself. Also starts a
-/// watchdog that exits later than the waiting parent would.
+/// watchdog that ends this process after the parent has given up.
 pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {

@@ -1,8 +1,8 @@
 //! Waits with a limit.
 //!
 //! A call that waits without a limit of its own, such as a write to a full ring, is wrapped in
-//! [`within`]: a watchdog thread observes all of these, and when one takes too long, it reports the
-//! condition and source location of every wait in progress, and ends the test program.
+//! [`with_watchdog`]: a watchdog thread observes all waits in progress. When one takes too long, it
+//! reports the condition and source location of every wait in progress, and ends the test program.
 
 use std::panic::Location;
 use std::sync::mpsc::{self, Receiver};
@@ -29,10 +29,10 @@ struct Wait {
 
 static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
 
-/// Registration of a wait; ends when dropped.
-struct Over(u64);
+/// Registration of a wait in progress; ends when dropped.
+struct WaitGuard(u64);
 
-impl Drop for Over {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
         waits.1.retain(|wait| wait.number != self.0);
@@ -41,20 +41,20 @@ impl Drop for Over {
 
 /// Runs a closure that may wait for another party.
 #[track_caller]
-pub(crate) fn within<T>(what: &str, wait: impl FnOnce() -> T) -> T {
+pub(crate) fn with_watchdog<T>(what: &str, wait: impl FnOnce() -> T) -> T {
     let _over = begin(what, Location::caller());
     wait()
 }
 
-fn begin(what: &str, at: &'static Location<'static>) -> Over {
-    static LOOKS_AFTER: Once = Once::new();
-    LOOKS_AFTER.call_once(|| drop(std::thread::spawn(watch)));
+fn begin(what: &str, at: &'static Location<'static>) -> WaitGuard {
+    static WATCHDOG: Once = Once::new();
+    WATCHDOG.call_once(|| drop(std::thread::spawn(watch)));
     let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits.0 += 1;
     let number = waits.0;
     let thread = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
     waits.1.push(Wait { number, what: what.to_owned(), thread, at, since: Instant::now() });
-    Over(number)
+    WaitGuard(number)
 }
 
 fn watch() {
@@ -73,9 +73,9 @@ fn watch() {
     }
 }
 
-/// Waits for a condition that another process or thread brings about.
+/// Waits until a condition holds that another process or thread brings about.
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < limit(), "in vain: {what}");
@@ -101,7 +101,7 @@ pub(crate) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 impl<T> Running<T> {
     /// Waits for the result of the thread.
     #[track_caller]
-    pub(crate) fn ends(self) -> T {
+    pub(crate) fn join(self) -> T {
         match self.result.recv_timeout(limit()) {
             Ok(result) => result,
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("the thread beside the test hangs"),

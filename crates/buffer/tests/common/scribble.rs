@@ -11,7 +11,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Finds the ring at the lowest address.
-    pub(crate) fn own() -> Self {
+    pub(crate) fn find() -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let ring = maps.lines().find(|line| line.contains("streamline-ring")).unwrap();
         let base = u64::from_str_radix(ring.split('-').next().unwrap(), 16).unwrap();

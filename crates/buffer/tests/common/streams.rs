@@ -1,8 +1,8 @@
 //! Helpers that offer and open streams between processes.
 
 use super::blocks::read_to_fault;
-use super::other::{Other, receive, send};
-use super::patience::within;
+use super::other::{OtherProcess, receive, send};
+use super::patience::with_watchdog;
 use std::os::fd::AsFd;
 use streamline_buffer::Fault;
 use streamline_buffer::stream::{Input, Offer};
@@ -28,10 +28,10 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();
     for _ in 0..12 {
-        let Some(mut other) = Other::start("write") else { return };
+        let Some(mut other) = OtherProcess::start("write") else { return };
         let mut input = open(&other).unwrap();
         let until = random.below(blocks_max);
-        within("so many blocks", || {
+        with_watchdog("so many blocks", || {
             while input.count().blocks < until {
                 input.read(&mut [0; 8192]).unwrap();
             }

@@ -2,21 +2,21 @@
 //! threads of the writer's process and by untrusted peers, with every full-ring policy and every
 //! rate policy. (FEATURES D11, D14; CONTRACT 19)
 //!
-//! The reference is the sequence of all blocks put. A reader must get the block with its number, in
-//! increasing order; all others must be counted as lost or skipped, exactly.
+//! The reference is the sequence of all blocks put. A reader must get intact blocks in increasing
+//! order; all other blocks must be counted exactly, as lost or skipped.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
 mod rings;
 
-use rings::{Reads, each, slots};
+use rings::{Reads, for_each_ring, slots};
 use streamline_buffer::dbuf::fixed;
 use streamline_buffer::rate::{RatePolicy, RatedReader, Start};
 use streamline_buffer::{Fault, Policy, Taken};
 use testkit::Random;
 
 /// Maximum length of a block in these tests.
-const LONGEST: usize = 200;
+const BLOCK_LENGTH_MAX: usize = 200;
 /// Capacity in bytes; small, so that laps are short.
 const CAPACITY: usize = 4096;
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
@@ -25,7 +25,7 @@ const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite
 
 /// Returns block `number`, with a length and content derived from the number.
 fn block(number: u64) -> Vec<u8> {
-    let length = 8 + usize::try_from(number * 7919 % (LONGEST as u64 - 8)).unwrap();
+    let length = 8 + usize::try_from(number * 7919 % (BLOCK_LENGTH_MAX as u64 - 8)).unwrap();
     let mut block = vec![number.wrapping_mul(37) as u8; length];
     block[..8].copy_from_slice(&number.to_le_bytes());
     block
@@ -52,13 +52,13 @@ impl Received {
         self.bytes += bytes.len() as u64;
     }
 
-    fn balances(&self, what: &str, counted: Taken) {
+    fn check_balance(&self, what: &str, counted: Taken) {
         assert_eq!((counted.blocks, counted.bytes), (self.blocks, self.bytes), "{what}");
     }
 }
 
 fn read(reader: &mut dyn Reads) -> Option<Vec<u8>> {
-    let mut out = vec![0; LONGEST];
+    let mut out = vec![0; BLOCK_LENGTH_MAX];
     let length = reader.read(&mut out).unwrap()?;
     out.truncate(length);
     Some(out)
@@ -70,7 +70,7 @@ fn read(reader: &mut dyn Reads) -> Option<Vec<u8>> {
 #[test]
 fn d11_random_operations_account_for_every_block() {
     let seed = Random::replayable().next();
-    each(|what, policy, mut writer, mut readers| {
+    for_each_ring(|what, policy, mut writer, mut readers| {
         let mut random = Random::new(seed);
         let wishes = [
             (Start::Oldest, RatePolicy::EveryBlock),
@@ -86,7 +86,7 @@ fn d11_random_operations_account_for_every_block() {
                     let put = if random.below(2) == 0 {
                         writer.write(&next).unwrap()
                     } else {
-                        writer.fill((next.len() + 20).min(LONGEST), &next).unwrap()
+                        writer.fill((next.len() + 20).min(BLOCK_LENGTH_MAX), &next).unwrap()
                     };
                     number += u64::from(put);
                     dropped += u64::from(!put && policy == Policy::DropNew);
@@ -119,7 +119,7 @@ fn d11_random_operations_account_for_every_block() {
             }
             assert!(reader.is_finished().unwrap(), "{what}");
             let counted = reader.count();
-            received.balances(what, counted);
+            received.check_balance(what, counted);
             assert_eq!(counted.blocks + counted.lost + counted.skipped, number, "{what}");
             assert_eq!(reader.written(), put, "{what}: both sides agree");
             assert_eq!(put.resident(&counted), Some(0), "{what}");
@@ -133,7 +133,7 @@ fn d11_random_operations_account_for_every_block() {
 
 #[test]
 fn peeked_block_is_not_overwritten_until_released() {
-    each(|what, policy, mut writer, mut readers| {
+    for_each_ring(|what, policy, mut writer, mut readers| {
         let reader = &mut *readers[0];
         if reader.peek().is_none() {
             return;
@@ -181,8 +181,8 @@ fn drain_others(readers: &mut [Box<dyn Reads>]) {
 
 #[test]
 fn block_that_does_not_fit_is_rejected_without_effect() {
-    each(|what, _, mut writer, mut readers| {
-        let limit = writer.longest();
+    for_each_ring(|what, _, mut writer, mut readers| {
+        let limit = writer.block_max();
         let long = vec![0; limit + 1];
         assert_eq!(writer.write(&long), Err(Fault::TooLong { length: limit + 1, limit }), "{what}");
         assert!(writer.write(&block(0)).unwrap());
@@ -207,7 +207,7 @@ fn block_that_does_not_fit_is_rejected_without_effect() {
 
 #[test]
 fn readers_can_skip_to_newest_or_to_now_at_any_time() {
-    each(|what, _, mut writer, mut readers| {
+    for_each_ring(|what, _, mut writer, mut readers| {
         let mut number = 0;
         for round in 1..60 {
             for _ in 0..round % 7 {
@@ -244,7 +244,7 @@ fn v8_reader_with_latest_policy_takes_the_newest() {
             assert!(writer.write(&block(number)).unwrap());
         }
         writer.publish();
-        let mut out = [0; LONGEST];
+        let mut out = [0; BLOCK_LENGTH_MAX];
         let reader = readers.remove(0);
         let mut paced = RatedReader::new(reader, Start::Now, RatePolicy::Latest).unwrap();
         assert_eq!(paced.read(&mut out).unwrap(), None);
@@ -261,7 +261,7 @@ fn v8_reader_with_latest_policy_takes_the_newest() {
 
 #[test]
 fn disconnected_or_departed_reader_stalls_no_writer() {
-    each(|what, policy, mut writer, mut readers| {
+    for_each_ring(|what, policy, mut writer, mut readers| {
         let all = readers.len();
         writer.disconnect(0);
         let left = readers.drain(1..).collect::<Vec<_>>();
@@ -289,7 +289,7 @@ fn disconnected_or_departed_reader_stalls_no_writer() {
 
 #[test]
 fn both_sides_publish_their_counts() {
-    each(|what, _, mut writer, mut readers| {
+    for_each_ring(|what, _, mut writer, mut readers| {
         for number in 0..9 {
             assert!(writer.write(&block(number)).unwrap());
         }

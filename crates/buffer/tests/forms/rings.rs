@@ -1,6 +1,6 @@
 //! Operations of every kind of ring, for the common tests.
 
-use super::{CAPACITY, LONGEST, POLICIES};
+use super::{BLOCK_LENGTH_MAX, CAPACITY, POLICIES};
 use abi::DbufId;
 use streamline_buffer::dbuf::{self, fixed};
 use streamline_buffer::rate::Skip;
@@ -16,7 +16,7 @@ pub(crate) trait Writes {
     fn abandon(&mut self, room: usize) -> Result<(), Fault>;
     fn publish(&mut self);
     fn disconnect(&mut self, reader: usize);
-    fn longest(&self) -> usize;
+    fn block_max(&self) -> usize;
     fn count(&self) -> Put;
     fn taken(&self, reader: usize) -> Option<Taken>;
 }
@@ -57,7 +57,7 @@ macro_rules! rings {
             fn disconnect(&mut self, reader: usize) {
                 self.disconnect(reader);
             }
-            fn longest(&self) -> usize {
+            fn block_max(&self) -> usize {
                 self.block_max()
             }
             fn count(&self) -> Put {
@@ -130,7 +130,7 @@ impl Writes for Stream {
         // From here on readers no longer limit the writer.
         self.room = |_| true;
     }
-    fn longest(&self) -> usize {
+    fn block_max(&self) -> usize {
         self.output.block_max()
     }
     fn count(&self) -> Put {
@@ -193,7 +193,7 @@ impl Writes for Slots {
         self.output.disconnect(reader);
         self.waits = false;
     }
-    fn longest(&self) -> usize {
+    fn block_max(&self) -> usize {
         self.output.block_max()
     }
     fn count(&self) -> Put {
@@ -218,10 +218,10 @@ impl Reads for fixed::stream::SlotInput {
 
 type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
 
-type Form = (&'static str, fn(Policy, usize) -> Ring);
+type RingKind = (&'static str, fn(Policy, usize) -> Ring);
 
 /// Constructors of every kind of ring, by number of readers.
-const FORMS: [Form; 6] = [
+const RING_KINDS: [RingKind; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&blocks(policy, readers));
         (Box::new(writer), readers.into_iter().map(|r| Box::new(r) as Box<dyn Reads>).collect())
@@ -269,7 +269,7 @@ const FORMS: [Form; 6] = [
 fn has_room(output: &Output) -> bool {
     let all = (0..).map_while(|reader| output.taken(reader));
     let put = output.count();
-    let span = (LONGEST + 32) as u64;
+    let span = (BLOCK_LENGTH_MAX + 32) as u64;
     all.into_iter().all(|taken| {
         let resident = put.resident(&taken).unwrap_or(u64::MAX);
         resident.saturating_mul(span) + 3 * span < CAPACITY as u64
@@ -286,8 +286,8 @@ pub(crate) fn slots(policy: Policy, readers: usize) -> fixed::SlotConfig {
 }
 
 /// Runs a test for each kind of ring, policy and number of readers.
-pub(crate) fn each(test: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
-    for (name, make) in FORMS {
+pub(crate) fn for_each_ring(test: impl Fn(&str, Policy, Box<dyn Writes>, Vec<Box<dyn Reads>>)) {
+    for (name, make) in RING_KINDS {
         for policy in POLICIES {
             for readers in [1, 3] {
                 let (writer, all) = make(policy, readers);

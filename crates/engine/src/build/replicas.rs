@@ -9,7 +9,7 @@ use super::builder::{Builder, Draft, Local};
 use super::nodes::wanted;
 use super::rings::RingEnds;
 use crate::error::BuildError;
-use buffer::ibuf::Lanes;
+use buffer::ibuf::EntryColumns;
 use filter::Counts;
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
@@ -75,7 +75,8 @@ impl Builder<'_> {
                 return Ok::<_, BuildError>(RingEnds::default());
             }
             *number += 1;
-            let mut ring = self.crossing(*number - 1, &copied.ring, Lanes::Marks, (near, far))?;
+            let mut ring =
+                self.crossing(*number - 1, &copied.ring, EntryColumns::Marks, (near, far))?;
             ring.export.iter_mut().for_each(|export| export.kind = kind);
             Ok(ring)
         };

@@ -7,7 +7,7 @@ use crate::error::BuildError;
 use crate::path::running::RunningRing;
 use crate::record::RecordMode;
 use buffer::crossing::{RingConfig, crossing};
-use buffer::ibuf::Lanes;
+use buffer::ibuf::EntryColumns;
 use buffer::signal::moderate::Threshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
@@ -107,7 +107,7 @@ impl Builder<'_> {
             far: self.name(far),
             to: self.number(self.plan.graph.edges[edge].to),
             stride,
-            marks: matches!(self.lanes(edge, stride), Lanes::Marks),
+            marks: matches!(self.lanes(edge, stride), EntryColumns::Marks),
         }
     }
 
@@ -125,12 +125,12 @@ impl Builder<'_> {
     }
 
     /// Returns the metadata columns that a ring for this edge carries.
-    fn lanes(&self, edge: usize, stride: usize) -> Lanes {
+    fn lanes(&self, edge: usize, stride: usize) -> EntryColumns {
         match stride {
-            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => Lanes::Marks,
-            16 => Lanes::Pointer,
-            32 => Lanes::Context,
-            _ => Lanes::Marks,
+            _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => EntryColumns::Marks,
+            16 => EntryColumns::Pointer,
+            32 => EntryColumns::Context,
+            _ => EntryColumns::Marks,
         }
     }
 
@@ -156,7 +156,7 @@ impl Builder<'_> {
         &self,
         number: usize,
         ring: &RingPlan,
-        lanes: Lanes,
+        lanes: EntryColumns,
         (near, far): (usize, usize),
     ) -> Result<RingEnds, BuildError> {
         let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };

@@ -80,9 +80,9 @@ pub(crate) fn start(
         steps.take(Resource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
-        output.waking(stream::Waking {
+        output.set_waking(stream::WakingOverrides {
             limit: Some(supervisor::CHECK_INTERVAL),
-            ..stream::Waking::default()
+            ..stream::WakingOverrides::default()
         });
         descriptor::send(&here, &message, &[inlet.as_fd(), outlet.as_fd()])?;
         Ok((here, kept, output, exit))

@@ -25,7 +25,7 @@ use crate::interface::StreamReader;
 use crate::view::{InPlace, Space, Translation};
 use abi::RichPointer;
 use abi::ring::{reader, writer};
-use buffer::ibuf::{self, Lanes};
+use buffer::ibuf::{self, EntryColumns};
 use buffer::share::Refusal;
 use buffer::signal::Spin;
 use buffer::stream::WaitResult;
@@ -89,8 +89,10 @@ impl Input {
     pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
         let ring = offer.ring.read_pointers()?;
         match ring.lanes() {
-            Lanes::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
-            Lanes::Context | Lanes::Marks => Err(Refusal::Descriptors(Offer::DESCRIPTORS)),
+            EntryColumns::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
+            EntryColumns::Context | EntryColumns::Marks => {
+                Err(Refusal::Descriptors(Offer::DESCRIPTORS))
+            }
         }
     }
 
@@ -203,7 +205,7 @@ impl Input {
         };
         self.drain();
         slept?;
-        Ok(if self.has_something()? { WaitResult::Ready } else { WaitResult::NotReady })
+        Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
     /// Announces a sleep on the descriptor, possibly among others: the writer then notifies it of
@@ -215,7 +217,7 @@ impl Input {
         if let Some(page) = side.store.readers.get(side.index) {
             self.sleeper.announce_sleep(page, reader::WAIT, until);
         }
-        Ok(if self.has_something()? { WaitResult::Ready } else { WaitResult::NotReady })
+        Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
     /// Withdraws the announcement and drains the doorbell's notifications.
@@ -256,12 +258,12 @@ impl Input {
     }
 
     /// Returns true if there is input or the end of the stream.
-    fn has_something(&mut self) -> Result<bool, Fault> {
+    fn is_readable(&mut self) -> Result<bool, Fault> {
         if self.current.is_some() || self.gone {
             return Ok(true);
         }
         let side = &mut self.ring.side;
-        Ok(side.has_more()? || side.ended()?)
+        Ok(side.has_more()? || side.is_finished()?)
     }
 
     /// Returns true at the end of the stream, false if input may follow. Fails with
@@ -368,7 +370,7 @@ impl StreamReader for Input {
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         let (mut spin, taken) = (self.spin, self.ring.side.next);
-        let found = spin.poll(self.alone, taken, || self.has_something());
+        let found = spin.poll(self.alone, taken, || self.is_readable());
         self.spin = spin;
         if found? {
             return Ok(WaitResult::Ready);

@@ -409,7 +409,7 @@ impl StreamWriter for Output {
         self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
         self.look()?;
         if self.flights.len() < before {
-            self.doorbells.progressed();
+            self.doorbells.reset_false_alarms();
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
     /// Returns true if a block is available or the stream has ended.
-    fn has_something(&mut self) -> Result<bool, Fault>;
+    fn is_readable(&mut self) -> Result<bool, Fault>;
     /// Announces a sleep on the doorbell; returns true if a block is available after all.
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
     /// Withdraws the announcement; `notified` if the doorbell was readable.
@@ -32,8 +32,8 @@ impl ProducerEnd for Input {
         Self::read_block(self, out)
     }
 
-    fn has_something(&mut self) -> Result<bool, Fault> {
-        Self::has_something(self)
+    fn is_readable(&mut self) -> Result<bool, Fault> {
+        Self::is_readable(self)
     }
 
     fn fall_asleep(&mut self) -> Result<bool, Fault> {
@@ -54,8 +54,8 @@ impl ProducerEnd for fixed::stream::SlotInput {
         self.try_read(out)
     }
 
-    fn has_something(&mut self) -> Result<bool, Fault> {
-        Self::has_something(self)
+    fn is_readable(&mut self) -> Result<bool, Fault> {
+        Self::is_readable(self)
     }
 
     fn fall_asleep(&mut self) -> Result<bool, Fault> {

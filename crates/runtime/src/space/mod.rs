@@ -256,7 +256,7 @@ impl Space {
     pub fn resources(&self) -> SpaceResources {
         let number = |node: &Node| Some((node.planned, node.process()?.number()?));
         SpaceResources {
-            memory: self.pools().map(Pool::backed).sum(),
+            memory: self.pools().map(Pool::allocated_bytes).sum(),
             processes: self.graph.nodes.iter().filter_map(number).collect(),
         }
     }

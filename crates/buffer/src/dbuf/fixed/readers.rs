@@ -51,8 +51,9 @@ impl SlotWalk {
         }
     }
 
-    /// Copies the next block into `out` and passes it, if it is known to be published and fits.
-    /// Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
+    /// Copies the next block into `out` and passes it, if the block is known to be published and
+    /// fits. Returns its length, or `None` if this fast path does not apply. Equivalent to the
+    /// checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
     fn take_plain(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);
@@ -95,9 +96,9 @@ impl SlotWalk {
         Ok(None)
     }
 
-    /// Returns the position at which a reader lapped at `position` resumes: the oldest one that the
-    /// writer will not overwrite soon. Every slot begins a block, so no mark is needed. Returns
-    /// `None` if the writer is overwriting all that it has published.
+    /// Returns the position at which a reader lapped at `position` resumes: the oldest slot that
+    /// the writer will not overwrite soon. Every slot begins a block, so no mark is needed. Returns
+    /// `None` if the writer is overwriting all published slots.
     fn resume_position(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
@@ -227,7 +228,7 @@ pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
 
 impl<P> readers::RingReader<SlotWalk, P> {
     pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
-        Self::of(SlotWalk::new(side, shape))
+        Self::from_walk(SlotWalk::new(side, shape))
     }
 }
 

@@ -1,9 +1,9 @@
 //! A stream of slots between processes: a ring of slots with doorbells. [SL §5.1, §5.2]
 //!
-//! The interface is that of [`crate::stream`], but blocks stay whole: a read returns one block as
-//! it was written, like a datagram socket. Only a sleeping party is notified; the exit of a process
-//! is detected; each index is checked at each use. Wake-ups and the end of a stream behave as
-//! described there.
+//! The interface is that of [`crate::stream`], but blocks are not split: a read returns one block
+//! as it was written, like a datagram socket. Only a sleeping party is notified; the exit of a
+//! process is detected; each index is checked at each use. Wake-ups and the end of a stream behave
+//! as in [`crate::stream`].
 
 use super::{SlotConfig, SlotVisitor, SlotWriter};
 use crate::doorbells::Doorbells;
@@ -16,8 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots: the writing end, and an offer for each reader. Blocks are published
-/// after every `every` blocks (T_b). Fails if the kernel refuses memory or sockets.
+/// Creates a stream of slots: the writing end, and an offer for each reader. Written blocks are
+/// published after each `every` of them (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
+/// refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
     let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
@@ -75,7 +76,8 @@ pub struct SlotOutput {
 }
 
 impl SlotOutput {
-    /// Sets the number of checks before the writer sleeps; 0 if both sides share a processor.
+    /// Sets the number of checks before the writer sleeps; 0 suits a writer that shares its
+    /// processor with the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -88,7 +90,7 @@ impl SlotOutput {
 
     /// Writes one block; blocks while all slots are in use and the policy is to block. Returns
     /// false if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have
-    /// left.
+    /// left, and with [`Fault::TooLong`] above [`SlotOutput::block_max`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.put(block) {
@@ -172,7 +174,7 @@ impl SlotOutput {
             return Ok(true);
         }
         let room = self.ring.side.room(1)?;
-        if self.ring.side.abandoned() { Err(Fault::Abandoned) } else { Ok(room > 0) }
+        if self.ring.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room > 0) }
     }
 
     #[cold]
@@ -200,7 +202,7 @@ impl SlotOutput {
                 return Err(Fault::Abandoned);
             }
             if has_room? || self.has_room()? {
-                self.doorbells.progressed();
+                self.doorbells.reset_false_alarms();
                 return Ok(());
             }
         }
@@ -239,14 +241,16 @@ pub struct SlotInput {
 }
 
 impl SlotInput {
-    /// Sets the number of checks before the reader sleeps; 0 if both sides share a processor.
+    /// Sets the number of checks before the reader sleeps; 0 suits a reader that shares its
+    /// processor with the writer.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
     /// Copies the next block into `out` and takes it; blocks until there is one. Returns its
     /// length, or `None` at the end of the stream. Fails with [`Fault::TooLong`] if `out` is too
-    /// short; the block then stays.
+    /// short (the block then stays), and with [`Fault::Abandoned`] if the writer was killed and all
+    /// its blocks have been read.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             match self.try_read(out)? {
@@ -284,22 +288,22 @@ impl SlotInput {
         if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
-    /// Waits for a block or the end of the stream, at most for `limit`.
+    /// Waits for a block or the end of the stream, at most for `limit`; `None` is no limit.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
-            if self.has_something()? {
+            if self.is_readable()? {
                 return Ok(WaitResult::Ready);
             }
             std::hint::spin_loop();
         }
-        let has_something = self.fall_asleep(self.ring.slots() / 4);
+        let readable = self.fall_asleep(self.ring.slots() / 4);
         let mut notified = false;
-        if matches!(has_something, Ok(false)) {
+        if matches!(readable, Ok(false)) {
             notified = sys::poll::readable(&[self.doorbell.as_fd()], limit) == [true];
         }
         self.wake(notified);
-        let something = has_something? || self.has_something()?;
-        Ok(if something { WaitResult::Ready } else { WaitResult::NotReady })
+        let readable = readable? || self.is_readable()?;
+        Ok(if readable { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
     /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
@@ -310,7 +314,7 @@ impl SlotInput {
         let until = side.next.saturating_add(blocks);
         let Some(page) = side.store.readers.first() else { return Err(Fault::Abandoned) };
         self.sleeper.announce_sleep(page, reader::WAIT, until);
-        self.has_something()
+        self.is_readable()
     }
 
     /// Announces that the caller is awake. `notified`: the doorbell was readable; it is drained.
@@ -337,10 +341,11 @@ impl SlotInput {
         self.ring.written()
     }
 
-    /// Returns true if a read would not block: there is a block, or the stream has ended.
-    pub fn has_something(&mut self) -> Result<bool, Fault> {
+    /// Returns true if a read would not block: there is a block, the stream has ended, or the
+    /// writer was killed.
+    pub fn is_readable(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
-        Ok(side.has_more()? || side.ended()? || self.peer_gone)
+        Ok(side.has_more()? || side.is_finished()? || self.peer_gone)
     }
 
     fn skip(
@@ -384,8 +389,8 @@ impl Skip for SlotInput {
 }
 
 impl AsFd for SlotInput {
-    /// Returns the doorbell. It becomes readable when the writer notifies a reader that
-    /// [`SlotInput::wait`] has announced as asleep.
+    /// Returns the doorbell. It becomes readable when the writer notifies this reader, which it
+    /// does only after [`SlotInput::fall_asleep`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

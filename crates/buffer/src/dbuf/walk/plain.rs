@@ -55,8 +55,8 @@ impl RecordWalk {
         })
     }
 
-    /// Passes a block returned by [`RecordWalk::next_plain`], not passed yet. It follows the last
-    /// one, so nothing was lost.
+    /// Passes a block that [`RecordWalk::next_plain`] has returned. The block follows the last one
+    /// passed, so nothing was lost.
     #[inline]
     pub(crate) fn pass_plain(&mut self, found: &CheckedRecord) {
         debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
@@ -65,8 +65,8 @@ impl RecordWalk {
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Adopts the block length of this header as the expected one, if it is the header of the next
-    /// block.
+    /// Adopts the block length in this header as the expected one. Returns false, without effect,
+    /// unless it is the header of the next block.
     #[inline(never)]
     fn learn(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);

@@ -4,17 +4,17 @@ use super::*;
 
 /// Counter of the events that a timer sends.
 #[derive(Default)]
-struct Sent(AtomicU64);
+struct EventCounter(AtomicU64);
 
-impl Signal for Sent {
+impl Signal for EventCounter {
     fn signal(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Creates a moderator whose timer is advanced by the test alone.
-fn driven(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<Sent>, Moderator) {
-    let (timer, sent) = (Arc::<Timer>::default(), Arc::<Sent>::default());
+fn manual_moderator(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<EventCounter>, Moderator) {
+    let (timer, sent) = (Arc::<Timer>::default(), Arc::<EventCounter>::default());
     timer.started.call_once(|| {});
     let moderator = Moderator::new(&timer, Threshold { blocks, ns }, sent.clone());
     (timer, sent, moderator)
@@ -22,7 +22,7 @@ fn driven(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<Sent>, Moderator) {
 
 #[test]
 fn k4_counter_sends_one_event_per_batch_and_resets() {
-    let (timer, sent, mut moderator) = driven(32, 1000);
+    let (timer, sent, mut moderator) = manual_moderator(32, 1000);
     let due: Vec<bool> = (0..96).map(|_| moderator.published(1, true, || 5)).collect();
     let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
     assert_eq!(events, [32, 64, 96]);
@@ -33,7 +33,7 @@ fn k4_counter_sends_one_event_per_batch_and_resets() {
 
 #[test]
 fn k4_first_block_arms_timer_that_sends_the_event() {
-    let (timer, sent, mut moderator) = driven(32, 1000);
+    let (timer, sent, mut moderator) = manual_moderator(32, 1000);
     assert!(!moderator.published(3, true, || 100));
     assert!(!moderator.published(4, true, || unreachable!("armed by the first block only")));
     assert_eq!(timer.fire_due(1099), Some(1100), "not before T_t");
@@ -50,7 +50,7 @@ fn k4_first_block_arms_timer_that_sends_the_event() {
 
 #[test]
 fn k4_idle_writer_sends_its_event_without_an_alarm() {
-    let (timer, _, mut moderator) = driven(32, 1000);
+    let (timer, _, mut moderator) = manual_moderator(32, 1000);
     assert!(!moderator.published_last(3, false), "its reader is awake");
     assert!(moderator.published_last(3, true));
     assert_eq!(timer.fire_due(0), None, "no alarm");
@@ -72,7 +72,7 @@ fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
 
 #[test]
 fn k6_smaller_downstream_buffer_lowers_the_threshold() {
-    let (_, _, mut moderator) = driven(32, 1);
+    let (_, _, mut moderator) = manual_moderator(32, 1);
     moderator.bound(100);
     assert_eq!(moderator.threshold().blocks, 32);
     moderator.bound(9);
@@ -84,7 +84,7 @@ fn k6_smaller_downstream_buffer_lowers_the_threshold() {
 
 #[test]
 fn awake_reader_gets_no_event() {
-    let (timer, sent, mut moderator) = driven(4, 1000);
+    let (timer, sent, mut moderator) = manual_moderator(4, 1000);
     for _ in 0..100 {
         assert!(!moderator.published(3, false, || unreachable!("no alarm")));
     }
@@ -97,7 +97,7 @@ fn awake_reader_gets_no_event() {
 
 #[test]
 fn dropped_writer_has_no_alarm() {
-    let (timer, _, mut moderator) = driven(4, 1000);
+    let (timer, _, mut moderator) = manual_moderator(4, 1000);
     moderator.published(1, true, || 1);
     assert_eq!(timer.fire_due(1), Some(1001));
     drop(moderator);

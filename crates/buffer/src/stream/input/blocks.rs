@@ -7,8 +7,8 @@ use crate::wait::BlockRead;
 use abi::ring::reader;
 
 impl Input {
-    /// Copies one block as it was written, without blocking; of a block that [`Input::read`] has
-    /// begun, its rest. Fails with [`Fault::TooLong`] if `out` is too short; the block then stays.
+    /// Copies one block as it was written, without blocking; if [`Input::read`] has begun a block,
+    /// copies its rest. Fails with [`Fault::TooLong`] if `out` is too short; the block then stays.
     pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if self.rest.is_none() && self.ring.walk().take(out) {
             return Ok(BlockRead::Block(out.len()));
@@ -83,7 +83,7 @@ impl Input {
         let index = side.index;
         let Some(page) = side.store.readers.get(index) else { return Err(Fault::Abandoned) };
         self.sleeper.announce_sleep(page, reader::WAIT, until);
-        self.has_something()
+        self.is_readable()
     }
 
     /// Announces that the caller is awake. `readable`: the doorbell was readable; one notification

@@ -1,8 +1,8 @@
 //! In-place reading of blocks from a writer that could write this process's memory anyway. [SL
 //! §5.1, peek]
 //!
-//! The bytes are copied into the ring once and never out. Their room is not released before the
-//! block is taken, so a slow caller stalls the writer like any slow reader.
+//! The bytes are copied into the ring once and never out. The room of a block is not released
+//! before the block is taken, so a slow caller stalls the writer like any slow reader.
 
 use super::{Input, release_interval};
 use crate::Fault;
@@ -24,7 +24,7 @@ impl Input {
         let (Some(trusted), false) = (self.trusted, self.lossy) else {
             return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
         };
-        if let Some(found) = self.whole() {
+        if let Some(found) = self.whole_block() {
             return Ok(Some(self.ring.unread_bytes(&found, trusted)));
         }
         match self.find_nonempty()? {
@@ -33,11 +33,11 @@ impl Input {
         }
     }
 
-    /// Takes `count` bytes of the peeked block. If that is all of it, the next peek returns the
-    /// next block.
+    /// Takes `count` bytes of the peeked block. If those are all its bytes, the next peek returns
+    /// the next block.
     #[inline]
     pub fn take(&mut self, count: usize) {
-        match self.whole() {
+        match self.whole_block() {
             Some(found) if count >= found.left() => self.ring.walk().pass_plain(&found),
             _ => self.take_some(count),
         }
@@ -49,7 +49,7 @@ impl Input {
 
     #[cold]
     fn take_some(&mut self, count: usize) {
-        let Ok(Some(found)) = self.next() else { return };
+        let Ok(Some(found)) = self.next_unread() else { return };
         let walk = self.ring.walk();
         self.rest = found.after(count);
         match self.rest {
@@ -58,17 +58,17 @@ impl Input {
         }
     }
 
-    /// Returns the next block if the fast path applies, the block is not empty, and nothing of it
-    /// has been taken.
+    /// Returns the next block if the fast path applies, the block is not empty, and none of its
+    /// bytes have been taken.
     #[inline]
-    fn whole(&mut self) -> Option<CheckedRecord> {
+    fn whole_block(&mut self) -> Option<CheckedRecord> {
         let found = if self.rest.is_none() { self.ring.walk().next_plain() } else { None };
         found.filter(|found| found.left() > 0)
     }
 
     /// Returns the unread rest of the next block, if one is published.
     #[inline]
-    fn next(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+    fn next_unread(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.rest {
             Some(rest) => Ok(Some(rest)),
             None => self.ring.walk().find(),
@@ -79,7 +79,7 @@ impl Input {
     #[cold]
     fn find_nonempty(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         loop {
-            match self.next()? {
+            match self.next_unread()? {
                 Some(found) if found.left() > 0 => return Ok(Some(found)),
                 Some(empty) => self.ring.walk().pass(&empty),
                 None => {

@@ -1,12 +1,13 @@
-//! Waiting on the descriptor of an input from outside: an event loop, or a C program with poll(2).
+//! Waiting on the descriptor of an input outside of this crate: in an event loop, or in a C program
+//! with poll(2).
 
 use super::Input;
 use crate::Fault;
 
 impl Input {
     /// Makes the descriptor become readable at the next block or the end of the stream, and returns
-    /// false. Returns true, with no other effect, if there is something to read already. After
-    /// false, [`Input::unwatch`] must be the next call.
+    /// false; [`Input::unwatch`] must then be the next call. Returns true, without effect, if there
+    /// is something to read already.
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let something = self.fall_asleep();
         if something != Ok(false) {

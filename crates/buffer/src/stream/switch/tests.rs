@@ -265,12 +265,12 @@ fn sleeping_parties_are_woken_across_a_switch() {
         let mut input = inputs.remove(0);
         output.spin(spins);
         input.spin(spins);
-        const TOTAL: usize = 4_000_000;
+        const BYTES: usize = 4_000_000;
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut at, mut random) = (0, Random::new(5));
-                while at < TOTAL {
-                    let length = (1 + random.below(1500) as usize).min(TOTAL - at);
+                while at < BYTES {
+                    let length = (1 + random.below(1500) as usize).min(BYTES - at);
                     let block: Vec<u8> = (at..at + length).map(byte).collect();
                     assert!(output.write(&block).unwrap());
                     at += length;
@@ -292,7 +292,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
                     }
                 }
             }
-            assert_eq!(at, TOTAL);
+            assert_eq!(at, BYTES);
         });
     }
 }

@@ -3,7 +3,7 @@
 use crate::view::leading;
 use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
-use buffer::pool::address::Around;
+use buffer::pool::address::EnclosingSegment;
 
 /// The segment of the last hit, which is the last one in `flights`. The default contains no bytes.
 #[derive(Debug, Default)]
@@ -39,10 +39,10 @@ impl Hot {
 
     /// Moves to the segment of `pointer`.
     pub(super) fn advance_to(&mut self, pointer: RichPointer, lease: &Lease) {
-        *self = match lease.around(pointer) {
-            Some(around) => {
+        *self = match lease.enclosing_segment(pointer) {
+            Some(enclosing) => {
                 let home = RichPointer::new(pointer.dbuf(), Extent::default(), Class::YES);
-                let Around { address, filled, segment, position, .. } = around;
+                let EnclosingSegment { address, filled, segment, position, .. } = enclosing;
                 Self { address, filled, segment, position, home }
             }
             None => Self::default(),

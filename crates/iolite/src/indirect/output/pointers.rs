@@ -39,24 +39,24 @@ impl Output {
         if !known.back_off.is_over() {
             return false;
         }
-        let Some(around) = known.memory.around_slice(block) else {
+        let Some(enclosing) = known.memory.lease_slice(block) else {
             known.back_off.failed();
             return false;
         };
         known.back_off.succeeded();
-        let home = RichPointer::new(around.lease.dbuf(), Extent::default(), Class::YES);
+        let home = RichPointer::new(enclosing.lease.dbuf(), Extent::default(), Class::YES);
         let until = self.ring.side.head + 1;
         self.hot = Hot {
-            address: around.address,
-            filled: around.filled,
-            segment: around.segment,
-            position: around.position,
+            address: enclosing.address,
+            filled: enclosing.filled,
+            segment: enclosing.segment,
+            position: enclosing.position,
             home,
         };
-        let from = block.as_ptr().addr().wrapping_sub(around.address);
+        let from = block.as_ptr().addr().wrapping_sub(enclosing.address);
         let pointer = self.hot.pointer(from, block.len());
         // F1, S3: held before the pointer is published.
-        if self.flights.advance_to(pointer, until, || Ok(around.lease)).is_err() {
+        if self.flights.advance_to(pointer, until, || Ok(enclosing.lease)).is_err() {
             return false;
         }
         self.put(pointer);

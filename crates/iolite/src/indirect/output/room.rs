@@ -42,7 +42,7 @@ impl Output {
     /// readers.
     pub(super) fn look(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
-        if self.ring.side.abandoned() {
+        if self.ring.side.is_abandoned() {
             return Err(Fault::Abandoned);
         }
         let passed = match self.policy {
@@ -131,7 +131,7 @@ impl Output {
             };
             self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
             if slept? || done(self)? {
-                self.doorbells.progressed();
+                self.doorbells.reset_false_alarms();
                 return Ok(());
             }
         }

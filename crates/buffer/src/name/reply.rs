@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The reply of a host: a granted object, or a refusal.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Answer {
+pub(super) struct Reply {
     magic: u64,
     kind: u32,
     /// Owner, group and mode of the access list, in a refusal of access.
@@ -30,7 +30,7 @@ const FULL_FOR_USER: u32 = 7;
 const ENDED: u32 = 8;
 const FAILED: u32 = 9;
 
-impl Answer {
+impl Reply {
     const SIZE: usize = size_of::<Self>();
 
     const fn new(kind: u32) -> Self {
@@ -81,22 +81,22 @@ impl Answer {
             Ok((0, _)) => return Err(Error::Ended(address.clone())),
             other => other?,
         };
-        let answer = bytes.get(..length).and_then(|bytes| Self::read_from_bytes(bytes).ok());
-        let Some(answer) = answer.filter(|answer| answer.magic == MAGIC) else {
-            return Err(Error::Strange(address.clone()));
+        let reply = bytes.get(..length).and_then(|bytes| Self::read_from_bytes(bytes).ok());
+        let Some(reply) = reply.filter(|reply| reply.magic == MAGIC) else {
+            return Err(Error::InvalidReply(address.clone()));
         };
         let address = address.clone();
-        let limit = answer.number;
-        match answer.kind {
+        let limit = reply.number;
+        match reply.kind {
             STREAM => Ok(Grant::Stream(descriptors)),
             INBOX => Ok(Grant::Inbox),
             READ_REGION | WRITE_REGION => {
-                let file = descriptors.into_iter().next().ok_or(Error::Strange(address))?;
-                let writable = answer.kind == WRITE_REGION;
-                Ok(Grant::Region { file, bytes: answer.number, writable })
+                let file = descriptors.into_iter().next().ok_or(Error::InvalidReply(address))?;
+                let writable = reply.kind == WRITE_REGION;
+                Ok(Grant::Region { file, bytes: reply.number, writable })
             }
             FORBIDDEN => {
-                let Self { uid: owner, gid: group, mode, .. } = answer;
+                let Self { uid: owner, gid: group, mode, .. } = reply;
                 Err(Error::Forbidden { address, owner, group, mode })
             }
             FULL => Err(Error::Full { address, limit, of_user: false }),
@@ -110,7 +110,7 @@ impl Answer {
                     errno,
                 )))
             }
-            _ => Err(Error::Strange(address)),
+            _ => Err(Error::InvalidReply(address)),
         }
     }
 }
