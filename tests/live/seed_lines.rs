@@ -6,18 +6,25 @@
 
 use crate::observer::{Observer, ObserverResult, program};
 use crate::send::{frames_of, send_all};
-use std::process::Command;
-use testkit::net::{Cable, Pair};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, until, wait_until_received};
 
 /// The outcome of a line.
 enum Outcome {
     /// It runs, loses nothing, and has this result.
     Runs(fn(&ObserverResult)),
+    /// It runs while a program reads the named end, which gets these bytes.
+    Reads(&'static str, fn(&ObserverResult, &[u8])),
+    /// It runs while a program writes the capture to the named end; its frames arrive at the other
+    /// end of the cable.
+    Writes(&'static str, fn(&ObserverResult)),
     /// It is refused; the message contains this hint.
     Refused(&'static str),
 }
 
-use Outcome::{Refused, Runs};
+use Outcome::{Reads, Refused, Runs, Writes};
 
 /// Each example line: what the paper prints, what is run, and the outcome.
 const LINES: &[(&str, &str, Outcome)] = &[
@@ -76,6 +83,21 @@ const LINES: &[(&str, &str, Outcome)] = &[
         }),
     ),
     (
+        "buffer txport_53 |all tx",
+        "buffer txport_53 |all tx",
+        Writes("txport_53", |ran| assert_eq!(ran.source().given, FRAMES)),
+    ),
+    (
+        "rx + tx | bpf \"tcp\" | user",
+        "rx + tx | bpf \"tcp\" | user",
+        Reads("user", |_, read| assert_eq!(read.len(), TCP_BYTES)),
+    ),
+    (
+        "rx | udp | dport |53 socket export=yes name=rxport_53",
+        "rx | udp | dport |53 socket export=yes name=rxport_53",
+        Reads("rxport_53", |_, read| assert_eq!(read.len(), QUESTION_BYTES)),
+    ),
+    (
         "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
         "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
         Refused("`rx | ip | dport |80 untcp | http |get exec \"gzip > log.gz\"`"),
@@ -92,6 +114,8 @@ const FRAMES: u64 = 105;
 const TO_PORT_80: u64 = 39;
 const STREAM_BLOCKS: u64 = 43;
 const MESSAGE_BLOCKS: u64 = 40;
+const TCP_BYTES: usize = 26_707;
+const QUESTION_BYTES: usize = 143;
 
 /// Returns the number of blocks that came to a filter.
 #[track_caller]
@@ -118,6 +142,39 @@ fn requests_in_the_archive(ran: &ObserverResult) {
     assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
 }
 
+/// Runs a line while a program reads its named end; returns what the program got.
+fn read(pair: &Pair, line: &str, name: &str, frames: &[Vec<u8>]) -> (ObserverResult, Vec<u8>) {
+    let observer = Observer::start(&pair.server, line);
+    let mut cat = pair.server.command(program());
+    let cat = cat.args(["cat", name]).stdout(Stdio::piped()).spawn().expect("cat");
+    // The doorbell of a reader is a connection to the name.
+    until("cat reads", || {
+        let names = pair.server.run("cat", "/proc/net/unix");
+        names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() > 1
+    });
+    send_all(pair, frames);
+    let ran = observer.stop();
+    ran.assert_lossless();
+    (ran, cat.wait_with_output().expect("it ends with the path").stdout)
+}
+
+/// Runs a line while a program writes a capture to its named end, and a peer counts the frames.
+fn written(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
+    let observer = Observer::spawn(pair.server.command(program()), line);
+    until("the name is there", || {
+        pair.server.run("cat", "/proc/net/unix").contains(&format!("/{name}"))
+    });
+    let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
+    let mut cat = pair.server.command(program());
+    let cat = cat.args(["cat", "--write", "--pcap", name]);
+    let wrote = cat.stdin(File::open(capture).expect("the example")).status().expect("cat");
+    assert!(wrote.success());
+    wait_until_received(&pair.client, CLIENT_DEVICE, before + FRAMES);
+    let ran = observer.stop();
+    ran.assert_lossless();
+    ran
+}
+
 /// Runs a line in the namespace of the server while the client sends the capture.
 fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
     let observer = Observer::start(&pair.server, line);
@@ -128,15 +185,20 @@ fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
 }
 
 #[test]
-fn a1_a5_a9_h18_example_lines_of_the_papers_run_or_name_the_filter() {
+fn a1_a5_a9_a15_h18_h19_example_lines_of_the_papers_run_or_name_the_filter() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let capture = testkit::cases::workspace().join("examples/web.pcap");
-    let frames = frames_of(&std::fs::read(capture).expect("the example"));
+    let frames = frames_of(&std::fs::read(&capture).expect("the example"));
     assert_eq!(frames.len() as u64, FRAMES);
     for (paper, line, outcome) in LINES {
         eprintln!("{paper}: {line}");
         match outcome {
             Runs(has_result) => has_result(&observed(&pair, line, &frames)),
+            Reads(name, has_result) => {
+                let (ran, bytes) = read(&pair, line, name, &frames);
+                has_result(&ran, &bytes);
+            }
+            Writes(name, has_result) => has_result(&written(&pair, line, name, &capture)),
             Refused(hint) => {
                 let check = Command::new(program()).args(["check", line]).output().expect("runs");
                 let said = String::from_utf8_lossy(&check.stderr).into_owned();

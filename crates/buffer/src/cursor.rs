@@ -201,6 +201,11 @@ impl Producer {
         self.queue = Some(queue);
     }
 
+    /// Returns the queue through which readers join; `None` if none can.
+    pub(crate) fn joins(&self) -> Option<Arc<JoinQueue>> {
+        self.queue.clone()
+    }
+
     /// Returns the page of a reader, or `None` if there is no such reader.
     #[inline]
     pub(crate) fn page(&self, reader: usize) -> Option<&Region> {

@@ -23,6 +23,7 @@ use abi::ring::reader;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
+use sys::eventfd::EventFd;
 
 /// Queue of joining and leaving readers, between host threads and the writer.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ struct QueueState {
     next: u64,
     /// Notified when the writer exits.
     doorbell: Option<Arc<SocketDoorbell>>,
+    /// Notified when a reader joins; created by a writer that waits for one.
+    joined: Option<Arc<EventFd>>,
 }
 
 /// Identifier of a reader, unique within its queue.
@@ -102,6 +105,9 @@ impl JoinQueue {
         if let Some(joining) = state.joining.iter_mut().find(|c| c.ticket == ticket) {
             joining.decide(start);
         }
+        if let Some(joined) = &state.joined {
+            joined.notify();
+        }
         Some(ticket)
     }
 
@@ -139,6 +145,17 @@ impl JoinQueue {
     /// Registers a doorbell to be notified when the writer exits.
     pub(crate) fn notify_on_end(&self, doorbell: Arc<SocketDoorbell>) {
         self.lock().doorbell = Some(doorbell);
+    }
+
+    /// Returns the event that becomes readable when a reader joins. Fails if the kernel refuses it.
+    pub(crate) fn joined(&self) -> sys::Result<Arc<EventFd>> {
+        let mut state = self.lock();
+        if let Some(joined) = &state.joined {
+            return Ok(joined.clone());
+        }
+        let joined = Arc::new(EventFd::new()?);
+        state.joined = Some(joined.clone());
+        Ok(joined)
     }
 
     /// Returns true if the writer has exited.

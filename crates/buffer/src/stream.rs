@@ -29,6 +29,7 @@ mod handover;
 mod input;
 mod note;
 mod output;
+mod presence;
 mod room;
 mod scaler;
 mod switch;

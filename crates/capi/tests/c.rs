@@ -171,3 +171,14 @@ fn valgrind_reports_no_error() {
         assert!(output.status.success(), "{part}: {text}");
     }
 }
+
+#[test]
+fn h19_program_reads_a_user_and_writes_a_buffer() {
+    let Some(program) = compile("tests/c/named.c", "named") else { return };
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
+    let name = format!("capi-named-{}", std::process::id());
+    let output = Command::new(program).arg(capture).arg(name).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_success(&output);
+    assert!(output.stdout.ends_with(b"26707\n"), "the bytes of the TCP frames: {output:?}");
+}

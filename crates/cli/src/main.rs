@@ -11,6 +11,7 @@
 mod arguments;
 mod arranged;
 mod bench;
+mod cat;
 mod check;
 mod completion;
 mod doctor;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     let status = match arguments.command {
         Command::Run(given) => run::run(&given),
         Command::Why(given) => why::why(&given),
+        Command::Cat(given) => cat::cat(&given),
         Command::Check(given) => check::check(&given),
         Command::Explain(given) => explain::explain(&given),
         Command::Filters(given) => filters::filters(given.name.as_deref()),

@@ -1,13 +1,21 @@
 //! The list of all sources, sinks and programs, one line each, in the order of the help text.
 
+use crate::named::{intake, output};
 use crate::process;
 use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
 
 /// All sources.
-pub const SOURCES: &[SourceEntry] =
-    &[rx::ENTRY, rx::SENT, replay::ENTRY, read::ENTRY, generate::ENTRY, inject::ENTRY];
+pub const SOURCES: &[SourceEntry] = &[
+    rx::ENTRY,
+    rx::SENT,
+    replay::ENTRY,
+    read::ENTRY,
+    generate::ENTRY,
+    inject::ENTRY,
+    intake::ENTRY,
+];
 
 /// All sinks.
 pub const SINKS: &[SinkEntry] = &[
@@ -15,6 +23,8 @@ pub const SINKS: &[SinkEntry] = &[
     json::ENTRY,
     pcap::ENTRY,
     files::ENTRY,
+    output::USER_ENTRY,
+    output::SOCKET_ENTRY,
     freeze::ENTRY,
     weblog::ENTRY,
     tx::ENTRY,

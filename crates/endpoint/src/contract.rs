@@ -14,6 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
 use sys::steps::{Steps, UNLOGGED};
 
@@ -295,6 +296,9 @@ pub struct Opening<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read every input file (sinks only).
     pub readers: &'o Readers,
+    /// True once the path has been stopped. A sink that waits for another program then gives up
+    /// soon.
+    pub stopped: Arc<AtomicBool>,
     /// Log of fallible steps and of the actions that undo them after a later failure.
     pub steps: &'o Steps,
 }
@@ -315,6 +319,7 @@ impl<'o> Opening<'o> {
             force: false,
             lent: &[],
             readers: &EVERYBODY,
+            stopped: Arc::default(),
             steps: &UNLOGGED,
         }
     }

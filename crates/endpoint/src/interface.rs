@@ -67,11 +67,38 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
         let why = "there is no such interface in this name space";
         return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
     };
+    with_link(call, found)
+}
+
+/// Returns the only interface that is up in the network namespace of this thread, the loopback
+/// interface apart, and the link type of its frames.
+pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
+    const TARGET: &str = "an interface";
+    let all = RouteSocket::open().and_then(|links| links.all());
+    let all = all.map_err(|error| failed(call, TARGET, &error))?;
+    let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
+    let up: Vec<&Interface> = all.iter().filter(is_up).collect();
+    match up.as_slice() {
+        [one] => with_link(call, one),
+        [] => {
+            let why = "none is up in this name space, apart from the loopback interface";
+            Err(Failure::new(call, TARGET, why).hint("name the interface"))
+        }
+        several => {
+            let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
+            let why = format!("several are up: {}", names.join(", "));
+            Err(Failure::new(call, TARGET, why).hint("name the one that is meant"))
+        }
+    }
+}
+
+/// Returns the interface with the link type of its frames.
+fn with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),
         None => {
             let why = format!("frames of its kind (ARPHRD {}) are not known here", found.hatype);
-            Err(Failure::new(call, name, why))
+            Err(Failure::new(call, &found.name, why))
         }
     }
 }

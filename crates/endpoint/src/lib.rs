@@ -14,6 +14,7 @@ pub mod entry;
 mod failure;
 pub mod history;
 mod loss_ranges;
+pub mod named;
 mod origins;
 pub mod process;
 pub mod readers;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Control state that all spaces of a path poll.
 #[derive(Debug)]
 pub struct Control {
-    stopped: AtomicBool,
+    stopped: Arc<AtomicBool>,
     /// Number of position requests so far. Wraps.
     requests: AtomicU32,
     answers: Mutex<Vec<SourceProgress>>,
@@ -43,7 +43,7 @@ impl Control {
     /// created.
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
-            stopped: AtomicBool::new(false),
+            stopped: Arc::default(),
             requests: AtomicU32::new(0),
             answers: Mutex::new(Vec::new()),
             doorbells: Mutex::new(Vec::new()),
@@ -67,6 +67,12 @@ impl Control {
         self.stopped.store(true, Ordering::Release);
         self.notify_spaces();
         self.wake.notify();
+    }
+
+    /// Returns the word that is true once the path has been stopped, for sinks that wait.
+    #[must_use]
+    pub fn stop_word(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopped)
     }
 
     /// Returns true if the path has been stopped.

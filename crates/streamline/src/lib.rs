@@ -58,6 +58,7 @@ pub use running::Running;
 pub use serve::{Served, serve_if_asked};
 pub use workers::run::WorkerRun;
 
+pub use endpoint::named;
 pub use endpoint::{Failure, Sink, SinkEntry, Source, SourceEntry};
 pub use engine::run::Until;
 pub use filter;

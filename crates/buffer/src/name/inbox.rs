@@ -11,7 +11,7 @@ use super::Error;
 use crate::stream::{Input, Offer};
 use abi::access::Credentials;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
@@ -102,6 +102,32 @@ impl Inbox {
     /// invalid offer is disconnected.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
+            if let Some(arrival) = self.take_offered() {
+                return Ok(Some(arrival));
+            }
+            if !self.sleep(limit, None) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Accepts the next writer as [`Inbox::accept`]; blocks until `stop` is readable, and then
+    /// returns `None`.
+    pub fn accept_until(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
+        loop {
+            if poll::readable(&[stop], Some(Duration::ZERO)).contains(&true) {
+                return None;
+            }
+            if let Some(arrival) = self.take_offered() {
+                return Some(arrival);
+            }
+            self.sleep(None, Some(stop));
+        }
+    }
+
+    /// Takes the first writer that has sent a valid offer; disconnects those with invalid ones.
+    fn take_offered(&self) -> Option<Arrival> {
+        loop {
             let ready = {
                 let queue = self.queue.lock();
                 let sockets = queue.iter().map(|waiting| waiting.socket.as_fd());
@@ -112,31 +138,31 @@ impl Inbox {
             if let Some(at) = ready.iter().skip(1).position(|ready| *ready) {
                 let Some(waiting) = self.queue.lock().remove(at) else { continue };
                 if let Some(arrival) = open_offer(waiting) {
-                    return Ok(Some(arrival));
+                    return Some(arrival);
                 }
                 continue;
             }
-            if !self.sleep(limit) {
-                return Ok(None);
-            }
+            return None;
         }
     }
 
-    /// Sleeps until a writer connects or sends an offer. Returns false at the limit.
-    fn sleep(&self, limit: Option<Duration>) -> bool {
+    /// Sleeps until a writer connects or sends an offer, or `stop` is readable. Returns false at
+    /// the limit.
+    fn sleep(&self, limit: Option<Duration>, stop: Option<BorrowedFd<'_>>) -> bool {
         let copies: Vec<OwnedFd> = {
             let queue = self.queue.lock();
             queue.iter().filter_map(|waiting| waiting.socket.try_clone().ok()).collect()
         };
         let sockets = copies.iter().map(AsFd::as_fd);
-        let all: Vec<_> = std::iter::once(self.doorbell.as_fd()).chain(sockets).collect();
+        let first = std::iter::once(self.doorbell.as_fd()).chain(stop);
+        let all: Vec<_> = first.chain(sockets).collect();
         poll::readable(&all, limit).contains(&true)
     }
 }
 
 impl AsFd for Inbox {
     /// Returns a descriptor that becomes readable when a writer has connected.
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 }

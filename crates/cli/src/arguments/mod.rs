@@ -78,6 +78,10 @@ pub(crate) enum Command {
     ///
     /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
     Why(WhyArguments),
+    /// Read what a running path gives under a name (`user`, `socket`), or write to a `buffer`
+    ///
+    /// For example: streamline cat rxport_53, or: printf hello | streamline cat --write txport_53
+    Cat(CatArguments),
     /// Commands on registered paths.
     #[command(flatten)]
     Shared(paths::PathCommand),
@@ -132,6 +136,26 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+}
+
+/// Arguments of `cat`.
+#[derive(Args, Debug)]
+pub(crate) struct CatArguments {
+    /// The name: NAME, or UID/NAME of another user
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Write standard input to a `buffer`: what one read gives is one block
+    #[arg(short, long)]
+    pub(crate) write: bool,
+    /// Write each line, with its end, as one block
+    #[arg(long, requires = "write")]
+    pub(crate) lines: bool,
+    /// Write each packet of a capture on standard input as one block
+    #[arg(long, requires = "write", conflicts_with = "lines")]
+    pub(crate) pcap: bool,
+    /// Read this many blocks, then end
+    #[arg(short, long, value_name = "N", conflicts_with = "write")]
+    pub(crate) count: Option<u64>,
 }
 
 /// Arguments of `man`.

@@ -222,7 +222,11 @@ mod tests {
         let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];
         let mut opening = opening(&given, &origins[..1]);
         change(&mut opening);
-        let several = Opening { origins: Origins::new(&origins), ..opening };
+        let several = Opening {
+            origins: Origins::new(&origins),
+            stopped: opening.stopped.clone(),
+            ..opening
+        };
         let names = Names::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
         let out = Out::create(&dir.path("out"), CREATION).unwrap();

@@ -23,14 +23,15 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
 use sys::steps::Resource;
 
 impl<'p> Builder<'p> {
     /// Returns the context in which this part opens its endpoints.
     pub(super) fn endpoint_context(&self) -> EndpointContext<'p> {
-        let Self { plan, ids, origins, settings, extras, .. } = *self;
-        EndpointContext { plan, ids, origins, settings, extras }
+        let Self { plan, ids, origins, settings, extras, ref control, .. } = *self;
+        EndpointContext { plan, ids, origins, settings, extras, stopped: control.stop_word() }
     }
 }
 
@@ -41,6 +42,8 @@ pub(super) struct EndpointContext<'p> {
     pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
     pub(super) extras: &'p Extras,
+    /// True once the path has been stopped.
+    pub(super) stopped: Arc<AtomicBool>,
 }
 
 impl EndpointContext<'_> {
@@ -112,6 +115,7 @@ impl EndpointContext<'_> {
             latency: self.plan.graph.options.number("latency"),
             lent,
             readers: &readers,
+            stopped: Arc::clone(&self.stopped),
             steps: &self.extras.steps,
             ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
         };
@@ -212,7 +216,10 @@ fn at(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
 }
 
-/// Returns true if a sink sends frames to a network, which a replay must not do.
+/// Returns true if a sink sends frames to a network or to other programs, which a replay must not
+/// do.
 fn is_sending(name: &str) -> bool {
-    [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name].contains(&name)
+    let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
+    let blocks = [endpoint::named::output::USER.name, endpoint::named::output::SOCKET.name];
+    frames.contains(&name) || blocks.contains(&name)
 }

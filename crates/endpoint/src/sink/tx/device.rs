@@ -48,7 +48,11 @@ impl TxDevice {
             let failed = |error| interface::failed(CALL, name, &error);
             let step = |what| opening.steps.take(Resource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
-            let (found, link) = interface::named(CALL, name)?;
+            let (found, link) = match name {
+                "" => interface::only(CALL)?,
+                name => interface::named(CALL, name)?,
+            };
+            let name = if name.is_empty() { &found.name } else { name };
             step("a socket that sends").map_err(failed)?;
             let ring = match (qdisc, by) {
                 (Qdisc::Through, _) | (_, "packet") => None,

@@ -33,12 +33,13 @@ pub const TX: Description = Description {
     summary: "send the frames through an interface",
     details: "\
 At the end of a line: sends each frame as it is, whatever part of it the filters before looked at.
-An interface without a link layer (a tunnel) takes packets. The frames wait their turn among the
-others that this host sends; `qdisc=no` hands them straight to the driver, by a ring of AF_XDP if
-that can be had and by a packet socket if not, which is the same to everybody else; `by` says which.
-Behind `rx … take`, frames that nobody changed stay where they are and only their descriptors move,
-which the report tells. A full queue is waited for. A checksum that was left to the device that the
-frame came from is computed first.
+Without an interface that is the only one which is up, the loopback interface apart; the report
+names it. An interface without a link layer (a tunnel) takes packets. The frames wait their turn
+among the others that this host sends; `qdisc=no` hands them straight to the driver, by a ring of
+AF_XDP if that can be had and by a packet socket if not, which is the same to everybody else; `by`
+says which. Behind `rx … take`, frames that nobody changed stay where they are and only their
+descriptors move, which the report tells. A full queue is waited for. A checksum that was left to
+the device that the frame came from is computed first.
 
 What cannot leave is dropped and counted: frames that are longer than the interface takes, that were
 cut short when they were captured, that are of another link type, that the kernel refuses, or for
@@ -50,7 +51,8 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
     example: "replay requests.pcap | tx eth0",
     takes: Forms::of(&[Form::Frame, Form::Packet]),
     parameters: &[
-        Parameter::needed("interface", Type::Text, "where they leave"),
+        Parameter::optional("interface", Type::Text, "where they leave; the only one if absent")
+            .positional(),
         Parameter::named(
             "qdisc",
             Type::Flag,

@@ -1,0 +1,100 @@
+//! `streamline cat`: reads and writes the named ends of running paths. It needs no daemon.
+
+use crate::arguments::CatArguments;
+use crate::status::Status;
+use crate::terminal;
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use streamline::named::{NameError, NamedReader, NamedWriter};
+
+/// Length of a read from standard input in bytes.
+const READ: usize = 64 << 10;
+
+/// Copies blocks from a name to standard output, or from standard input to a name.
+pub(crate) fn cat(given: &CatArguments) -> Status {
+    let outcome = if given.write { write(given) } else { read(given) };
+    outcome.unwrap_or_else(|status| status)
+}
+
+fn read(given: &CatArguments) -> Result<Status, Status> {
+    let mut reader = NamedReader::open(&given.name).map_err(|error| refused(&error))?;
+    let mut out = io::stdout().lock();
+    let mut left = given.count.unwrap_or(u64::MAX);
+    while left > 0
+        && let Some(block) = reader.next_block().map_err(|error| broken(&given.name, &error))?
+    {
+        out.write_all(block).map_err(|error| closed(&error))?;
+        left -= 1;
+        if left == 0 || !reader.is_ready().map_err(|error| broken(&given.name, &error))? {
+            out.flush().map_err(|error| closed(&error))?;
+        }
+    }
+    out.flush().map_err(|error| closed(&error))?;
+    if reader.lost() > 0 {
+        let blocks = streamline::report::counted(reader.lost(), "block");
+        terminal::warn(&format!(
+            "{blocks} of `{}` were overwritten before they were read",
+            given.name
+        ));
+    }
+    Ok(Status::Done)
+}
+
+fn write(given: &CatArguments) -> Result<Status, Status> {
+    let mut writer = NamedWriter::open(&given.name).map_err(|error| refused(&error))?;
+    let mut put = |block: &[u8]| writer.write(block).map_err(|error| broken(&given.name, &error));
+    let mut input = io::stdin().lock();
+    let unreadable = |error: io::Error| {
+        terminal::complain(&format!("standard input cannot be read: {error}"));
+        Status::Failed
+    };
+    if given.pcap {
+        let mut capture = Vec::new();
+        input.read_to_end(&mut capture).map_err(unreadable)?;
+        for packet in streamline::named::packets(&capture) {
+            put(packet.map_err(|why| unreadable(io::Error::other(why)))?)?;
+        }
+        return Ok(Status::Done);
+    }
+    let mut block = vec![0; READ];
+    loop {
+        let length = match given.lines {
+            true => {
+                block.clear();
+                input.read_until(b'\n', &mut block).map_err(unreadable)?
+            }
+            false => input.read(&mut block).map_err(unreadable)?,
+        };
+        if length == 0 {
+            return Ok(Status::Done);
+        }
+        put(block.get(..length).unwrap_or_default())?;
+    }
+}
+
+fn refused(error: &NameError) -> Status {
+    terminal::complain(&error.to_string());
+    match error {
+        NameError::Unknown(_) => Status::Nothing,
+        NameError::Name { .. } => Status::Usage,
+        _ => Status::Failed,
+    }
+}
+
+fn broken(name: &str, error: &io::Error) -> Status {
+    let why = match error.kind() {
+        io::ErrorKind::BrokenPipe => "its path has ended".to_owned(),
+        _ => error.to_string(),
+    };
+    terminal::complain(&format!("`{name}` cannot be used any longer: {why}"));
+    Status::Failed
+}
+
+fn closed(error: &io::Error) -> Status {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Status::Unread,
+        _ => {
+            terminal::complain(&format!("standard output cannot be written: {error}"));
+            Status::Failed
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The named ends of a path: `user`, `socket` and `buffer`, opened by `streamline cat` of this and
+//! of other users.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Guard, Ran};
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::{need, until};
+
+const BOB: u32 = 41_012;
+/// Frames and bytes of TCP in `web.pcap`.
+const TCP_FRAMES: u64 = 90;
+const TCP_BYTES: usize = 26_707;
+
+/// Returns a name that no other test uses.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Starts a command with its output kept.
+fn begin(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ended(child: Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ran { out, err, status: output.status.code() }
+}
+
+/// Waits until a process has created a name.
+fn until_named(name: &str) {
+    until("the name is there", || {
+        let names = std::fs::read_to_string("/proc/net/unix").unwrap();
+        names.lines().any(|line| line.ends_with(&format!("/{name}")))
+    });
+}
+
+fn report(ran: &Ran) -> serde_json::Value {
+    let line = ran.err.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", ran.err))
+}
+
+#[test]
+fn h19_readers_get_every_block_of_a_path_that_waits() {
+    let (folder, name) = (Folder::new(), name());
+    let line = format!("replay examples/web.pcap | bpf \"tcp\" | user name={name} full=wait");
+    let path = begin(folder.streamline(&["run", "--json", &line]));
+    until_named(&name);
+    let got = folder.streamline(&["cat", &name]).output().unwrap();
+    assert_eq!((got.status.code(), got.stdout.len()), (Some(0), TCP_BYTES));
+    let ran = ended(path);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report = report(&ran);
+    assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");
+}
+
+#[test]
+fn h19_blocks_without_a_reader_are_dropped_and_counted() {
+    let (folder, name) = (Folder::new(), name());
+    let line = format!("replay examples/web.pcap | bpf \"tcp\" | user {name}");
+    let ran = folder.run(&["run", "--json", &line]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let report = report(&ran);
+    assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &TCP_FRAMES.into()));
+    assert_eq!(folder.run(&["run", "--no-loss", &line]).status, Some(1));
+}
+
+#[test]
+fn h19_a_waiting_path_without_a_reader_ends_when_it_is_stopped() {
+    let (folder, name) = (Folder::new(), name());
+    let line = format!("replay examples/web.pcap | user {name} full=wait");
+    let path = begin(folder.streamline(&["run", "--json", &line]));
+    until_named(&name);
+    let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let ran = ended(path);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(report(&ran)["balanced"], true, "{}", ran.err);
+}
+
+#[test]
+fn h19_blocks_of_several_writers_reach_the_path() {
+    let (folder, name) = (Folder::new(), name());
+    let line = format!("buffer {name} link=none | count");
+    let path = begin(folder.streamline(&["run", "-c", "30", &line]));
+    until_named(&name);
+    let writers: Vec<Child> = (0..3)
+        .map(|_| {
+            let mut command = folder.streamline(&["cat", "--write", "--lines", &name]);
+            let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
+            writer.stdin.take().unwrap().write_all(&b"a line\n".repeat(10)).unwrap();
+            writer
+        })
+        .collect();
+    for writer in writers {
+        assert_eq!(ended(writer).status, Some(0));
+    }
+    let ran = ended(path);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), "30 blocks, 210 bytes\n"), "{}", ran.err);
+}
+
+#[test]
+fn h19_errors_say_that_a_name_is_unknown_taken_or_of_another_kind() {
+    let (folder, name) = (Folder::new(), name());
+    let unknown = folder.run(&["cat", &name]);
+    assert_eq!(unknown.status, Some(3));
+    assert!(unknown.err.contains(&format!("/{name} in this network namespace")), "{}", unknown.err);
+    assert_eq!(folder.run(&["cat", "no name"]).status, Some(2));
+    let _path = Guard(begin(folder.streamline(&["run", &format!("buffer {name} | discard")])));
+    until_named(&name);
+    let inbox = folder.run(&["cat", &name]);
+    assert!(inbox.status == Some(1) && inbox.err.contains("an inbox"), "{}", inbox.err);
+    let taken = folder.run(&["run", &format!("replay examples/web.pcap | user {name}")]);
+    assert!(taken.status == Some(1) && taken.err.contains("is taken"), "{}", taken.err);
+}
+
+#[test]
+fn h19_p6_mode_decides_which_users_may_read_and_write() {
+    if need::root().is_none() {
+        return;
+    }
+    let folder = Folder::for_everybody();
+    for (mode, may) in [("600", false), ("644", true)] {
+        let name = name();
+        let line = format!("replay examples/web.pcap | user {name} full=wait mode={mode}");
+        let path = Guard(begin(folder.streamline(&["run", &line])));
+        until_named(&name);
+        let mut bobs = folder.command_of((BOB, BOB), None);
+        let got = ended(begin_with(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
+        assert_eq!((got.status == Some(0), got.err.is_empty()), (may, may), "{mode}: {}", got.err);
+        assert!(may || got.err.contains("600"), "{}", got.err);
+        drop(path);
+    }
+}
+
+fn begin_with(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}

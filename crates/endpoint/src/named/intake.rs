@@ -1,0 +1,250 @@
+//! `buffer`: a source that other programs write to by name.
+//!
+//! In: one ring for each writer, which the writer has made. Out: the blocks as they were written,
+//! copied once, because a writer need not be trusted. Writers come and go; their blocks are taken
+//! in turn, at most one batch of each before the next.
+
+use super::writers::Writers;
+use super::{access, failed};
+use crate::readers::EVERYBODY;
+use crate::{
+    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
+};
+use abi::{BLOCK_MAX, Marks};
+use buffer::name::{Address, Host};
+use buffer::stream::Input;
+use buffer::wait::BlockRead;
+use filter::{
+    Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, StateFacts, Type,
+    WorkerRule,
+};
+use std::os::fd::BorrowedFd;
+use wire::link::LinkType;
+
+/// The description of `buffer`.
+pub const BUFFER: Description = Description {
+    name: "buffer",
+    summary: "give what other programs write to a name",
+    details: "\
+Gives the blocks that programs write to `name`: `streamline cat --write NAME` in a shell,
+`streamline_open(\"NAME\", STREAMLINE_WRITE)` in C, `NamedWriter` in Rust; of another user,
+`UID/NAME`. Any number may write, as far as `mode` permits: 600 this user alone, 620 the group, 622
+everybody. Each has a ring of its own, and waits while it is full; each write is one block.
+
+A block is an Ethernet frame, for `tx` and for the filters that read headers; `link=raw` makes it an
+IP packet, `link=none` plain bytes. The path runs until it is stopped; with `last=yes` it ends when
+the last writer has closed.
+
+Dropped: `too long` (a block of more than 1 MB, with all that its writer writes after it).
+
+The name is that of this process and its network name space, and vanishes with it.",
+    example: "buffer txport_53 |all tx lo",
+    effect: Some(effect),
+    state: StateFacts::NONE.several(|_| {
+        WorkerRule::Not("a name leads to one process, which reads it", WorkerRule::LEAVE)
+    }),
+    parameters: &[
+        Parameter::needed("name", Type::Name, "the name to which programs write"),
+        Parameter::named(
+            "link",
+            Type::OneOf(&["ethernet", "raw", "none"]),
+            "ethernet",
+            "what a block is: a frame, a packet, plain bytes",
+        ),
+        Parameter::named(
+            "mode",
+            Type::OneOf(&["600", "620", "622"]),
+            "600",
+            "who may write: you alone, your group, everybody",
+        ),
+        Parameter::named("last", Type::Flag, "no", "end when the last writer has closed"),
+    ],
+    ..Description::SOURCE
+};
+
+const TOO_LONG: DropReason = DropReason::Named("too long");
+
+fn effect(arguments: &Arguments) -> Effect {
+    let form = if link(arguments).is_some() { Form::Frame } else { Form::Bytes };
+    Effect { gives: OutputForm::Form(form), kind: BUFFER.kind, reads: BUFFER.reads }
+}
+
+fn link(arguments: &Arguments) -> Option<LinkType> {
+    match arguments.text("link") {
+        Some("none") => None,
+        Some("raw") => Some(LinkType::RAW),
+        _ => Some(LinkType::ETHERNET),
+    }
+}
+
+/// Returns the link types of the frames.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of the catalog")]
+fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
+    Some(link(arguments).into_iter().collect())
+}
+
+struct Buffer {
+    /// The thread that serves the name; dropped after the writers.
+    host: Host,
+    address: Address,
+    writers: Writers,
+    link: Option<LinkType>,
+    origin: u16,
+    /// True to end with the last writer.
+    until_last: bool,
+    /// Memory for a block on its way from a ring to the pool; the length of a block in it.
+    copy: Vec<u8>,
+    pending: Option<usize>,
+    /// Index of the writer whose turn is next.
+    next: usize,
+    given: Amount,
+    too_long: u64,
+    unread: u64,
+}
+
+/// Result of reading from one writer.
+enum Taken {
+    /// Nothing is there now.
+    Nothing,
+    /// The batch or the pool is full.
+    Full,
+    /// The writer has closed, or is not served any longer.
+    Ended,
+}
+
+/// The catalog entry of `buffer`.
+pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).linked(links);
+
+/// Opens `buffer`.
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let name = opening.arguments.text("name").unwrap_or_default();
+    let wrong = |error| failed("create", name, &error);
+    let refused = |error| Failure::new("create", name, error);
+    let address = Address::own(name).map_err(wrong)?;
+    let host = Host::open().map_err(refused)?;
+    let inbox = host.create_inbox(name, access(opening.arguments, &EVERYBODY)).map_err(wrong)?;
+    Ok(Box::new(Buffer {
+        host,
+        address,
+        writers: Writers::new(inbox).map_err(refused)?,
+        link: link(opening.arguments),
+        origin: opening.origin,
+        until_last: opening.arguments.flag("last"),
+        copy: vec![0; BLOCK_MAX],
+        pending: None,
+        next: 0,
+        given: Amount::default(),
+        too_long: 0,
+        unread: 0,
+    }))
+}
+
+impl Source for Buffer {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        self.writers.wake().map_err(|error| self.broken(&error))?;
+        let before = self.given.blocks;
+        let again = SourceStatus::retry_at(intake.now);
+        if self.pending.is_some() && !self.put_pending(intake) {
+            return Ok(again);
+        }
+        let mut idle = 0;
+        while idle < self.writers.list.len() {
+            let at = self.next % self.writers.list.len();
+            match self.take_from(at, intake) {
+                Taken::Full => {
+                    let status = SourceStatus::Blocks;
+                    return Ok(if self.given.blocks > before { status } else { again });
+                }
+                Taken::Nothing => {
+                    idle += 1;
+                    self.next = at + 1;
+                }
+                Taken::Ended => drop(self.writers.list.swap_remove(at)),
+            }
+        }
+        if self.given.blocks > before {
+            return Ok(SourceStatus::Blocks);
+        }
+        if self.until_last && self.writers.have_left() {
+            return Ok(SourceStatus::End);
+        }
+        let has_more = self.writers.fall_asleep();
+        Ok(if has_more { again } else { SourceStatus::AWAITS_INPUT })
+    }
+
+    fn counters(&self) -> SourceCounters {
+        let unread = self.unread + u64::from(self.pending.is_some());
+        let dropped = [(TOO_LONG, self.too_long), (DropReason::Unread, unread)];
+        let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
+        let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
+        let lost = dropped.iter().filter_map(|(_, count)| *count).sum::<u64>();
+        let observed = Amount { blocks: self.given.blocks + lost, bytes: self.given.bytes };
+        SourceCounters { dropped, observed: Some(observed), ..SourceCounters::all(self.given) }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.writers.descriptor())
+    }
+
+    fn close(&mut self) {
+        self.host.withdraw(&self.address);
+        self.writers.stop();
+        self.unread = self.writers.list.iter_mut().map(unread).sum();
+        self.writers.list.clear();
+    }
+}
+
+impl Buffer {
+    /// Appends the blocks of one writer until it has none or there is no room.
+    fn take_from(&mut self, at: usize, intake: &mut Intake<'_>) -> Taken {
+        loop {
+            if intake.room() == 0 {
+                return Taken::Full;
+            }
+            let Some(input) = self.writers.list.get_mut(at) else { return Taken::Nothing };
+            match input.read_block(&mut self.copy) {
+                Ok(BlockRead::Block(length)) => {
+                    self.pending = Some(length);
+                    if !self.put_pending(intake) {
+                        return Taken::Full;
+                    }
+                }
+                Ok(BlockRead::Nothing) => return Taken::Nothing,
+                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return Taken::Ended,
+                Err(_) => {
+                    self.too_long += 1;
+                    return Taken::Ended;
+                }
+            }
+        }
+    }
+
+    /// Moves the copied block to the pool; returns false without memory before the next pass.
+    fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
+        let Some(length) = self.pending else { return true };
+        let bytes = self.copy.get(..length).unwrap_or_default();
+        let copied = intake.pool.append(length, |room| {
+            room.copy_from_slice(bytes);
+            length
+        });
+        let Some((place, _)) = copied else { return false };
+        let length = place.length();
+        let marks = match self.link {
+            Some(link) => Marks::frame(link.0, length, length),
+            None => Marks::bare(length),
+        };
+        let entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
+        self.pending = None;
+        self.given.add(length);
+        intake.put(entry)
+    }
+
+    fn broken(&self, error: &sys::Error) -> Failure {
+        Failure::new("read from", self.address.to_string(), error)
+    }
+}
+
+/// Returns the number of blocks that a writer says it has published beyond those taken.
+fn unread(input: &mut Input) -> u64 {
+    input.written().blocks.saturating_sub(input.count().blocks)
+}

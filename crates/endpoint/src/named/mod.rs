@@ -1,0 +1,47 @@
+//! Ends of a path under a name, which other programs open: `user` and `socket` for readers,
+//! `buffer` for writers. [SL §4.3, §5.1]
+//!
+//! ```text
+//! … | user name=N    ring of blocks, written by the path ──► any number of readers, by permission
+//! buffer N | …       one ring for each writer, read by the path ◄── any number of writers
+//! ```
+//!
+//! The rings and their grants are those of [`buffer::name`]: a name belongs to a user and a network
+//! namespace, and vanishes with the path. Programs open it by [`NamedReader`] and [`NamedWriter`],
+//! in C by `streamline_open`, in a shell by `streamline cat`.
+
+pub mod intake;
+mod open;
+pub mod output;
+mod writers;
+
+pub use buffer::name::Error as NameError;
+pub use open::{NamedReader, NamedWriter, packets};
+
+use crate::Failure;
+use crate::readers::Readers;
+use abi::access::AccessList;
+use buffer::name::Error;
+use filter::{Arguments, Parameter, Type};
+use std::path::Path;
+
+/// The parameter for the size of a ring.
+const SIZE: Parameter = Parameter::named(
+    "size",
+    Type::Size { low: 64 << 10, high: 1 << 30 },
+    "1M",
+    "how many bytes wait for the slowest reader",
+);
+
+/// Returns the access list for the mode in the arguments, without the rights of users who may not
+/// read every input file of the path (CONTRACT 21).
+fn access(arguments: &Arguments, readers: &Readers) -> AccessList {
+    let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
+    let mode = readers.mode(Path::new("/"), mode.unwrap_or(0o600));
+    AccessList { mode, ..AccessList::private(sys::process::identity()) }
+}
+
+/// Converts the error of a name.
+fn failed(call: &'static str, name: &str, error: &Error) -> Failure {
+    Failure::new(call, format!("`{name}`"), error)
+}

@@ -1,0 +1,289 @@
+//! `user` and `socket`: sinks whose blocks other programs read by a name.
+//!
+//! In: any blocks. Out: the bytes in view, one block of the stream for each. Every reader has a
+//! position of its own and starts at the block that follows its opening. What comes while nobody
+//! reads is dropped and counted, as is what finds no room in the ring.
+
+use super::{SIZE, access, failed};
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
+use abi::DbufId;
+use buffer::name::{Address, Host, Limits};
+use buffer::stream::{Config, Output, Waking};
+use buffer::{Fault, Policy};
+use filter::{
+    Amount, Batch, Block, Description, Parameter, Report, StateFacts, Time, Type, WorkerRule,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The description of `user`.
+pub const USER: Description = Description {
+    name: "user",
+    summary: "give the blocks to programs that open them by name",
+    details: "\
+Keeps what is in view in a ring that other programs open by name and read at their own pace:
+`streamline cat NAME` in a shell, `streamline_open(\"NAME\", STREAMLINE_READ)` in C, `NamedReader`
+in Rust; of another user, `UID/NAME`. Any number may read, as far as `mode` permits: 600 this user
+alone, 640 the group, 644 everybody. Frames of a file are never given to users who may not read that
+file. A reader gets what comes after it has opened; a reader that leaves or dies hurts nobody.
+
+`full` says what becomes of a block for which the ring has no room because a reader is slow: `drop`
+counts it (`reader too slow`), `overwrite` takes the place of the oldest, which that reader loses
+and is told, `wait` waits for the reader, and for the first one, too, so that nothing is lost. While
+nobody reads, blocks are dropped and counted (`no reader`), unless `full=wait`.
+
+The name is that of this process and its network name space, and vanishes with it.",
+    example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
+    state: StateFacts::NONE.several(|_| {
+        WorkerRule::Not("a name leads to one ring, which one process writes", WorkerRule::LEAVE)
+    }),
+    parameters: &[
+        Parameter::named("name", Type::Name, "user", "the name by which programs open it")
+            .positional(),
+        MODE,
+        FULL,
+        SIZE,
+    ],
+    ..Description::SINK
+};
+
+/// The description of `socket`.
+pub const SOCKET: Description = Description {
+    name: "socket",
+    summary: "give the blocks to a program's socket, by name",
+    details: "\
+The receiving end of a socket, as `user`: what is in view, for instance the data of a datagram
+behind `udp`, goes to a ring that programs open by `name`. `export=no` would keep it from every
+program, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
+    example: "rx lo | udp | dport |53 socket export=yes name=rxport_53",
+    parameters: &[
+        Parameter::needed("name", Type::Name, "the name by which programs open it"),
+        Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open it"),
+        MODE,
+        FULL,
+        SIZE,
+    ],
+    ..USER
+};
+
+const MODE: Parameter = Parameter::named(
+    "mode",
+    Type::OneOf(&["600", "640", "644"]),
+    "600",
+    "who may read: you alone, your group, everybody",
+);
+
+const FULL: Parameter = Parameter::named(
+    "full",
+    Type::OneOf(&["drop", "overwrite", "wait"]),
+    "drop",
+    "what becomes of a block for which a slow reader leaves no room",
+);
+
+/// Reasons of drops, in the order of [`Fate`].
+const NO_READER: DropReason = DropReason::Named("no reader");
+const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
+
+/// Time between two looks at a stop request while the sink waits.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time that a stopped path waits for a reader that takes nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A ring under a name.
+struct Named {
+    /// The thread that admits readers; dropped after the ring has been closed.
+    host: Host,
+    output: Option<Output>,
+    address: Address,
+    waits: bool,
+    stopped: Arc<AtomicBool>,
+    /// Time since which the stopped path waits without progress.
+    idle_since: Option<Instant>,
+    written: Amount,
+    unread: Amount,
+    refused: Amount,
+    holes: Amount,
+    /// Largest number of readers at a time.
+    readers_max: usize,
+    overwrites: bool,
+}
+
+/// The fate of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Written,
+    NoReader,
+    TooSlow,
+}
+
+/// The catalog entry of `user`.
+pub const USER_ENTRY: SinkEntry = SinkEntry::new(&USER, open);
+/// The catalog entry of `socket`.
+pub const SOCKET_ENTRY: SinkEntry = SinkEntry::new(&SOCKET, open);
+
+/// Opens `user` or `socket`.
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let arguments = opening.arguments;
+    let name = arguments.text("name").unwrap_or_default();
+    let policy = match arguments.text("full") {
+        Some("overwrite") => Policy::Overwrite,
+        Some("wait") => Policy::Block,
+        _ => Policy::DropNew,
+    };
+    let id = DbufId::new(1).ok_or_else(|| Failure::new("create", name, "no id"))?;
+    let config = Config::new(id).policy(policy).capacity(arguments.count("size"));
+    let wrong = |error| failed("create", name, &error);
+    let address = Address::own(name).map_err(wrong)?;
+    let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
+    let access = access(arguments, opening.readers);
+    let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
+    output.waking(Waking { limit: Some(LOOK), ..Waking::default() });
+    Ok(Box::new(Named {
+        host,
+        output: Some(output),
+        address,
+        waits: policy == Policy::Block,
+        stopped: Arc::clone(&opening.stopped),
+        idle_since: None,
+        written: Amount::default(),
+        unread: Amount::default(),
+        refused: Amount::default(),
+        holes: Amount::default(),
+        readers_max: 0,
+        overwrites: policy == Policy::Overwrite,
+    }))
+}
+
+impl Sink for Named {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        for (_, block) in batch.blocks() {
+            self.give(&block)?;
+        }
+        self.idle()
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        if let Some(output) = &mut self.output {
+            output.flush();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        // Readers take what is left, and then find the end.
+        self.output = None;
+        let rows = [("blocks", self.written.blocks), ("bytes", self.written.bytes)];
+        let rows = Report::of_rows(rows).and_rows([("readers at most", self.readers_max as u64)]);
+        let done = format!("given to the readers of {}", self.address);
+        let mut report = rows.put(self.written.blocks, "block", done);
+        if self.overwrites && self.written.blocks > 0 {
+            report.remarks.push("what slow readers lost to overwriting, they are told".to_owned());
+        }
+        Ok(report)
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.written)
+    }
+
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        let all =
+            [(NO_READER, self.unread), (TOO_SLOW, self.refused), (DropReason::Hole, self.holes)];
+        all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
+    }
+}
+
+impl Named {
+    fn give(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        let bytes = block.bytes();
+        if (bytes.len() as u64) < u64::from(block.length()) {
+            self.holes.add(block.length());
+            return Ok(());
+        }
+        let fate = if bytes.is_empty() { Fate::Written } else { self.write(bytes)? };
+        let amount = match fate {
+            Fate::Written => &mut self.written,
+            Fate::NoReader => &mut self.unread,
+            Fate::TooSlow => &mut self.refused,
+        };
+        amount.add(block.length());
+        Ok(())
+    }
+
+    /// Writes the bytes of a block, as several blocks if they exceed what the ring takes at once.
+    fn write(&mut self, bytes: &[u8]) -> Result<Fate, Failure> {
+        if !self.has_reader()? {
+            return Ok(Fate::NoReader);
+        }
+        let Some(most) = self.output.as_ref().map(Output::block_max) else {
+            return Ok(Fate::NoReader);
+        };
+        for piece in bytes.chunks(most.max(1)) {
+            if self.waits && !self.wait_for_room(piece.len())? {
+                return Ok(Fate::TooSlow);
+            }
+            let Some(output) = &mut self.output else { return Ok(Fate::NoReader) };
+            match output.write(piece) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Fate::TooSlow),
+                Err(Fault::Abandoned) => return Ok(Fate::NoReader),
+                Err(fault) => return Err(self.broken(fault)),
+            }
+        }
+        Ok(Fate::Written)
+    }
+
+    /// Returns true if somebody reads. With `full=wait`, waits for that until the path is stopped.
+    fn has_reader(&mut self) -> Result<bool, Failure> {
+        loop {
+            let Some(output) = &mut self.output else { return Ok(false) };
+            let readers = output.present_readers();
+            self.readers_max = self.readers_max.max(readers);
+            if readers > 0 || !self.waits || self.stopped.load(Ordering::Acquire) {
+                return Ok(readers > 0);
+            }
+            let waited = output.wait_for_reader(Some(LOOK));
+            waited.map_err(|error| Failure::new("wait for", "a reader", error))?;
+        }
+    }
+
+    /// Waits until a block of this length fits; false if the path is stopped and no reader takes
+    /// anything for [`PATIENCE`].
+    fn wait_for_room(&mut self, length: usize) -> Result<bool, Failure> {
+        loop {
+            let Some(output) = &mut self.output else { return Ok(false) };
+            let ready = output.is_ready(length).and_then(|ready| {
+                Ok(ready || output.wait(length)? == buffer::stream::WaitResult::Ready)
+            });
+            match ready {
+                Ok(true) => {
+                    self.idle_since = None;
+                    return Ok(true);
+                }
+                // The last reader has left: the block goes nowhere, and there is room.
+                Err(Fault::Abandoned) => return Ok(true),
+                Err(fault) => return Err(self.broken(fault)),
+                Ok(false) => {}
+            }
+            if self.stopped.load(Ordering::Acquire) {
+                let since = *self.idle_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn broken(&self, fault: Fault) -> Failure {
+        Failure::new("write to", self.address.to_string(), fault)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // The stream ends before its host, so that the name is free again when this returns.
+        self.output = None;
+        self.host.withdraw(&self.address);
+    }
+}
