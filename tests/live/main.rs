@@ -43,6 +43,7 @@ mod send;
 mod shared_changes;
 mod shared_program;
 mod streams;
+mod taken_flows;
 mod token;
 mod users;
 mod weblog;

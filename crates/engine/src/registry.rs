@@ -91,7 +91,10 @@ impl Registry for MachineRegistry {
             Some(program) if *self != Self::Untrusted => {
                 (program.refuses)(arguments.text("command").unwrap_or_default())
             }
-            _ => entry.user.filter(|_| runs_here).and_then(|make| make(arguments).err()),
+            _ => {
+                let made = entry.user.filter(|_| runs_here).and_then(|make| make(arguments).err());
+                made.or_else(|| entry.analysis.refuses.and_then(|refuses| refuses(arguments)))
+            }
         }
     }
 

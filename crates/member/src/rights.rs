@@ -30,6 +30,18 @@ impl Denial<'_> {
         )
     }
 
+    /// Explains that the user may not take flows from an interface in this network namespace.
+    #[must_use]
+    pub fn not_taking(self, interface: &str, netns: Option<&str>) -> String {
+        let space = netns.map_or_else(String::new, |name| format!("{name}/"));
+        format!(
+            "{} may watch {space}{interface} and take nothing there: what is taken, its receiver \
+             does not get, and root has not granted it (`take = true` in [[open]] of {})",
+            self.user(),
+            self.file
+        )
+    }
+
     /// Explains that the user is not a member of a group.
     #[must_use]
     pub fn not_in(self, group: &str) -> String {

@@ -74,7 +74,8 @@ pub trait Registry {
     /// Returns the reason why this entry refuses a combination of valid arguments: a filter
     /// expression that does not compile, two parameters that exclude each other.
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        entry.user.and_then(|make| make(arguments).err())
+        let made = entry.user.and_then(|make| make(arguments).err());
+        made.or_else(|| entry.analysis.refuses.and_then(|refuses| refuses(arguments)))
     }
 }
 

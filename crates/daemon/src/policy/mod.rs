@@ -208,6 +208,13 @@ impl Policy {
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
+    /// Returns true if the peer may take flows from an interface.
+    pub(crate) fn takes(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
+        let mut open = self.open.iter().filter(|open| open.takes());
+        self.is_free(who.uid)
+            || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
+    }
+
     /// Returns the patterns of the interfaces that a peer may observe, sorted.
     pub(crate) fn interfaces(&self, who: &Credentials) -> Vec<String> {
         if self.is_free(who.uid) {

@@ -5,10 +5,12 @@
 //! users = ["alice", 1002]       # by name or by number
 //! groups = ["netadm"]           # their members, too
 //! interfaces = ["eth0", "blue/eth0"]    # of the daemon's namespace, or of `blue`; "*": all
+//! take = true                   # they may take flows there, too: `rx eth0 take "udp port 53"`
 //! ```
 //!
 //! An observer of an interface sees the frames of all its users. An interface is therefore closed
-//! to all users but root unless an entry opens it.
+//! to all users but root unless an entry opens it. Taking flows also keeps
+//! frames from their receivers, so it is granted apart.
 
 use abi::access::{Credentials, Grantees};
 use member::rights::{ALL, is_named};
@@ -19,6 +21,7 @@ use serde::Deserialize;
 pub(crate) struct InterfaceGrant {
     grantees: Grantees,
     interfaces: Vec<String>,
+    take: bool,
 }
 
 /// An `[[open]]` entry as written in the file.
@@ -30,6 +33,8 @@ pub(super) struct GrantEntry {
     #[serde(default)]
     groups: Vec<Principal>,
     interfaces: Vec<String>,
+    #[serde(default)]
+    take: bool,
 }
 
 /// A user or group, by number or name.
@@ -48,7 +53,7 @@ impl InterfaceGrant {
         written: GrantEntry,
         (users, groups): (Numbers<'_>, Numbers<'_>),
     ) -> Result<Self, String> {
-        let GrantEntry { users: named, groups: in_groups, interfaces } = written;
+        let GrantEntry { users: named, groups: in_groups, interfaces, take } = written;
         if named.is_empty() && in_groups.is_empty() {
             return Err("[[open]] opens to nobody: it needs `users` or `groups`".to_owned());
         }
@@ -62,7 +67,7 @@ impl InterfaceGrant {
         }
         let users = numbers(named, users, ("user", "/etc/passwd", "id -u"))?;
         let groups = numbers(in_groups, groups, ("group", "/etc/group", "id -g"))?;
-        Ok(Self { grantees: Grantees { users, groups }, interfaces })
+        Ok(Self { grantees: Grantees { users, groups }, interfaces, take })
     }
 
     /// Returns true if the entry applies to this peer.
@@ -72,6 +77,11 @@ impl InterfaceGrant {
 
     pub(super) fn interfaces(&self) -> &[String] {
         &self.interfaces
+    }
+
+    /// Returns true if flows may be taken from the entry's interfaces.
+    pub(super) const fn takes(&self) -> bool {
+        self.take
     }
 
     /// Returns true if the entry applies to this interface.

@@ -74,6 +74,9 @@ pub struct FusedTap {
     pub rings: Vec<FrameRing>,
     /// Interfaces by which copies may leave.
     pub egresses: Vec<Egress>,
+    /// Number of the mark of frames that the host does not receive, which is clear at the beginning
+    /// of a frame; `None` if every frame passes.
+    pub taken: Option<u16>,
 }
 
 /// An interface by which copies of frames leave. The body selects it with a mark
@@ -241,7 +244,15 @@ impl From<&Tap> for FusedTap {
             pointer_rings: vec![outlet],
         };
         let scratch = Scratch { stride, ..Scratch::PLAIN };
-        Self { cpus, sent, user: None, scratch, rings: vec![owner], egresses: Vec::new() }
+        Self {
+            cpus,
+            sent,
+            user: None,
+            scratch,
+            rings: vec![owner],
+            egresses: Vec::new(),
+            taken: None,
+        }
     }
 }
 

@@ -129,6 +129,17 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
+    /// Continues only if a mark is clear.
+    pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
+        let b = self.builder();
+        if let Some(place) = b.mark_at(number) {
+            b.find_region();
+            b.asm.push(Insn::load(Size::DW, R1, R9, place));
+            b.hold(R1, None);
+            b.asm.jump_if(Cond::Ne, R1, 0, miss.label);
+        }
+    }
+
     /// Returns the length of the view in bytes. A tag beside the frame counts until it was parsed.
     pub fn viewed(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
@@ -192,8 +203,9 @@ impl Builder {
             self.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), 0));
         }
         if let FrameEnd::Tap(fused) = frame_end {
-            for egress in fused.egresses.iter().filter(|egress| egress.mark < scratch.marks_max) {
-                self.asm.push(Insn::store(Size::DW, R9, scratch.mark(egress.mark), 0));
+            let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.taken);
+            for mark in marks.filter(|mark| *mark < scratch.marks_max) {
+                self.asm.push(Insn::store(Size::DW, R9, scratch.mark(mark), 0));
             }
         }
         if matches!(frame_end, FrameEnd::Redirect(_)) {

@@ -4,13 +4,14 @@
 //! filter is nested in the code of its predecessor, in a branch of its own, so that work common to
 //! several branches is done once and its results are available in all of these branches.
 
-use super::fused::{Fork, FusedTree, Member, Tally};
+use super::fused::{Fork, FusedTree, Left, Member, Tally};
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
 use ebpf::emit::{Answer, Cmp, Emit, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::FirstHeader;
+use filter::general::bpf::flows;
 use filter::{Arguments, FilterKind};
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
@@ -109,7 +110,54 @@ impl Emission<'_> {
 
     fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
         self.tally(s, Tally::Ran, on);
-        self.chain(s, on, done)
+        match self.fused.taken() {
+            None => self.chain(s, on, done),
+            Some(mark) => self.gates(s, (mark, on), done),
+        }
+    }
+
+    /// Emits the gates of requests that take frames from the host, each followed by the request's
+    /// steps. A frame belongs to the first request whose expression it matches; the gates behind
+    /// count it. `mark` is set for frames that were taken.
+    fn gates<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        (mark, on): (u16, Layers<'s>),
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        for (number, (_, step)) in self.fused.gates.iter().enumerate() {
+            let left = |why| Tally::Left(number, why);
+            let arguments = self.gate(*step)?;
+            s.arm(|s, next| {
+                s.catch_unsure(|s, _| {
+                    s.arm(|s, fragment| {
+                        flows::gate(arguments, s, fragment, next)?;
+                        s.arm(|s, elsewhere| {
+                            s.only_unmarked(mark, elsewhere);
+                            s.mark(mark, true);
+                            self.tally(s, Tally::Entered(*step), on);
+                            self.route(s, Some(*step), on, next)
+                        })?;
+                        self.end_at(s, left(Left::Elsewhere), on, next);
+                        Ok::<(), Unfit>(())
+                    })?;
+                    self.end_at(s, left(Left::Fragment), on, next);
+                    Ok::<(), Unfit>(())
+                })?;
+                self.end_at(s, left(Left::Undecided), on, next);
+                Ok::<(), Unfit>(())
+            })?;
+        }
+        s.leave(done);
+        Ok(())
+    }
+
+    /// Returns the arguments of the source whose expression is this gate.
+    fn gate(&self, step: usize) -> Result<&Arguments, Unfit> {
+        let (line, id) = self.fused.node(self.members, step);
+        self.at.set(Some((line, id)));
+        let used = self.members[line].graph.node(id).filter();
+        used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is no source"))
     }
 
     /// Emits the steps up to the first fork. Their code is sequential instead of nested, so a chain
@@ -200,7 +248,12 @@ impl Emission<'_> {
     /// Emits the path of an unreadable frame.
     fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.tally(s, Tally::Ran, on);
-        self.deliver_all_unsure(s, on);
+        for gate in 0..self.fused.gates.len() {
+            self.tally(s, Tally::Left(gate, Left::Undecided), on);
+        }
+        if self.fused.gates.is_empty() {
+            self.deliver_all_unsure(s, on);
+        }
     }
 
     fn delivery(&self, number: usize) -> Delivery {

@@ -99,6 +99,7 @@ mod tests {
             unselected: Vec::new(),
             handed: vec![amount(1, 2); 31],
             failed: vec![amount(0, 0), amount(1, 64)],
+            left: [1, 2, 3],
             reasons: HashMap::from([(1, HashMap::from([("not udp".to_owned(), 9)]))]),
         };
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);

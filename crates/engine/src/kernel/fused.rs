@@ -31,6 +31,9 @@ pub(super) struct FusedTree {
     pub(super) forks: Vec<Fork>,
     /// The steps that send frames to an egress interface.
     pub(super) leads: Vec<usize>,
+    /// The gates: the requests that take frames from the host, in order of precedence, each with
+    /// the step that selects its frames.
+    pub(super) gates: Vec<(usize, usize)>,
     lines: Vec<RequestPositions>,
 }
 
@@ -43,8 +46,8 @@ pub(super) struct FusedStep {
     pub(super) classes: ClassSet,
     /// The requests that share it; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// Its number in the tree of the first request that uses it.
-    own: usize,
+    /// Its number in the tree of the first request; `None` for a gate, which stands before it.
+    own: Option<usize>,
 }
 
 /// An exit of one request.
@@ -71,6 +74,8 @@ pub(super) struct Fork {
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
+    /// The gate of its frames.
+    root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
 }
@@ -92,6 +97,24 @@ pub(super) enum Tally {
     Failed(usize),
     /// Frames that the egress interface of a step refused, by index among those steps.
     Refused(usize),
+    /// Frames that a gate left to the host or to another request, by index among the gates.
+    Left(usize, Left),
+}
+
+/// The reason that a gate did not take a frame which its expression does not exclude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// A fragment of a datagram, of which the expression sees only a part.
+    Fragment,
+    /// The headers are out of reach of a program.
+    Undecided,
+    /// An earlier request took it.
+    Elsewhere,
+}
+
+impl Left {
+    /// All reasons.
+    pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
 
 /// Counters of a request in the kernel, by the numbers of its own tree.
@@ -109,6 +132,10 @@ pub(crate) struct KernelCounters {
     pub(crate) handed: Vec<Amount>,
     /// Output of each exit that could not be copied.
     pub(crate) failed: Vec<Amount>,
+    /// Frames that its expression left to the host or to another request, in the order of
+    /// [`Left::ALL`].
+    #[serde(default)]
+    pub(crate) left: [u64; Left::ALL.len()],
     /// Blocks that a step left unanswered, by reason.
     pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
 }
@@ -118,19 +145,35 @@ impl FusedTree {
     pub(super) fn of(members: &[Member<'_>]) -> Self {
         let mut fused = Self::default();
         for (line, member) in members.iter().enumerate() {
-            let mut own = RequestPositions::default();
+            let root = member.tree.gate.map(|_| fused.add_gate(line));
+            let mut own = RequestPositions { root, ..RequestPositions::default() };
             for number in 0..member.tree.steps.len() {
-                own.steps.push(fused.find_or_add_step(members, line, number, &own.steps));
+                own.steps.push(fused.find_or_add_step(members, line, number, &own));
             }
             for (number, exit) in member.tree.exits.iter().enumerate() {
-                let from = exit.from.and_then(|from| own.steps.get(from).copied());
+                let from = own.behind(exit.from);
                 own.exits.push(fused.exits.len());
                 fused.exits.push(FusedExit { line, own: number, from, which: exit.which.clone() });
             }
             fused.lines.push(own);
             fused.add_forks(line);
         }
+        // Who was attached first comes first, whatever the order of the members.
+        fused.gates.sort_by_key(|(line, _)| members[*line].request);
         fused
+    }
+
+    /// Adds the gate of a request; returns the number of its step.
+    fn add_gate(&mut self, line: usize) -> usize {
+        let step = self.steps.len();
+        self.gates.push((line, step));
+        self.steps.push(FusedStep {
+            from: None,
+            classes: ClassSet::all(),
+            lines: vec![line],
+            own: None,
+        });
+        step
     }
 
     /// Finds a step of an earlier request that runs the same filter on the same frames, or adds a
@@ -140,13 +183,15 @@ impl FusedTree {
         members: &[Member<'_>],
         line: usize,
         own: usize,
-        before: &[usize],
+        before: &RequestPositions,
     ) -> usize {
         let step = &members[line].tree.steps[own];
-        let from = step.from.and_then(|from| before.get(from).copied());
+        let from = before.behind(step.from);
         let same = |shared: &FusedStep| {
             let first = shared.lines[0];
-            let other = &members[first].tree.steps[shared.own];
+            let Some(other) = shared.own.map(|own| &members[first].tree.steps[own]) else {
+                return false;
+            };
             let both = used(&members[first], other).zip(used(&members[line], step));
             let place = shared.from == from && shared.classes == step.classes;
             place && first != line && both.is_some_and(|(one, other)| is_shared(one, other))
@@ -158,15 +203,15 @@ impl FusedTree {
         if used(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
             self.leads.push(self.steps.len());
         }
-        self.steps.push(FusedStep { from, classes: step.classes.clone(), lines: vec![line], own });
+        let (classes, own) = (step.classes.clone(), Some(own));
+        self.steps.push(FusedStep { from, classes, lines: vec![line], own });
         self.steps.len() - 1
     }
 
     /// Adds the forks of the request added last: joins an existing fork with the same edges, or
     /// adds a fork.
     fn add_forks(&mut self, line: usize) {
-        let places = std::iter::once(None).chain(self.lines[line].steps.iter().copied().map(Some));
-        let places: Vec<Option<usize>> = places.collect();
+        let places: Vec<Option<usize>> = self.lines[line].places().collect();
         for at in places {
             let here = |step: &usize| self.steps[*step].from == at;
             let steps: Vec<usize> = self.lines[line].steps.iter().copied().filter(here).collect();
@@ -197,13 +242,18 @@ impl FusedTree {
             Tally::Handed(exit) => 1 + steps + 2 * forks + exit,
             Tally::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
             Tally::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
+            Tally::Left(gate, why) => {
+                let place = Left::ALL.len() * gate + why as usize;
+                1 + steps + 2 * (forks + exits) + self.leads.len() + place
+            }
         };
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
     /// Returns the number of counters.
     pub(super) fn tally_count(&self) -> usize {
-        1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len()
+        let left = Left::ALL.len() * self.gates.len();
+        1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
 
     /// Returns the steps that follow `from`, or the source, with the classes that lead to each.
@@ -248,9 +298,15 @@ impl FusedTree {
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
+    /// Returns the mark of frames that a request took from the host; `None` if none takes any.
+    pub(super) fn taken(&self) -> Option<u16> {
+        let number = self.forks.len() + self.leads.len();
+        (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
     /// Returns the number of marks.
     pub(super) fn mark_count(&self) -> usize {
-        self.forks.len() + self.leads.len()
+        self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
     }
 
     /// Returns the forks at a step, or at the source.
@@ -262,7 +318,9 @@ impl FusedTree {
     pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
-        (line, members[line].tree.steps[shared.own].nodes[0])
+        let tree = members[line].tree;
+        let own = shared.own.map(|own| tree.steps[own].nodes[0]);
+        (line, own.or(tree.gate).unwrap_or(NodeId(0)))
     }
 
     /// Returns the label of a step.
@@ -280,7 +338,9 @@ impl FusedTree {
     pub(super) fn counters_of(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
         let read = |one: Tally| tally(self.tally(one));
         let Some(own) = self.lines.get(line) else { return KernelCounters::default() };
-        let places = || std::iter::once(None).chain(own.steps.iter().copied().map(Some));
+        let places = || own.places();
+        let gate = self.gates.iter().position(|(of, _)| *of == line);
+        let left = |why| gate.map_or(0, |gate| read(Tally::Left(gate, why)).blocks);
         let fork =
             |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
         let passed = |at: Option<usize>| match fork(at) {
@@ -296,7 +356,8 @@ impl FusedTree {
             fork(at).map_or_else(Amount::default, |(number, _)| read(Tally::Unselected(number)))
         };
         let mut counted = KernelCounters {
-            ran: read(Tally::Ran),
+            ran: read(own.root.map_or(Tally::Ran, Tally::Entered)),
+            left: Left::ALL.map(left),
             entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
@@ -316,6 +377,18 @@ impl FusedTree {
 
 /// The reason for frames that the egress interface refused.
 pub(super) const REFUSED: &str = "refused";
+
+impl RequestPositions {
+    /// Returns the position of a step of the request's own tree, or of what stands before it.
+    fn behind(&self, from: Option<usize>) -> Option<usize> {
+        from.map_or(self.root, |from| self.steps.get(from).copied())
+    }
+
+    /// Returns the positions at which the request can fork: its beginning, and each step.
+    fn places(&self) -> impl Iterator<Item = Option<usize>> {
+        std::iter::once(self.root).chain(self.steps.iter().copied().map(Some))
+    }
+}
 
 impl Fork {
     /// Returns true if the fork has a single edge, whose target already counts the blocks.
@@ -338,6 +411,7 @@ impl KernelCounters {
             to.resize(from.len().max(to.len()), Amount::default());
             to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
         }
+        self.left.iter_mut().zip(more.left).for_each(|(to, from)| *to += from);
         for (step, reasons) in &more.reasons {
             reasons.iter().for_each(|(name, count)| self.add_reason(*step, name, *count));
         }

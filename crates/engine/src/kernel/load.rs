@@ -2,6 +2,7 @@
 //! source lines for the verifier's log. [SL §7.1, allocation]
 
 use ebpf::insn;
+use endpoint::source::kernel::attach_point::PROGRAM as NAME;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
     BtfBuilder, FunctionInfo, License, LineInfo, Load, LoadError, Map, Program, ProgramKind,
@@ -128,9 +129,6 @@ pub(super) fn load<'k>(
         Err(error) => Err(LoadFailure::refused(&error)),
     }
 }
-
-/// Program name in listings such as `bpftool prog`.
-const NAME: &str = "streamline";
 
 /// Builds the source lines of a program as BTF; fails if the offsets exceed 32 bits.
 fn lines(program: &ebpf::Program) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {

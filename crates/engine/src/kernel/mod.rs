@@ -157,6 +157,10 @@ impl Kernel {
         let KernelInputs { planned, timed, .. } = *wanted;
         let asked = wanted.request();
         let place = AttachPoint::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
+        if planned.attach.flows && !wanted.opening.force {
+            let spared = endpoint::source::rx::take::spare_connection(wanted.opening.arguments);
+            spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
+        }
         let timing = timed.then(Timing::begin).flatten();
         let (handle, gives): Opened = match planned.attach.takes {
             true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,

@@ -7,7 +7,7 @@
 //! those of the filter.
 
 use super::final_counters::FinalCounters;
-use super::fused::REFUSED;
+use super::fused::{Left, REFUSED};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::counts;
@@ -53,15 +53,22 @@ const NOT_COPIED: &str = "not copied";
 impl Kernel {
     /// Returns the nodes and edges of all generations. The programs must no longer run.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
-        let (mut ran, mut busy) = (Amount::default(), 0);
+        let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; Left::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
             let ended = generation.ended(process);
             ran += ended.counted.ran;
             busy += ended.busy;
+            left.iter_mut().zip(ended.counted.left).for_each(|(all, more)| *all += more);
             all.push(generation.remains(&ended, number, process));
         }
-        let seen = |id: &NodeId| (node_name(&self.generation, *id), self.place.counters(ran, busy));
+        let counters = || {
+            let counters = self.place.counters(ran, busy);
+            let remarks = counters.remark.clone().into_iter().chain(left_to_others(left));
+            let remarks: Vec<String> = remarks.collect();
+            SourceCounters { remark: (!remarks.is_empty()).then(|| remarks.join("; ")), ..counters }
+        };
+        let seen = |id: &NodeId| (node_name(&self.generation, *id), counters());
         let sources = self.generation.sources.iter().map(seen).collect();
         if let Some(told) =
             all.last_mut().and_then(|remains: &mut Remains| remains.kernel_counts.as_mut())
@@ -314,6 +321,27 @@ impl Generation {
         node.flow.unselected = ended.counted.unselected(None);
         node
     }
+}
+
+/// Describes the frames that an expression left to the host or to another request; `None` if there
+/// are none.
+fn left_to_others(left: [u64; Left::ALL.len()]) -> Option<String> {
+    let frames = |count: u64, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let texts = Left::ALL.iter().zip(left).filter(|(_, count)| *count > 0);
+    let texts = texts.map(|(why, count)| match why {
+        Left::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
+        Left::Undecided => {
+            format!("{} stayed with the host undecided", frames(count, "frame"))
+        }
+        Left::Elsewhere => {
+            format!("{} had been taken by an earlier line", frames(count, "matching frame"))
+        }
+    });
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Restores a twin's state in the user implementation.

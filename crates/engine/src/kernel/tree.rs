@@ -20,6 +20,9 @@ pub(crate) struct RequestTree {
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,
+    /// The source whose expression selects the frames that it takes from the host; `None` if the
+    /// request observes every frame.
+    pub(crate) gate: Option<NodeId>,
 }
 
 /// A filter in the kernel.
@@ -62,7 +65,9 @@ impl RequestTree {
     /// Builds the tree of the nodes for which `ours` returns true.
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
-        let mut tree = Self::default();
+        let mut sources = planned.sources.iter().copied().filter(|id| ours(*id));
+        let gate = sources.next().filter(|_| planned.attach.flows);
+        let mut tree = Self { gate, ..Self::default() };
         for (number, step) in planned.steps.iter().enumerate() {
             let nodes: Vec<NodeId> = step.nodes.iter().copied().filter(|id| ours(*id)).collect();
             if !nodes.is_empty() {
@@ -163,14 +168,17 @@ impl RequestTree {
                 TreeExit { from: *from, which, edge: 0, to: *to, sink: 0 }
             })
         });
-        let mut tree = Self { steps: steps.to_vec(), exits: exits.chain(follow).collect() };
+        let exits = exits.chain(follow).collect();
+        let mut tree = Self { steps: steps.to_vec(), exits, gate: self.gate };
         tree.assign_sinks();
         tree
     }
 
     /// Returns a fingerprint: equal for trees that do the same, in any process.
     pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
-        let mut text = String::new();
+        let gate = self.gate.and_then(|id| graph.node(id).filter());
+        let expression = gate.and_then(|used| used.arguments.text("expression"));
+        let mut text = expression.unwrap_or_default().to_owned();
         // Writing to a text does not fail.
         for Step { nodes, from, classes } in &self.steps {
             let name = nodes.first().map_or("", |id| graph.node(*id).name());
@@ -216,6 +224,7 @@ mod tests {
         let mut tree = RequestTree {
             steps: nodes.iter().zip(from).map(step).collect(),
             exits: unsure.chain(out).collect(),
+            gate: None,
         };
         tree.assign_sinks();
         tree

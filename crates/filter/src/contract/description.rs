@@ -136,6 +136,8 @@ pub struct Analysis {
     pub relinks: Option<OutputLinks>,
     /// Resolves a machine-dependent value once; the result is written into the request.
     pub settles: Option<FixParameter>,
+    /// Returns the mistake in the valid arguments of a source, which has no user implementation.
+    pub refuses: Option<ArgumentWarning>,
     /// Returns a warning for `check`, `explain` and the start of a run.
     pub warns: Option<ArgumentWarning>,
     /// Returns a remark for `explain`.
@@ -144,8 +146,14 @@ pub struct Analysis {
 
 impl Analysis {
     /// No function.
-    pub const NONE: Self =
-        Self { ahead: None, relinks: None, settles: None, warns: None, remark: None };
+    pub const NONE: Self = Self {
+        ahead: None,
+        relinks: None,
+        settles: None,
+        refuses: None,
+        warns: None,
+        remark: None,
+    };
 }
 
 impl Description {

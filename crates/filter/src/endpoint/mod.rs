@@ -58,6 +58,9 @@ pub struct Attach {
     /// True if accepted frames are redirected and do not reach the host's stack (CONTRACT 2);
     /// otherwise the program only observes.
     pub takes: bool,
+    /// True if only the frames that the source's expression matches are taken from the host. With
+    /// `takes` they are redirected; without, they are copied like observed ones and then dropped.
+    pub flows: bool,
     /// True to attach to the sockets of the request's user, in both directions, instead of an
     /// interface (CONTRACT 22); packets then start at layer 3.
     pub own: bool,
@@ -68,7 +71,8 @@ impl Attach {
     #[must_use]
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);
-        Self { interface: interface.to_owned(), netns, side, takes: false, own: false }
+        let interface = interface.to_owned();
+        Self { interface, netns, side, takes: false, flows: false, own: false }
     }
 }
 

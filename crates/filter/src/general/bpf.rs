@@ -10,6 +10,7 @@
 //! resolves names.
 
 mod compile;
+pub mod flows;
 mod names;
 mod pushdown;
 mod validate;

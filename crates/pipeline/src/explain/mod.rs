@@ -72,7 +72,7 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
         if let Some(remark) =
             used.description.analysis.remark.and_then(|remark| remark(&used.arguments))
         {
-            let _ = writeln!(out, " {name}: {remark}");
+            words::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
         }
         if let Some(seen) = used.published_as() {
             let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");

@@ -117,7 +117,11 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         (false, Side::Received) => "received by",
         (false, Side::Sent) => "sent by",
     };
-    let what = if attach.takes { "takes" } else { "observes" };
+    let what = match (attach.takes, attach.flows) {
+        (true, _) => "takes",
+        (false, true) => "takes some of",
+        (false, false) => "observes",
+    };
     let interface = match attach.own {
         true => String::new(),
         false => format!(" {}", quoted(attach.interface.as_bytes())),
@@ -145,9 +149,17 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
         1 => format!("what leaves it is {how}, over one edge"),
         n => format!("what leaves it is {how}, over {n} edges"),
     };
+    let why = match attach.flows {
+        true => {
+            "; it stands at traffic control, where what it leaves to the host costs no more, and \
+             drops what it took: at XDP every frame would have to be turned into one of the host's \
+             afterwards, and large ones be cut; what it cannot decide stays with the host"
+        }
+        false => "",
+    };
     format!(
         "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; {replicas}; \
-         blocks that a twin is unsure of are decided in {}",
+         blocks that a twin is unsure of are decided in {}{why}",
         readers.join(", ")
     )
 }

@@ -54,8 +54,13 @@ pub(super) fn refusal(
 
 /// Returns the reason why no process can read a source, if only kernel programs receive its frames.
 pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
-    let own = attachment(node).is_ok_and(|attach| attach.own);
-    own.then_some(
+    let attach = attachment(node).ok()?;
+    if attach.flows {
+        return Some(
+            "only a program in the kernel takes some frames and leaves the others to the host",
+        );
+    }
+    attach.own.then_some(
         "only a program in the kernel sees what sockets exchange; a daemon of root's (`sudo \
          streamline daemon`) runs it for whoever may not",
     )

@@ -80,7 +80,13 @@ pub(super) fn programs(
         let (Some(FilterKind::Source), Ok(attach)) = (node.kind(), attachment(node)) else {
             continue;
         };
-        let known = programs.iter().position(|program| program.attach == attach);
+        // What a source takes from the host, no other one gets, unless it asks for the same.
+        let same = |program: &Program| {
+            let first = program.sources.first().and_then(|first| graph.node(*first).filter());
+            let both = first.zip(node.filter());
+            !attach.flows || both.is_some_and(|(one, other)| one.arguments == other.arguments)
+        };
+        let known = programs.iter().position(|one| one.attach == attach && same(one));
         let at = known.unwrap_or_else(|| {
             let (sources, steps, exits) = (Vec::new(), Vec::new(), Vec::new());
             programs.push(Program { attach, sources, steps, exits, ring: ring.clone() });

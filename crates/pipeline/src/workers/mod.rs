@@ -108,7 +108,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         let why = "what it gives has no addresses by which sessions are told apart";
         return Err(Ineligible(why.to_owned(), WorkerRule::LEAVE.to_owned()));
     }
-    if takes.is_some_and(|attach| attach.takes) {
+    if takes.is_some_and(|attach| attach.takes || attach.flows) {
         let why = "the first one that takes a packet from the host has taken it from the others";
         let hint = "observe them (leave `take` out), or leave `--engines` out";
         return Err(Ineligible(why.to_owned(), hint.to_owned()));

@@ -350,6 +350,10 @@ impl KernelThread {
         if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
             return Err((needs.source, words.closed(&attach.interface, attach.netns.as_deref())));
         }
+        if attach.flows && !self.policy.takes(who, &attach.interface, attach.netns.as_deref()) {
+            let why = words.not_taking(&attach.interface, attach.netns.as_deref());
+            return Err((needs.source, why));
+        }
         if let Share::Group(name) = &needs.share {
             match self.policy.is_in(who, name) {
                 Some(true) => {}

@@ -43,7 +43,7 @@ pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
 }
 
 impl Builder {
-    /// Copies the frame for every owner with deliveries, and passes it.
+    /// Copies the frame for every owner with deliveries, and passes it unless it was taken.
     pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
         self.find_region();
         if fused.rings.len() > 1 {
@@ -71,7 +71,22 @@ impl Builder {
         if let Some(own) = &fused.user {
             self.release_region(own);
         }
+        if let Some(mark) = fused.taken {
+            self.drop_taken(fused.scratch, mark);
+        }
         self.asm.exit_with(Verdict::Pass.value(self.target.hook));
+    }
+
+    /// Drops the frame if the body marked it as taken from the host.
+    fn drop_taken(&mut self, scratch: Scratch, mark: u16) {
+        if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
+            return self.refuse(Unfit::new("flows are taken at traffic control alone"));
+        }
+        let pass = self.asm.label();
+        self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark(mark)));
+        self.asm.jump_if(Cond::Eq, R1, 0, pass);
+        self.asm.exit_with(Verdict::Drop.value(self.target.hook));
+        self.asm.bind(pass);
     }
 
     /// Sends a copy of the frame to an interface, if the body marked it.

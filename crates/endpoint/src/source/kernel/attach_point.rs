@@ -6,7 +6,7 @@ use crate::source::rx::Losses;
 use crate::{Failure, SourceCounters, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
-use sys::bpf::{Anchor, Link, LinkTarget, Program};
+use sys::bpf::{Anchor, Link, LinkTarget, Neighbor, Program};
 use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
 use wire::link::LinkType;
 
@@ -25,6 +25,8 @@ struct Interface {
     losses: Arc<Losses>,
 }
 
+/// Name of the programs in listings such as `bpftool prog`.
+pub const PROGRAM: &str = "streamline";
 /// Name of the call in failures.
 const CALL: &str = "watch";
 /// EINVAL.
@@ -63,7 +65,7 @@ impl AttachPoint {
             return Ok(Self { attach: attach.clone(), interface: None });
         }
         let (name, side) = (&attach.interface, attach.side);
-        let call = if attach.takes { CALL_TAKE } else { CALL };
+        let call = if attach.takes || attach.flows { CALL_TAKE } else { CALL };
         let found = interface::within(attach.netns.as_deref(), || {
             let (found, link) = interface::named(call, name)?;
             let cannot = |error| interface::failed(call, name, &error);
@@ -94,7 +96,9 @@ impl AttachPoint {
         };
         let side = self.side();
         let attached = interface::within(self.attach.netns.as_deref(), || {
-            Ok(Link::tcx(program, interface.index, side, Anchor::Head, None))
+            let anchor =
+                if self.attach.flows { behind_ours(interface.index) } else { Anchor::Head };
+            Ok(Link::tcx(program, interface.index, side, anchor, None))
         });
         let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
@@ -210,6 +214,16 @@ impl AttachPoint {
         let interface = self.interface.as_ref()?;
         interface::renamed(&interface.links, interface.index, &self.attach.interface)
     }
+}
+
+/// Returns the place of a program that drops frames: before the programs of others, and behind
+/// those of Streamline at the head of the chain, which observe every frame or took theirs earlier.
+/// Without CAP_SYS_ADMIN the kernel tells no names; then it is the head.
+fn behind_ours(index: u32) -> Anchor {
+    let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
+    let ours = chain.members.iter().take_while(|member| member.name == PROGRAM);
+    let last = ours.filter_map(|member| member.link).last();
+    last.map_or(Anchor::Head, |link| Anchor::After(Neighbor::Link(link)))
 }
 
 /// Fails unless an interface has frames of Ethernet.

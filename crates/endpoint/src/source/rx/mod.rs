@@ -28,10 +28,10 @@ use crate::{
 use abi::Entry;
 use buffer::pool::SegmentPin;
 use device::{LinkState, RxDevice, RxParameters};
-use filter::general::bpf::Direction;
+use filter::general::bpf::{Direction, flows};
 use filter::{
-    Amount, Arguments, Attach, Description, EndpointFacts, ObservedSource, Parameter, Right, Side,
-    Time, Type,
+    Amount, Analysis, Arguments, Attach, Description, EndpointFacts, Mistake, ObservedSource,
+    Parameter, Right, Side, Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -51,6 +51,13 @@ needs CAP_NET_ADMIN and CAP_BPF as well. It is refused on the interface of the d
 that of the caller's own connection unless `--force` stands before the line, and where another XDP
 program is. Frames come as the driver hands them up (XDP), before generic receive offload.
 
+`take \"udp port 53\"` takes the frames that a pcap-filter(7) expression matches and leaves the rest
+to the host: they are copied into the ring at traffic control and dropped there, so that everything
+else keeps its path. Several lines may take from one interface: a frame goes to the line that was
+attached first, and later ones count it. Fragments, if the expression looks at ports, and frames
+that it cannot decide stay with the host and are counted. An expression that matches the caller's
+own connection is refused unless `--force` stands before the line.
+
 A `bpf` directly behind runs in the kernel too, so that what it refuses never enters the ring.
 `ring` says how much memory the kernel may fill while nobody reads; by default what lasts for 50 ms
 at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
@@ -64,8 +71,25 @@ it is sent, and as it is received.
 The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way
 drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
-    parameters: &[INTERFACE, HOW, BOTH, OWN, NETNS, RING, PROMISCUOUS],
+    parameters: &[
+        INTERFACE,
+        HOW,
+        EXPRESSION,
+        BOTH,
+        OWN,
+        NETNS,
+        RING,
+        PROMISCUOUS,
+        Parameter::optional("names", Type::Text, "what names in the expression mean, as for `bpf`"),
+    ],
     right: None,
+    analysis: Analysis {
+        settles: Some(flows::settles),
+        refuses: Some(refuses),
+        warns: Some(flows::warns),
+        remark: Some(flows::remark),
+        ..Analysis::NONE
+    },
     ..TX
 };
 
@@ -91,6 +115,9 @@ const INTERFACE: Parameter =
 const HOW: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
         .positional();
+const EXPRESSION: Parameter =
+    Parameter::optional("expression", Type::Text, "which frames to take; none: all of them")
+        .positional();
 const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
 const LOOPBACK: Parameter =
     Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself as well");
@@ -113,6 +140,7 @@ const PROMISCUOUS: Parameter =
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
     given if given.flag("own") => Err(not_own(given)),
+    given if flows::selects(given) => Err(not_flows(given)),
     given if given.text("how") == Some("take") => take::open(opening),
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
@@ -196,7 +224,35 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     if arguments.flag("promisc") && !takes {
         return Err("a packet socket asks for frames for other hosts".to_owned());
     }
-    Ok(Attach { interface: interface.to_owned(), netns, side, takes, own: false })
+    let flows = flows::selects(arguments);
+    let takes = takes && !flows;
+    Ok(Attach { interface: interface.to_owned(), netns, side, takes, flows, own: false })
+}
+
+/// Returns the mistake in the expression, or in its combination with other arguments.
+fn refuses(arguments: &Arguments) -> Option<Mistake> {
+    if !flows::selects(arguments) {
+        return None;
+    }
+    let with = |parameter, what: &str| Some(Mistake::new(parameter, what.to_owned()));
+    if arguments.text("how") != Some("take") {
+        let hint =
+            "to watch some frames write `rx IF | bpf \"…\"`; to take them, `rx IF take \"…\"`";
+        return with("expression", "only `take` has an expression").map(|found| found.hint(hint));
+    }
+    if arguments.flag("promisc") {
+        return with("promisc", "frames for other hosts are not the host's, and need no `take`");
+    }
+    flows::refuses(arguments)
+}
+
+/// Creates the failure of an expression without a kernel program: a socket cannot take.
+fn not_flows(arguments: &Arguments) -> Failure {
+    let why = attach(arguments, Side::Received).err();
+    let why =
+        why.unwrap_or_else(|| "only a program in the kernel takes some frames of many".into());
+    let interface = arguments.text("interface").unwrap_or("all interfaces");
+    Failure::new("take from", interface, why)
 }
 
 /// Returns the input that a source with these arguments observes, for conflict checks.

@@ -356,8 +356,6 @@ fn layout(
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
     let own = site.sockets.as_ref().map(|sockets| sockets.program_sockets(&mut give));
-    Ok((
-        tap::FusedTap { cpus, sent, user: own, scratch: tallies, rings: owners, egresses: leads },
-        given,
-    ))
+    let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken());
+    Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken }, given))
 }

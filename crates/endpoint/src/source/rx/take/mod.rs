@@ -10,8 +10,10 @@
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
 //! - [`poll_pause`]: pauses between polls at high frame rates;
 //! - [`routes`]: interfaces protected from accidental use;
+//! - [`connection`]: the user's own connection, where only some flows are taken;
 //! - [`exits`]: frames classified by a program, with the exits that they take.
 
+mod connection;
 mod device;
 mod exits;
 mod poll_pause;
@@ -24,6 +26,7 @@ use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
 };
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+pub use connection::spare_connection;
 pub use device::{LoadArguments, ProgramLoader};
 use device::{TakeDevice, TakeParameters};
 pub use exits::{EXIT_NUMBER, FirstHeader, SLOT, SLOTS_MAX, TAIL, tail_offset};

@@ -1,0 +1,94 @@
+//! The user's own connection, protected from an expression that would take it. [CONTRACT 2]
+//!
+//! In: the variable that sshd sets, and the expression. Out: a refusal if the expression matches a
+//! segment of that connection. The link-layer addresses are unknown and count as zero.
+
+use super::routes::Routes;
+use crate::Failure;
+use filter::Arguments;
+use filter::general::bpf::flows;
+use std::net::{IpAddr, SocketAddr};
+
+/// Fails if a source's expression matches what the user's own connection receives on the source's
+/// interface, in this network namespace.
+pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
+    let connection = std::env::var("SSH_CONNECTION").ok();
+    let ours = arguments.text("netns").is_none();
+    let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(ends) else {
+        return Ok(());
+    };
+    let interface = arguments.text("interface").unwrap_or_default();
+    let here = Routes::read().to(peer.ip()) == Some(interface);
+    if !here || !flows::matches(arguments, &segment(peer, own)) {
+        return Ok(());
+    }
+    let why =
+        format!("the expression matches your own connection from {peer}: you would be cut off");
+    Err(Failure::new("take from", interface, why).hint(
+        "leave it out (`… and not port 22`), or write `--force` before the line; `rx` without \
+         `take` watches",
+    ))
+}
+
+/// Parses `SSH_CONNECTION`, `10.0.0.1 50000 10.0.0.2 22`: the peer, and this host.
+fn ends(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let words: Vec<&str> = connection.split_whitespace().collect();
+    let [peer, peer_port, own, own_port] = words[..] else { return None };
+    // A link-local address has its interface as a suffix.
+    let address = |text: &str| text.split('%').next()?.parse::<IpAddr>().ok();
+    let peer = SocketAddr::new(address(peer)?, peer_port.parse().ok()?);
+    Some((peer, SocketAddr::new(address(own)?, own_port.parse().ok()?)))
+}
+
+/// Returns a frame of a TCP connection without data, from `peer` to `own`.
+fn segment(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
+    const TCP: u8 = 6;
+    const ACK: u8 = 0x10;
+    let mut frame = vec![0; 12];
+    match (peer.ip(), own.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0]);
+            frame.extend(from.octets().into_iter().chain(to.octets()));
+        }
+        (from, to) => {
+            let six = |address: IpAddr| match address {
+                IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+                IpAddr::V6(six) => six.octets(),
+            };
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, TCP, 64]);
+            frame.extend(six(from).into_iter().chain(six(to)));
+        }
+    }
+    frame.extend(peer.port().to_be_bytes().into_iter().chain(own.port().to_be_bytes()));
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, ACK, 0xff, 0xff, 0, 0, 0, 0]);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::rx::RX;
+    use filter::Value;
+
+    #[test]
+    fn expression_is_judged_by_a_segment_of_the_connection() {
+        let matches = |connection: &str, expression: &str| {
+            let mut arguments = Arguments::defaults(RX.parameters);
+            arguments.set("expression", Value::Text(expression.to_owned()));
+            let (peer, own) = ends(connection).unwrap();
+            flows::matches(&arguments, &segment(peer, own))
+        };
+        for connection in ["10.0.0.1 50000 10.0.0.2 22", "fe80::1%eth0 50000 fe80::2 22"] {
+            for expression in ["tcp", "port 22", "tcp src port 50000", "not udp", "len < 100"] {
+                assert!(matches(connection, expression), "{expression}");
+            }
+            for expression in
+                ["udp", "port 23", "tcp dst port 50000", "tcp[tcpflags] & tcp-syn != 0"]
+            {
+                assert!(!matches(connection, expression), "{expression}");
+            }
+        }
+        assert!(matches("10.0.0.1 50000 10.0.0.2 22", "host 10.0.0.1 and dst host 10.0.0.2"));
+        assert_eq!(["", "x", "10.0.0.1 a 10.0.0.2 22"].map(ends), [None; 3]);
+    }
+}

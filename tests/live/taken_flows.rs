@@ -1,0 +1,317 @@
+//! `rx IF take EXPRESSION`: the flows that a line takes from the host, and everything else, which
+//! the host keeps.
+
+use crate::daemon_fixture::{ALICE, BOB, DaemonFixture};
+use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
+use crate::observer::{Observer, ObserverResult, program};
+use crate::send::{capture_length, send};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use sys::bpf::{Side, tcx_chain};
+use sys::net::RouteSocket;
+use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, until};
+use testkit::{Frame, need};
+
+/// Returns a veth pair with addresses, or `None` if programs cannot be loaded.
+fn addressed() -> Option<Pair> {
+    need::bpf()?;
+    Pair::new(Cable::default())
+}
+
+/// Returns a veth pair that carries only the test's frames.
+fn silent() -> Option<Pair> {
+    need::bpf()?;
+    Pair::new(Cable { addresses: false, ..Cable::default() })
+}
+
+/// Two sockets joined by the pair: of the client, and of the server at a port.
+struct Sockets {
+    near: UdpSocket,
+    far: UdpSocket,
+}
+
+impl Sockets {
+    fn new(pair: &Pair, port: u16) -> Self {
+        let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+        let far = pair.server.enter(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
+        near.connect((SERVER, port)).expect("an address");
+        far.set_read_timeout(Some(LIMIT)).expect("a time");
+        Self { near, far }
+    }
+
+    fn send(&self, text: &[u8]) {
+        assert_eq!(self.near.send(text).expect("sent"), text.len());
+    }
+
+    /// Receives a datagram, which must be this one: nothing sent before it may be under way.
+    fn expect(&self, text: &[u8]) {
+        let mut bytes = vec![0; 1 << 16];
+        let length = self.far.recv(&mut bytes).expect("a datagram");
+        assert!(bytes[..length] == *text, "{length} bytes, not {}", text.len());
+    }
+}
+
+/// Returns the number of programs at the ingress of the server's device.
+fn programs(pair: &Pair) -> usize {
+    pair.server.enter(|| {
+        let index = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("it").index;
+        tcx_chain(index, Side::Ingress).expect("a chain").members.len()
+    })
+}
+
+/// Starts a line that takes, and returns once its program is in place.
+fn start(pair: &Pair, line: &str) -> Observer {
+    let before = programs(pair);
+    let mut observer = Observer::spawn(pair.server.command(program()), line);
+    until(line, || {
+        observer.assert_runs();
+        programs(pair) > before
+    });
+    observer
+}
+
+/// Returns the remark of the source with this title.
+fn remark(ran: &ObserverResult, number: usize) -> String {
+    ran.ledger["sources"][number]["remark"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Copies bytes over TCP to the server; panics if one of them is missing or wrong.
+fn transfer(pair: &Pair, bytes: usize) {
+    let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    let byte = |at: usize| (at % 251) as u8;
+    let mut near = pair.client.enter(|| TcpStream::connect((SERVER, 7)).expect("a connection"));
+    let (mut far, _) = listener.accept().expect("a connection");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let all: Vec<u8> = (0..bytes).map(byte).collect();
+            near.write_all(&all).expect("it takes all");
+            near.shutdown(Shutdown::Write).expect("an end");
+        });
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).expect("all of it");
+        assert_eq!(all.len(), bytes);
+        assert!(all.iter().enumerate().all(|(at, found)| *found == byte(at)));
+    });
+}
+
+#[test]
+fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
+    const COUNT: u64 = 20_000;
+    let Some(pair) = addressed() else { return };
+    let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
+    let mut observer = start(&pair, &line);
+    let whole = capture_length(&kernel_objects(0..COUNT, FRAME_LENGTH));
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let line = format!("generate count={COUNT} rate=20000 seq=yes | tx {CLIENT_DEVICE}");
+            let mut command = pair.client.command(program());
+            let ran = command.args(["run", &line]).output().expect("the program");
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        });
+        transfer(&pair, 64 << 20);
+        sender.join().expect("it has sent all");
+    });
+    observer.until_written("taken.pcap", whole);
+    let ran = observer.stop();
+    ran.assert_lossless();
+    assert_eq!(numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
+    assert_eq!(ran.source().given, COUNT, "{}", ran.ledger);
+    assert_eq!(programs(&pair), 0);
+}
+
+#[test]
+fn g7_flow_returns_to_the_host_however_the_taker_ends() {
+    let Some(pair) = addressed() else { return };
+    let (ours, other) = (Sockets::new(&pair, 5300), Sockets::new(&pair, 5301));
+    ours.send(b"before");
+    ours.expect(b"before");
+    for end in ["INT", "KILL"] {
+        let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
+        let observer = start(&pair, &line);
+        for _ in 0..10 {
+            ours.send(b"taken");
+            other.send(b"left");
+            other.expect(b"left");
+        }
+        observer.signal(end);
+        match end {
+            "INT" => {
+                let ran = observer.wait();
+                ran.assert_lossless();
+                assert_eq!(ran.source().given, 10, "{}", ran.ledger);
+            }
+            _ => drop(observer.wait()),
+        }
+        until("nothing is attached", || programs(&pair) == 0);
+        ours.send(end.as_bytes());
+        ours.expect(end.as_bytes());
+    }
+}
+
+#[test]
+fn g7_fragments_stay_with_the_host_and_are_counted() {
+    let Some(pair) = addressed() else { return };
+    let sockets = Sockets::new(&pair, 5300);
+    let long: Vec<u8> = (0..4000_u32).map(|at| at as u8).collect();
+    let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
+    let observer = start(&pair, &line);
+    sockets.send(b"short");
+    sockets.send(&long);
+    // Three fragments, which the host joins.
+    sockets.expect(&long);
+    let ran = observer.stop();
+    ran.assert_lossless();
+    assert_eq!(ran.source().given, 1, "{}", ran.ledger);
+    assert_eq!(remark(&ran, 0), "3 fragments stayed with the host");
+    // An address decides fragments, too.
+    let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
+    let observer = start(&pair, &line);
+    sockets.send(&long);
+    sockets.send(b"short");
+    let ran = observer.stop();
+    ran.assert_lossless();
+    assert_eq!(ran.source().given, 4, "{}", ran.ledger);
+    assert_eq!(remark(&ran, 0), "");
+    sockets.send(b"after");
+    sockets.expect(b"after");
+}
+
+/// Returns a datagram to a port.
+fn datagram(port: u16) -> Vec<u8> {
+    Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, port, &[port as u8; 30])
+}
+
+#[test]
+fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
+    let Some(pair) = silent() else { return };
+    let takes = |expression: &str, file: &str| {
+        format!("rx {SERVER_DEVICE} take \"{expression}\" | pcap {file}")
+    };
+    // One program for both, in the order of the line.
+    let line = format!(
+        "{} ; {}",
+        takes("udp port 53", "one.pcap"),
+        takes("udp portrange 50-60 or udp port 80", "two.pcap")
+    );
+    let mut observer = start(&pair, &line);
+    assert_eq!(programs(&pair), 1, "both are one program");
+    let ports: Vec<u16> = (0..300).map(|number| [53, 55, 80, 443][number % 4]).collect();
+    let frames: Vec<Vec<u8>> = ports.iter().map(|port| datagram(*port)).collect();
+    let of = |wanted: &[u16]| -> Vec<Vec<u8>> {
+        ports.iter().filter(|port| wanted.contains(port)).map(|port| datagram(*port)).collect()
+    };
+    let (first, second, rest) = (of(&[53]), of(&[55, 80]), of(&[443]));
+    let mut host = start(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    observer.until_written("one.pcap", capture_length(&first));
+    observer.until_written("two.pcap", capture_length(&second));
+    host.until_written("all.pcap", capture_length(&frames));
+    let (ran, seen) = (observer.stop(), host.stop());
+    ran.assert_lossless();
+    assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
+    assert_eq!(remark(&ran, 0), "");
+    let told = format!("{} matching frames had been taken by an earlier line", first.len());
+    assert_eq!(remark(&ran, 1), told, "{}", ran.ledger);
+    // Lines that watch see what others take; it is no loss of theirs.
+    seen.assert_lossless();
+    assert!(seen.frames("all.pcap") == frames);
+    assert_eq!(rest.len(), 75, "what nobody took");
+}
+
+#[test]
+fn g7_takers_in_different_processes_keep_their_order() {
+    let Some(pair) = silent() else { return };
+    let line = |file| format!("rx {SERVER_DEVICE} take \"udp port 53\" | pcap {file}");
+    let mut first = start(&pair, &line("first.pcap"));
+    let second = start(&pair, &line("second.pcap"));
+    let frames = vec![datagram(53); 20];
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    first.until_written("first.pcap", capture_length(&frames));
+    let (first, second) = (first.stop(), second.stop());
+    for ran in [&first, &second] {
+        ran.assert_lossless();
+    }
+    assert_eq!((first.source().given, second.source().given), (20, 0));
+}
+
+#[test]
+fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
+    let Some(pair) = silent() else { return };
+    let line = format!("rx {SERVER_DEVICE} take \"udp\" | ip | udp | dport |53 pcap taken.pcap");
+    let mut observer = start(&pair, &line);
+    let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
+    send(&pair.client, CLIENT_DEVICE, &frames);
+    let wanted = vec![datagram(53); 20];
+    observer.until_written("taken.pcap", capture_length(&wanted));
+    let ran = observer.stop();
+    ran.assert_lossless();
+    assert_eq!(ran.source().given, 40, "what the line does not want is taken all the same");
+    assert!(ran.frames("taken.pcap") == wanted);
+}
+
+#[test]
+fn g7_expression_that_matches_ones_own_connection_is_refused() {
+    let Some(pair) = addressed() else { return };
+    let run = |options: &[&str], expression: &str| {
+        let line = format!("rx {SERVER_DEVICE} take \"{expression}\" | count");
+        let mut command = pair.server.command(program());
+        command.env("SSH_CONNECTION", format!("{CLIENT} 50000 {SERVER} 22"));
+        let ran = command.args(["run", "--for=100ms"]).args(options).arg(line).output();
+        let ran = ran.expect("the program");
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let (status, told) = run(&[], "tcp");
+    assert_eq!(status, Some(1), "{told}");
+    for part in ["cannot take from server0", "your own connection", "--force"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    for (options, expression) in [(&[][..], "tcp and not port 22"), (&["--force"], "tcp")] {
+        let (status, told) = run(options, expression);
+        assert_eq!(status, Some(0), "{told}");
+    }
+}
+
+/// Policy under which Alice may take flows, and Bob only observe.
+const GRANTS: &str = "
+[[open]]
+users = [41101]
+interfaces = [\"server0\"]
+take = true
+[[open]]
+groups = [41200]
+interfaces = [\"server0\"]
+";
+
+#[test]
+fn g7_users_take_flows_by_the_daemons_grant_alone() {
+    let Some(fixture) = DaemonFixture::new(GRANTS) else { return };
+    if need::command("setpriv").is_none() {
+        return;
+    }
+    let pair = &fixture.pair;
+    let (ours, other) = (Sockets::new(pair, 5300), Sockets::new(pair, 5301));
+    let line = |port: u16| format!("rx {SERVER_DEVICE} take \"udp port {port}\" | count");
+    let refused = Observer::spawn(fixture.command(BOB), &line(5301)).wait();
+    assert_eq!(refused.status, Some(1), "{}", refused.err);
+    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [testkit::user::describe(BOB).as_str(), "take nothing there", "take = true"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    for end in ["INT", "KILL"] {
+        let alice = fixture.run(ALICE, &line(5300));
+        for _ in 0..10 {
+            ours.send(b"taken");
+            other.send(b"left");
+            other.expect(b"left");
+        }
+        alice.signal(end);
+        let ran = alice.wait();
+        if end == "INT" {
+            ran.assert_lossless();
+            assert_eq!(ran.source().given, 10, "{}", ran.ledger);
+        }
+        until("nothing is attached", || programs(pair) == 0);
+        ours.send(end.as_bytes());
+        ours.expect(end.as_bytes());
+    }
+}
