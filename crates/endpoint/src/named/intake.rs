@@ -120,7 +120,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let wrong = |error| failed("create", name, &error);
     let refused = |error| Failure::new("create", name, error);
-    let address = Address::own(name).map_err(wrong)?;
+    let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(refused)?;
     let inbox = host.create_inbox(name, access(opening.arguments, &EVERYBODY)).map_err(wrong)?;
     Ok(Box::new(Buffer {

@@ -52,7 +52,7 @@ impl NamedReader {
     ///
     /// As [`NamedReader::next_block`].
     pub fn is_ready(&mut self) -> io::Result<bool> {
-        self.input.has_something().map_err(io::Error::other)
+        self.input.is_readable().map_err(io::Error::other)
     }
 
     /// Returns the number of blocks that were overwritten before they were read.

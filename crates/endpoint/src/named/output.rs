@@ -8,7 +8,7 @@ use super::{SIZE, access, failed};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use abi::DbufId;
 use buffer::name::{Address, Host, Limits};
-use buffer::stream::{Config, Output, Waking};
+use buffer::stream::{Config, Output, WakingOverrides};
 use buffer::{Fault, Policy};
 use filter::{
     Amount, Batch, Block, Description, Parameter, Report, StateFacts, Time, Type, WorkerRule,
@@ -134,11 +134,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let id = DbufId::new(1).ok_or_else(|| Failure::new("create", name, "no id"))?;
     let config = Config::new(id).policy(policy).capacity(arguments.count("size"));
     let wrong = |error| failed("create", name, &error);
-    let address = Address::own(name).map_err(wrong)?;
+    let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
     let access = access(arguments, opening.readers);
     let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
-    output.waking(Waking { limit: Some(LOOK), ..Waking::default() });
+    output.set_waking(WakingOverrides { limit: Some(LOOK), ..WakingOverrides::default() });
     Ok(Box::new(Named {
         host,
         output: Some(output),
