@@ -69,7 +69,7 @@ fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
 }
 
 #[test]
-fn first_light() {
+fn replayed_capture_is_filtered_and_counted_without_loss() {
     let text = format!(
         "replay '{}' | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | discard",
         capture()
@@ -127,7 +127,7 @@ fn count_limit_ends_the_line_with_a_balanced_ledger() {
 }
 
 #[test]
-fn report_counts_at_most_the_block_limit() {
+fn report_covers_at_most_the_block_limit() {
     let settings = Settings { count: Some(1000), ..Settings::default() };
     let outcome = line("generate seq=yes | count", settings);
     assert_eq!(reported(&outcome, "count", "blocks"), 1000);

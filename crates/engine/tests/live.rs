@@ -24,7 +24,11 @@ fn paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
 }
 
 /// Runs a line during a call of `act`, then stops it.
-fn during<T>(text: &str, settings: Settings, act: impl FnOnce(&Live) -> T) -> (T, Live, Outcome) {
+fn run_while<T>(
+    text: &str,
+    settings: Settings,
+    act: impl FnOnce(&Live) -> T,
+) -> (T, Live, Outcome) {
     let paths = paths(text, settings);
     let live = paths[0].live();
     std::thread::scope(|scope| {
@@ -42,7 +46,7 @@ fn given(snapshot: &Snapshot) -> u64 {
 #[test]
 fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
     let text = "generate rate=20000 | ipproto | count + discard";
-    let (told, live, outcome) = during(text, Settings::default(), |live| {
+    let (told, live, outcome) = run_while(text, Settings::default(), |live| {
         let mut told = vec![live.counters(LONG)];
         while told.len() < 3 {
             let next = live.counters(LONG);
@@ -70,7 +74,7 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
 #[test]
 fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
-    let (told, live, _) = during(text, Settings::default(), |live| {
+    let (told, live, _) = run_while(text, Settings::default(), |live| {
         assert_eq!(live.spaces().len(), 2);
         (0..50).map(|_| live.counters(LONG)).collect::<Vec<_>>()
     });
@@ -85,7 +89,7 @@ fn snapshot_of_two_spaces_includes_ring_residents() {
 #[test]
 fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
-        let (names, ..) = during(text, Settings::default(), |live| {
+        let (names, ..) = run_while(text, Settings::default(), |live| {
             let spaces = live.spaces().len();
             let name = |space| live.execute(space, LONG, |space| space.name.clone());
             (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
@@ -134,7 +138,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
     let gated = SinkEntry::new(pcap, |_| Ok(Box::new(Gated)));
     let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
     let done = Arc::new(AtomicU32::new(0));
-    let (why, live, outcome) = during("generate | pcap /dev/null", settings, |live| {
+    let (why, live, outcome) = run_while("generate | pcap /dev/null", settings, |live| {
         let short = Duration::from_millis(20);
         // Waits until the ring is full.
         let why = loop {
@@ -181,7 +185,7 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
 #[test]
 fn j2_commands_from_many_threads_are_serialized() {
     static INSIDE: AtomicBool = AtomicBool::new(false);
-    let (done, ..) = during("generate rate=100000 | count", Settings::default(), |live| {
+    let (done, ..) = run_while("generate rate=100000 | count", Settings::default(), |live| {
         std::thread::scope(|scope| {
             let order = |_: &mut _| {
                 assert!(!INSIDE.swap(true, Ordering::Relaxed), "two at once");

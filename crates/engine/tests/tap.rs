@@ -28,7 +28,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Runs a line with `history` bytes of retained output during a call of `act`, then stops it.
 /// Asserts that no block is lost.
-fn during<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -105,7 +105,7 @@ impl Capture {
 #[test]
 fn v9_tap_starts_in_the_past_and_reports_the_position() {
     let text = "generate seq=yes rate=5000 | count";
-    during(text, Some(64 << 20), |live| {
+    run_while(text, Some(64 << 20), |live| {
         until("some have come", || given(live) > 300);
         let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
@@ -130,7 +130,7 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 #[test]
 fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
-    during("generate seq=yes rate=20000 | count", Some(BYTES), |live| {
+    run_while("generate seq=yes rate=20000 | count", Some(BYTES), |live| {
         until("more than can be remembered has come", || given(live) > 4 * BYTES as u64 / 64);
         let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= BYTES as u64 / 64, "{began:?}");
@@ -141,7 +141,7 @@ fn v9_history_of_a_tap_is_bounded() {
 #[test]
 fn v8_stalled_tap_reader_is_skipped_or_ended() {
     let text = "generate seq=yes size=1500 | count";
-    let ((), outcome) = during(text, None, |live| {
+    let ((), outcome) = run_while(text, None, |live| {
         let (mut stuck, full) = wanted(None, None);
         stuck.patience = Duration::from_millis(50);
         let (stuck, _) = live.tap(stuck, LONG).expect("a tap");
@@ -178,7 +178,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
 #[test]
 fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let text = "generate seq=yes rate=20000 | count | discard";
-    let (last, _) = during(text, None, |live| {
+    let (last, _) = run_while(text, None, |live| {
         let (gone, _, capture) = tap(live, None, None);
         drop(capture);
         until("its reader has gone", || gone.stats().over == Some(TapEnd::Left));
@@ -209,7 +209,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
 
 #[test]
 fn v9_tap_of_an_ended_path_is_refused() {
-    let (live, _) = during("generate count=10 | count", None, |live| {
+    let (live, _) = run_while("generate count=10 | count", None, |live| {
         until("it has ended", || live.is_ended());
         live.clone()
     });

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn v14_wait_beyond_share_is_counted_and_beyond_bound_is_breach() {
+    fn v14_wait_over_share_is_counted_and_over_bound_is_a_breach() {
         let budget = budget();
         let (ring, way) =
             (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn v6_path_at_break_even_comes_to_rest() {
+    fn v6_path_at_break_even_moves_ever_less_often() {
         let (mut moves, mut inside, mut made) = (moves(), false, Vec::new());
         // The other placement always seems better, as under a load that changes with each
         // observation.

@@ -131,7 +131,7 @@ fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport
 }
 
 #[test]
-fn n7_each_block_is_counted_once_wherever_a_ring_stands() {
+fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
     // A ring before `shard`, behind it, and on both sides.
     let view: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 0, [0, 1]);
     let behind: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 1, [1, 2]);
@@ -186,7 +186,7 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
 }
 
 #[test]
-fn n7_loss_of_unequal_views_is_bounded_and_never_a_number() {
+fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let all = [(80, 50, 20), (90, 35, 12)];
     let lose = |(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]);
     let (seen, lost) = merged_source(all.map(lose).into());

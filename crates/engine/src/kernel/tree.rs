@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_with_too_many_exits_is_cut_behind_its_beginning() {
+    fn tree_with_too_many_exits_is_split_after_a_prefix() {
         let most = |ways: usize, sinks: usize| {
             move |tree: &RequestTree| tree.exits.len() <= ways && tree.sinks() <= sinks
         };

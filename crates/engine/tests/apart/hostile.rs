@@ -1,7 +1,7 @@
 //! Sandbox processes that lie, hang or die while their filter's state is saved or restored: the
 //! path continues, the change reports the reason, and the ledger balances.
 
-use crate::common::{Stop, during, edit, numbers, on, paths, set};
+use crate::common::{Stop, edit, numbers, paths, run_while, set, wait_for_blocks};
 use engine::change::ChangeError;
 use engine::live::Live;
 use engine::run::{Outcome, Until, run};
@@ -43,9 +43,9 @@ fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
         let stop = Stop(&live);
-        on(&live, 500);
+        wait_for_blocks(&live, 500);
         let done = act(&live);
-        on(&live, 500);
+        wait_for_blocks(&live, 500);
         drop(stop);
         (done, run.join().expect("a run"))
     });
@@ -135,13 +135,13 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
 /// A false number of blocks in valid form is accepted by the restored filter, which panics. Its
 /// path ends with that message; another path in this process continues.
 fn v18_false_state_fails_its_own_path_alone() {
-    let ((), beside) = during("generate rate=20000 seq=yes | count | pcap sane", |sane| {
+    let ((), beside) = run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
         let paths = paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
         let live = paths[0].live();
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
             let stop = Stop(&live);
-            on(&live, 500);
+            wait_for_blocks(&live, 500);
             set(&live, "move liar process");
             let outcome = run.join().expect("a run");
             drop(stop);
@@ -152,7 +152,7 @@ fn v18_false_state_fails_its_own_path_alone() {
         assert!(told.contains("liar") && told.contains("fewer than 2^64 blocks"), "{told}");
         assert_eq!(outcome.ledger.imbalances(), []);
         in_order(&outcome, "spoilt", true);
-        on(sane, 500);
+        wait_for_blocks(sane, 500);
     });
     in_order(&beside, "sane", false);
 }
@@ -260,11 +260,11 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
 }
 
 /// A line with an untrusted filter between trusted ones.
-const STAYS: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
+const LINE: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
 /// Changes beside an untrusted filter do not restart its process.
 fn v18_sandbox_process_survives_changes_beside_it() {
-    let ((), outcome) = beside(STAYS, "stays", |live| {
+    let ((), outcome) = beside(LINE, "stays", |live| {
         let before = children();
         assert_eq!(before.len(), 1);
         for words in [
@@ -276,7 +276,7 @@ fn v18_sandbox_process_survives_changes_beside_it() {
             "replace ipproto with dport",
         ] {
             set(live, words);
-            on(live, 100);
+            wait_for_blocks(live, 100);
             assert_eq!(children(), before, "{words}");
         }
     });

@@ -1,6 +1,6 @@
 //! Filters with open connections move into sandboxes, out of them, and from one to another.
 
-use crate::common::{LONG, during, numbers, on, set};
+use crate::common::{LONG, numbers, run_while, set, wait_for_blocks};
 use crate::hostile::refused;
 use crate::record::{Folder, recorded, replayed};
 use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
@@ -142,7 +142,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
     let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
     let (_, said) = recorded(text, Settings::default(), (&record, &live, 1 << 28), |live| {
-        on(live, 100);
+        wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
             let why = refused(live, words);
             let told = "what it knows is told by a process of its own, which no record has";
@@ -153,7 +153,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
                 "{words}"
             );
         }
-        on(live, 100);
+        wait_for_blocks(live, 100);
         live.stop();
     });
     let read = Record::open(&record).expect("a record");
@@ -170,8 +170,8 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
 fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
     let behind = "udp untrusted=yes | inspect@thread1 | pcap@thread1 later";
-    let (_, outcome) = during(&format!("{} | {behind}", source("one")), |live| {
-        on(live, 100);
+    let (_, outcome) = run_while(&format!("{} | {behind}", source("one")), |live| {
+        wait_for_blocks(live, 100);
         let both = format!("({} + {}) | {behind}", source("one"), source("two"));
         change(live, &Edit::Whole(both), &Machine::example(), LONG).expect("a change");
         let came = || live.counters(LONG).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);

@@ -1,7 +1,7 @@
 //! Arguments of running filters are set in place: the state stays, and the position of the change
 //! divides the blocks exactly.
 
-use crate::common::{LONG, during, edit, given, numbers, on, set};
+use crate::common::{LONG, edit, given, numbers, run_while, set, wait_for_blocks};
 use crate::script::{CONNECTIONS, Out, amid, held};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
@@ -17,10 +17,10 @@ fn sampled(values: &[(u64, u64)], end: u64) -> Vec<u64> {
 fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
     for (file, place) in [("set", "thread0"), ("set-apart", "thread1")] {
         let text = format!("generate rate=20000 seq=yes | sample@{place} 3 | pcap {file}");
-        let (values, outcome) = during(&text, |live| {
+        let (values, outcome) = run_while(&text, |live| {
             let mut values = vec![(0, 3)];
             for every in [5, 2, 7] {
-                on(live, 200);
+                wait_for_blocks(live, 200);
                 let switched = set(live, &format!("arg sample every={every}"));
                 assert_eq!(
                     switched.text,
@@ -31,7 +31,7 @@ fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
                 assert_eq!(live.request_text(), Some(switched.text));
                 values.push((switched.position, every));
             }
-            on(live, 200);
+            wait_for_blocks(live, 200);
             values
         });
         assert!(values.is_sorted() && values[1].0 >= 200, "{values:?}");
@@ -44,18 +44,18 @@ fn v3_whole_line_sets_arguments_and_keeps_the_state() {
     let line = |every: u64, more: &str| {
         format!("generate rate=20000 seq=yes | sample {every} {more}| pcap@thread0 whole-set")
     };
-    let (values, outcome) = during(&line(3, ""), |live| {
+    let (values, outcome) = run_while(&line(3, ""), |live| {
         let mut values = vec![(0, 3)];
         // In place; then by a new filter with the state of the old one, since the graph changes.
         for (every, more) in [(5, ""), (4, "| inspect ")] {
-            on(live, 200);
+            wait_for_blocks(live, 200);
             let whole = Edit::Whole(line(every, more));
             let switched = change(live, &whole, &Machine::example(), LONG).expect("a change");
             let SwitchReport { lost, duplicated, reordered, position, .. } = switched;
             assert_eq!((lost, duplicated, reordered), (0, 0, 0));
             values.push((position, every));
         }
-        on(live, 200);
+        wait_for_blocks(live, 200);
         values
     });
     assert_eq!(numbers("whole-set"), sampled(&values, given(&outcome)), "{values:?}");
@@ -65,8 +65,8 @@ fn v3_whole_line_sets_arguments_and_keeps_the_state() {
 fn v3_refused_argument_leaves_everything_as_it_was() {
     let text = "generate rate=20000 seq=yes | sample 3 | ratelimit 1000000000 burst=1000000 | \
                 count | pcap refused-set";
-    let ((), outcome) = during(text, |live| {
-        on(live, 200);
+    let ((), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
         for (words, why) in [
             ("arg sample every=0", "`every` of `sample`: 0 is not between 1 and 4294967295"),
             ("arg sample evry=4", "`sample` has no parameter `evry`; `arg` sets `every`"),
@@ -96,7 +96,7 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
                 "{words}"
             );
         }
-        on(live, 200);
+        wait_for_blocks(live, 200);
     });
     assert_eq!(numbers("refused-set"), sampled(&[(0, 3)], given(&outcome)));
 }

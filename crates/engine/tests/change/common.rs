@@ -77,7 +77,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Runs a line during a call of `act`, then stops it. Asserts that its ledger balances.
-pub(crate) fn during<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let paths = paths(text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
@@ -106,7 +106,7 @@ pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
 }
 
 /// Waits until the source has emitted this many more blocks.
-pub(crate) fn on(live: &Live, more: u64) {
+pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     let given = || live.counters(LONG).ledger.sources[0].1.given.blocks;
     let from = given();
     while given() < from + more {

@@ -1,6 +1,6 @@
 //! Replicas that are added and removed while a path runs.
 
-use crate::common::{LONG, during, edit, given, numbers, on, set};
+use crate::common::{LONG, edit, given, numbers, run_while, set, wait_for_blocks};
 use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
@@ -38,9 +38,9 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
     // The request never changes; only the machine description does.
     let text = "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap@thread0 copies";
-    let ((), outcome) = during(text, |live| {
+    let ((), outcome) = run_while(text, |live| {
         for processors in [2, 1, 3, 1, 2, 3, 1] {
-            on(live, 200);
+            wait_for_blocks(live, 200);
             share(live, processors);
             let wanted = if processors == 1 { 0 } else { processors };
             assert_eq!(copies(live), wanted);
@@ -50,9 +50,9 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
                 "nobody asked for anything else"
             );
         }
-        on(live, 200);
+        wait_for_blocks(live, 200);
         share(live, 2);
-        on(live, 200);
+        wait_for_blocks(live, 200);
     });
     assert!(numbers("copies").into_iter().eq(0..given(&outcome)), "each once, in order");
     let lines = outcome.ledger.filters.iter().filter(|node| node.name == "match");
@@ -64,18 +64,18 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
 fn n1_v13_request_with_replicas_is_edited() {
     let text = "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap edited";
-    let ((), outcome) = during(text, |live| {
-        on(live, 200);
+    let ((), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
         share(live, 2);
-        on(live, 200);
+        wait_for_blocks(live, 200);
         set(live, "insert dport before match");
         assert_eq!(copies(live), 0, "they go, and come again when it pays");
-        on(live, 200);
+        wait_for_blocks(live, 200);
         share(live, 2);
         assert_eq!(copies(live), 2);
-        on(live, 200);
+        wait_for_blocks(live, 200);
         set(live, "remove match");
-        on(live, 200);
+        wait_for_blocks(live, 200);
         assert_eq!(copies(live), 0);
         let why = reshape(live, (&[], true), &machine(2), LONG).expect_err("nothing costs much");
         assert!(why.to_string().contains("worth a copy"), "{why}");
@@ -109,11 +109,11 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
     let all = sys::process::allowed_processors().expect("this thread runs somewhere");
     let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap@thread51 places";
-    let ((), outcome) = during(text, |live| {
+    let ((), outcome) = run_while(text, |live| {
         for _ in 0..2 {
-            on(live, 200);
+            wait_for_blocks(live, 200);
             share(live, 2);
-            on(live, 200);
+            wait_for_blocks(live, 200);
             let plan = live.plan().expect("a plan");
             let of_copies = |space: &usize| plan.spaces[*space].name.clone();
             let names: Vec<String> = plan.replicas[0].spaces.iter().map(of_copies).collect();

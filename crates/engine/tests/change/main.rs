@@ -13,7 +13,7 @@ mod script;
 mod sessions;
 mod upgrade;
 
-use common::{LONG, Stop, during, edit, given, numbers, on, paths, set, taken};
+use common::{LONG, Stop, edit, given, numbers, paths, run_while, set, taken, wait_for_blocks};
 use engine::change::change;
 use engine::run::{Until, run};
 use pipeline::edit::Edit;
@@ -23,15 +23,15 @@ use std::time::Duration;
 #[test]
 fn v3_filter_is_inserted_and_removed_within_a_space() {
     let text = "generate rate=20000 seq=yes | pcap@thread0 within";
-    let (done, outcome) = during(text, |live| {
-        on(live, 200);
+    let (done, outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
         let inserted = set(live, "insert ipproto before pcap");
         assert_eq!(live.request_text().as_deref(), Some(inserted.text.as_str()));
-        on(live, 200);
+        wait_for_blocks(live, 200);
         let replaced = set(live, "replace ipproto with dport");
-        on(live, 200);
+        wait_for_blocks(live, 200);
         let removed = set(live, "remove dport");
-        on(live, 200);
+        wait_for_blocks(live, 200);
         [inserted.position, replaced.position, removed.position]
     });
     let kept = taken("within").lock().expect("no panic").clone();
@@ -95,15 +95,15 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
 #[test]
 fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
     let text = "generate rate=20000 seq=yes | inspect | drop";
-    let ((), outcome) = during(text, |live| {
-        on(live, 200);
+    let ((), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 200);
         let ledger = live.counters(LONG).ledger;
         let drop = ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
         let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.text(), *n)).collect();
         assert_eq!(by_request, [("by request", drop.taken)]);
         assert_eq!(drop.passed.blocks, 0);
         set(live, "insert ipproto before drop");
-        on(live, 200);
+        wait_for_blocks(live, 200);
         set(live, "remove ipproto");
     });
     let ended = outcome.ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
@@ -113,17 +113,17 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
 #[test]
 fn v3_sink_in_its_own_space_is_added_and_removed() {
     let text = "generate rate=20000 seq=yes | inspect | pcap@thread0 stays";
-    let (counts, outcome) = during(text, |live| {
+    let (counts, outcome) = run_while(text, |live| {
         assert_eq!(live.spaces(), ["thread0"]);
-        on(live, 200);
+        wait_for_blocks(live, 200);
         let joined = set(live, "insert pcap guest at inspect");
         assert_eq!(live.spaces(), ["thread0", "thread1"]);
-        on(live, 200);
+        wait_for_blocks(live, 200);
         let left = set(live, "remove pcap:1");
         assert_eq!(live.spaces(), ["thread0"]);
-        on(live, 100);
+        wait_for_blocks(live, 100);
         set(live, "insert pcap again at inspect");
-        on(live, 100);
+        wait_for_blocks(live, 100);
         (joined.position, left.position)
     });
     assert!(numbers("stays").into_iter().eq(0..given(&outcome)));
@@ -136,15 +136,15 @@ fn v3_sink_in_its_own_space_is_added_and_removed() {
 #[test]
 fn v3_i5_node_moves_between_spaces_and_back() {
     let text = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap moved";
-    let ((), outcome) = during(text, |live| {
+    let ((), outcome) = run_while(text, |live| {
         for _ in 0..3 {
-            on(live, 200);
+            wait_for_blocks(live, 200);
             set(live, "move inspect to thread1");
-            on(live, 200);
+            wait_for_blocks(live, 200);
             set(live, "move udp to thread1");
-            on(live, 200);
+            wait_for_blocks(live, 200);
             set(live, "move udp to thread0");
-            on(live, 200);
+            wait_for_blocks(live, 200);
             set(live, "move inspect to thread0");
         }
     });
@@ -158,8 +158,8 @@ fn v3_i5_node_moves_between_spaces_and_back() {
 #[test]
 fn v3_impossible_change_leaves_the_path_unchanged() {
     let text = "generate rate=20000 seq=yes | inspect | pcap refused";
-    let ((), outcome) = during(text, |live| {
-        on(live, 100);
+    let ((), outcome) = run_while(text, |live| {
+        wait_for_blocks(live, 100);
         let spaces = live.spaces();
         for (words, part) in [
             ("remove tcp", "no `tcp`"),
@@ -177,7 +177,7 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
                 (spaces.clone(), Some(text))
             );
         }
-        on(live, 100);
+        wait_for_blocks(live, 100);
     });
     assert!(numbers("refused").into_iter().eq(0..given(&outcome)));
 }

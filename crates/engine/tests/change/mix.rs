@@ -1,13 +1,13 @@
 //! Many changes, one after the other, under traffic. A sink that stays receives every number of the
 //! source once and in order; a sink that is added and removed receives consecutive numbers.
 
-use crate::common::{during, given, numbers, on, set};
+use crate::common::{given, numbers, run_while, set, wait_for_blocks};
 use std::time::Instant;
 
 /// Makes at least this many changes, of all kinds in turn, with this many blocks between any two.
 fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
     let text = format!("generate {rate} seq=yes flows=64 | udp | inspect | pcap {name}");
-    let (peers, outcome) = during(&text, |live| {
+    let (peers, outcome) = run_while(&text, |live| {
         let begin = Instant::now();
         let (mut peers, mut longest, mut all) = (Vec::new(), 0, 0);
         'changes: loop {
@@ -23,7 +23,7 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
                 "remove pcap:1".to_owned(),
             ];
             for words in &mix {
-                on(live, between);
+                wait_for_blocks(live, between);
                 let switched = set(live, words);
                 longest = longest.max(switched.paused_ns);
                 if words.starts_with("insert pcap") {
@@ -36,7 +36,7 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
                 }
             }
         }
-        on(live, between);
+        wait_for_blocks(live, between);
         let given = live.counters(crate::common::LONG).ledger.sources[0].1.given.blocks;
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!(

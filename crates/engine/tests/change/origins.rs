@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use testkit::until;
 
 /// The source name of each block as its sink knew it on arrival, by file name of the sink.
-static TOLD: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
+static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
 /// A stand-in for `pcap` that stores the source names of its blocks.
 struct Sources(String, Origins);
@@ -23,7 +23,7 @@ impl Sink for Sources {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let name = |origin| self.1.distinguishing_name(origin).map(str::to_owned);
         let names = batch.blocks().map(|(_, block)| name(block.context.origin));
-        let mut all = TOLD.lock().expect("no panic");
+        let mut all = SOURCE_NAMES.lock().expect("no panic");
         all.get_or_insert_default().entry(self.0.clone()).or_default().extend(names);
         Ok(())
     }
@@ -42,8 +42,8 @@ fn settings() -> Settings {
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
 
-fn told(file: &str) -> Vec<Option<String>> {
-    let all = TOLD.lock().expect("no panic");
+fn source_names(file: &str) -> Vec<Option<String>> {
+    let all = SOURCE_NAMES.lock().expect("no panic");
     all.as_ref().and_then(|all| all.get(file)).cloned().unwrap_or_default()
 }
 
@@ -67,10 +67,10 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
             let stop = Stop(&live);
-            until("blocks of the first", || told(thread).len() >= 100);
+            until("blocks of the first", || source_names(thread).len() >= 100);
             set_whole(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));
             until("blocks of both", || {
-                let all = told(thread);
+                let all = source_names(thread);
                 let has = |name: &str| all.iter().any(|known| known.as_deref() == Some(name));
                 has("generate#one") && has("generate#two")
             });
@@ -79,7 +79,7 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
         });
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), []);
-        let all = told(thread);
+        let all = source_names(thread);
         let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
         assert_eq!(all.len() as u64, given, "{thread}");
         let alone = all.iter().take_while(|name| name.is_none()).count();

@@ -1,7 +1,7 @@
 //! Published state of filters (`state=NAME`) while the path changes: name and content stay with the
 //! filter.
 
-use crate::common::{LONG, during, edit, given, on, set};
+use crate::common::{LONG, edit, given, run_while, set, wait_for_blocks};
 use engine::change::change;
 use engine::published::TableReader;
 use pipeline::edit::Edit;
@@ -15,7 +15,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
     let line = format!(
         "generate seq=yes rate=20000 | count state={name} | sample 1 state={other} | pcap seen"
     );
-    let (reader, outcome) = during(&line, |live| {
+    let (reader, outcome) = run_while(&line, |live| {
         let (reader, sample) =
             (TableReader::open(&name).unwrap(), TableReader::open(&other).unwrap());
         let blocks = || reader.snapshot().rows.first().map_or(0, |row| row[0]);
@@ -27,7 +27,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
             "move count to thread0",
             "remove inspect",
         ] {
-            on(live, 500);
+            wait_for_blocks(live, 500);
             let before = blocks();
             set(live, words);
             let after = blocks();

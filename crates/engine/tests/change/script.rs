@@ -25,10 +25,10 @@ pub(crate) const CONNECTIONS: u32 = 10_000;
 pub(crate) type Out = (u32, u32, Vec<u8>);
 
 /// A lock that lets one test at a time use the script and its output.
-static ONE: Mutex<()> = Mutex::new(());
+static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 static GATE: AtomicUsize = AtomicUsize::new(0);
-static OUT: Mutex<Vec<Out>> = Mutex::new(Vec::new());
+static OUTPUT: Mutex<Vec<Out>> = Mutex::new(Vec::new());
 
 /// A source that emits the frames of the script up to the gate.
 struct Script {
@@ -71,12 +71,12 @@ impl Source for Script {
     }
 }
 
-/// A sink that stores its input in `OUT`.
-struct Kept;
+/// A sink that stores its input in `OUTPUT`.
+struct OutputSink;
 
-impl Sink for Kept {
+impl Sink for OutputSink {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        let mut out = OUT.lock().expect("no panic");
+        let mut out = OUTPUT.lock().expect("no panic");
         out.extend(batch.blocks().map(|(_, block)| {
             (block.context.session, block.pointer.class.0, block.bytes().to_vec())
         }));
@@ -125,18 +125,18 @@ pub(crate) fn amid(
     connections: u32,
     act: impl FnOnce(&Live),
 ) -> (Vec<Out>, Outcome) {
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one = SCRIPT_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (frames, gate) = script(connections);
     *FRAMES.lock().expect("no panic") = frames;
     GATE.store(gate, Ordering::Release);
-    OUT.lock().expect("no panic").clear();
+    OUTPUT.lock().expect("no panic").clear();
     let source = endpoint::catalog::source("generate").expect("it is there").description;
     let sink = endpoint::catalog::sink("pcap").expect("it is there").description;
     let open: fn(&endpoint::Opening<'_>) -> Result<Box<dyn Source>, Failure> =
         |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
     let settings = Settings {
         sources: Box::leak(Box::new([SourceEntry::new(source, open)])),
-        sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(Kept)))])),
+        sinks: Box::leak(Box::new([SinkEntry::new(sink, |_| Ok(Box::new(OutputSink)))])),
         ..Settings::default()
     };
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
@@ -157,7 +157,7 @@ pub(crate) fn amid(
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
-    (std::mem::take(&mut *OUT.lock().expect("no panic")), outcome)
+    (std::mem::take(&mut *OUTPUT.lock().expect("no panic")), outcome)
 }
 
 /// Returns the current ledger row of the filter with this name.

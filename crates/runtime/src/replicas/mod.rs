@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_knows_parts_before_and_after_they_are_finished() {
+    fn progress_has_part_until_a_replica_finishes_the_batch() {
         let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
         assert_eq!(progress.shared(), 0);
         progress.announce(0, [1].into_iter());

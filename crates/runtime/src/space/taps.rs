@@ -172,7 +172,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn v8_tap_that_ends_while_it_writes_leaves_whole_records() {
+    fn v8_tap_ended_during_a_write_leaves_only_whole_records() {
         // Each record is longer than the pipe.
         const LENGTH: u32 = 100_000;
         let mut records = vec![0; history::HEADER];

@@ -166,7 +166,7 @@ fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Spac
     })
 }
 
-fn balanced(remains: &[Remains]) -> Ledger {
+fn assert_balanced(remains: &[Remains]) -> Ledger {
     let ledger = ledger_of(remains);
     assert_eq!(ledger.imbalances(), []);
     ledger
@@ -189,7 +189,7 @@ fn run(
 }
 
 #[test]
-fn a_join_keeps_the_input_order_whatever_the_batch() {
+fn join_keeps_input_order_at_every_batch_size() {
     for batch in [1, 7, 32, 64] {
         let (kept, remains) = run(500, batch, |a, from, to| {
             let even = a.node(filter("even", Filter::classify(Multiple(2))));
@@ -201,7 +201,7 @@ fn a_join_keeps_the_input_order_whatever_the_batch() {
             a.arc(third, late, Wanted::Answered, false, 3);
             a.arc(late, to, Wanted::Answered, false, 4);
         });
-        balanced(&[remains]);
+        assert_balanced(&[remains]);
         // A block that leaves `late` was caused by the block that pushed it out.
         let mut expected = Vec::new();
         for n in 0..500u32 {
@@ -230,7 +230,7 @@ impl Stream for Triple {
 }
 
 #[test]
-fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
+fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     for batch in [1, 32] {
         let (kept, remains) = run(100, batch, |a, from, to| {
             let thrice = a.node(filter("thrice", Filter::stream(Triple)));
@@ -242,7 +242,7 @@ fn k2_blocks_made_before_paths_part_come_back_block_by_block() {
             a.arc(left, to, Wanted::Answered, false, 3);
             a.arc(right, to, Wanted::Answered, false, 4);
         });
-        balanced(&[remains]);
+        assert_balanced(&[remains]);
         let one = |n: u32| [(n, 1), (n + 100, 1)];
         let expected: Vec<_> = (0..100).flat_map(|n| [one(n), one(n), one(n)].concat()).collect();
         assert_eq!(kept, expected, "batches of {batch}");
@@ -287,7 +287,7 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
             a.arc(left, to, Wanted::Answered, false, 4);
             a.arc(right, to, Wanted::Answered, false, 5);
         });
-        balanced(&[remains]);
+        assert_balanced(&[remains]);
         let parted = |n: u32| (n as usize / batch).is_multiple_of(2);
         let of = |n: u32| if parted(n) { vec![(n, 1), (n + 100, 1)] } else { vec![(n, 1)] };
         let expected: Vec<_> = (0..200).flat_map(of).collect();
@@ -296,7 +296,7 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
 }
 
 #[test]
-fn a_sibling_does_not_see_an_edit() {
+fn edit_is_invisible_to_a_sibling_branch() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let edited = a.node(filter("hundred", Filter::lanes(AddHundred)));
         let plain = a.node(filter("plain", Filter::classify(Multiple(1))));
@@ -305,13 +305,13 @@ fn a_sibling_does_not_see_an_edit() {
         a.arc(edited, to, Wanted::Answered, false, 2);
         a.arc(plain, to, Wanted::Answered, false, 3);
     });
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
     let expected: Vec<_> = (0..100).flat_map(|n| [(n + 100, 1), (n, 1)]).collect();
     assert_eq!(kept, expected);
 }
 
 #[test]
-fn a_section_answers_by_sequence() {
+fn section_evaluates_its_operands_in_sequence() {
     // (even +* !third) ++ seventh, and everything that is none of it goes the other way.
     let (kept, remains) = run(300, 32, |a, from, to| {
         let even = a.operand(filter("even", Filter::classify(Multiple(2))));
@@ -325,21 +325,21 @@ fn a_section_answers_by_sequence() {
         a.arc(from, section, Wanted::Answered, false, 0);
         a.arc(section, to, Wanted::Answered, false, 1);
     });
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
     let wanted = |n: &u32| (n.is_multiple_of(2) && !n.is_multiple_of(3)) || n.is_multiple_of(7);
     let expected: Vec<_> = (0..300).filter(wanted).map(|n| (n, 1)).collect();
     assert_eq!(kept, expected);
 }
 
 #[test]
-fn a_cycle_ends_by_the_hop_limit_and_is_counted() {
+fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
     let (kept, remains) = run(10, 4, |a, from, to| {
         let again = a.node(filter("again", Filter::classify(Multiple(1))));
         a.arc(from, again, Wanted::Answered, false, 0);
         a.arc(again, again, Wanted::Answered, true, 1);
         a.arc(again, to, Wanted::Answered, false, 2);
     });
-    let ledger = balanced(&[remains]);
+    let ledger = assert_balanced(&[remains]);
     assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
     let hops = ledger.edges.iter().flat_map(|e| &e.dropped);
     let hops: u64 =
@@ -348,7 +348,7 @@ fn a_cycle_ends_by_the_hop_limit_and_is_counted() {
 }
 
 #[test]
-fn a_panic_ends_the_path_and_keeps_the_block() {
+fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let fails = a.node(filter("fails", Filter::classify(Panics)));
         a.arc(from, fails, Wanted::Answered, false, 0);
@@ -361,11 +361,11 @@ fn a_panic_ends_the_path_and_keeps_the_block() {
     };
     assert!(message.contains("forty is too much"));
     assert_eq!(block.as_ref().map(|b| b.bytes.clone()), Some(40u32.to_be_bytes().to_vec()));
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
 }
 
 #[test]
-fn two_spaces_and_a_small_ring_lose_nothing() {
+fn two_spaces_with_a_small_ring_lose_no_block() {
     let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
@@ -396,7 +396,7 @@ fn two_spaces_and_a_small_ring_lose_nothing() {
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
-    balanced(&remains);
+    assert_balanced(&remains);
     let kept = kept.lock().unwrap();
     assert!(kept.iter().map(|(n, _)| *n).eq(0..100_000), "{} blocks", kept.len());
 }
@@ -437,7 +437,7 @@ impl Source for OneThenSilence {
 }
 
 #[test]
-fn a_filter_is_woken_while_nothing_comes() {
+fn timer_of_a_filter_fires_without_input() {
     let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
@@ -448,6 +448,6 @@ fn a_filter_is_woken_while_nothing_comes() {
     a.arc(from, delay, Wanted::Answered, false, 0);
     a.arc(delay, to, Wanted::Answered, false, 1);
     let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);
 }

@@ -68,11 +68,11 @@ fn edits(remains: &Remains, name: &str) -> Edits {
     remains.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
 }
 
-fn direct(direct: u64) -> Edits {
+fn only_direct(direct: u64) -> Edits {
     Edits { direct, ..Edits::default() }
 }
 
-fn copied(copied: u64) -> Edits {
+fn only_copied(copied: u64) -> Edits {
     Edits { copied, ..Edits::default() }
 }
 
@@ -83,18 +83,18 @@ fn numbers(kept: &ReceivedNumbers) -> Vec<u32> {
 }
 
 #[test]
-fn l8_rule_1_a_filter_that_does_not_edit_copies_nothing() {
+fn l8_rule_1_filter_without_edits_copies_nothing() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let looks = a.node(filter("looks", Filter::edit(EditNothing)));
         a.arc(from, looks, Wanted::Answered, false, 0);
         a.arc(looks, to, Wanted::Answered, false, 1);
     });
     assert_eq!((kept.len(), edits(&remains, "looks")), (100, Edits::default()));
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
 }
 
 #[test]
-fn l8_rule_2_only_descendants_look_so_the_block_itself_is_changed() {
+fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     let (kept, remains) = run(100, 32, |a, from, to| {
         let (one, two) = (a.node(filter("one", Filter::edit(Add(100)))), Add(1000));
         let two = a.node(filter("two", Filter::edit(two)));
@@ -103,12 +103,15 @@ fn l8_rule_2_only_descendants_look_so_the_block_itself_is_changed() {
         a.arc(two, to, Wanted::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n + 1100)));
-    assert_eq!([edits(&remains, "one"), edits(&remains, "two")], [direct(100), direct(100)]);
-    balanced(&[remains]);
+    assert_eq!(
+        [edits(&remains, "one"), edits(&remains, "two")],
+        [only_direct(100), only_direct(100)]
+    );
+    assert_balanced(&[remains]);
 }
 
 #[test]
-fn l3_l8_rule_2_parallel_reads_precede_the_edit_in_place() {
+fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
     for editor_first in [true, false] {
         let read: ReceivedNumbers = Arc::default();
         let (kept, remains) = run(100, 32, |a, from, to| {
@@ -122,13 +125,13 @@ fn l3_l8_rule_2_parallel_reads_precede_the_edit_in_place() {
         });
         assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
         assert!(numbers(&read).into_iter().eq(0..100), "a sibling does not see the change");
-        assert_eq!(edits(&remains, "add"), direct(100), "editor first: {editor_first}");
-        balanced(&[remains]);
+        assert_eq!(edits(&remains, "add"), only_direct(100), "editor first: {editor_first}");
+        assert_balanced(&[remains]);
     }
 }
 
 #[test]
-fn l4_l8_rule_3_a_new_block_instead_of_an_edit_copies_nothing() {
+fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let read: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
         let reader = a.node(sink(&read));
@@ -141,11 +144,11 @@ fn l4_l8_rule_3_a_new_block_instead_of_an_edit_copies_nothing() {
     assert!(numbers(&read).into_iter().eq(0..100));
     let appended = Edits { appended: 100, ..Edits::default() };
     assert_eq!(edits(&remains, "doubles"), appended);
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
 }
 
 #[test]
-fn l5_l8_rule_4_a_change_of_metadata_touches_no_byte() {
+fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
     let lengths: Arc<Mutex<Vec<(RichPointer, u32)>>> = Arc::default();
     struct LengthSink(Arc<Mutex<Vec<(RichPointer, u32)>>>);
     impl Sink for LengthSink {
@@ -176,7 +179,7 @@ fn l5_l8_rule_4_a_change_of_metadata_touches_no_byte() {
 }
 
 #[test]
-fn l2_of_two_editors_the_first_copies_and_the_last_does_not() {
+fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
     let other: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
         let one = a.node(filter("one", Filter::edit(Add(100))));
@@ -190,12 +193,16 @@ fn l2_of_two_editors_the_first_copies_and_the_last_does_not() {
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&other).into_iter().eq(1000..1100));
     let both = [edits(&remains, "one"), edits(&remains, "two")];
-    assert!(both == [copied(100), direct(100)] || both == [direct(100), copied(100)], "{both:?}");
-    balanced(&[remains]);
+    assert!(
+        both == [only_copied(100), only_direct(100)]
+            || both == [only_direct(100), only_copied(100)],
+        "{both:?}"
+    );
+    assert_balanced(&[remains]);
 }
 
 #[test]
-fn l2_d15_a_held_block_is_copied() {
+fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
         let add = a.node(filter("add", Filter::edit(Add(100))));
@@ -208,8 +215,8 @@ fn l2_d15_a_held_block_is_copied() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
-    assert_eq!(edits(&remains, "add"), copied(100));
-    balanced(&[remains]);
+    assert_eq!(edits(&remains, "add"), only_copied(100));
+    assert_balanced(&[remains]);
 }
 
 #[test]
@@ -223,13 +230,13 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     });
     let thrice = (100..130).flat_map(|n| [n; 3]);
     assert!(kept.iter().map(|(n, _)| *n).eq(thrice), "each is changed once: {kept:?}");
-    assert_eq!(edits(&remains, "add"), copied(90));
-    balanced(&[remains]);
+    assert_eq!(edits(&remains, "add"), only_copied(90));
+    assert_balanced(&[remains]);
 }
 
 /// Runs `numbers | (ring to a second space | add | sink)`, and beside it `add | sink` in the first
 /// space if `edits_here`. Returns the numbers at both sinks, and the remains.
-fn over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
+fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
@@ -259,23 +266,23 @@ fn over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
-    balanced(&remains);
+    assert_balanced(&remains);
     (numbers(&there), numbers(&here), remains)
 }
 
 #[test]
-fn l7_a_block_of_another_space_is_changed_in_the_local_pool() {
-    let (there, _, remains) = over_a_ring(false);
+fn l7_block_of_another_space_is_edited_in_the_local_pool() {
+    let (there, _, remains) = run_over_a_ring(false);
     assert!(there.into_iter().eq(100_000..110_000));
-    assert_eq!(edits(&remains[1], "there"), copied(10_000));
+    assert_eq!(edits(&remains[1], "there"), only_copied(10_000));
 }
 
 #[test]
 fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
-    let (there, here, remains) = over_a_ring(true);
+    let (there, here, remains) = run_over_a_ring(true);
     assert!(there.into_iter().eq(100_000..110_000), "the other space saw no change");
     assert!(here.into_iter().eq(500_000..510_000));
-    assert_eq!(edits(&remains[0], "here"), copied(10_000));
+    assert_eq!(edits(&remains[0], "here"), only_copied(10_000));
 }
 
 /// Source of long blocks whose bytes are all equal.
@@ -317,11 +324,11 @@ impl Edit for StampMiddle {
     }
 }
 
-type Pieces = Vec<(DbufId, u16, Vec<u8>)>;
+type ReceivedFragments = Vec<(DbufId, u16, Vec<u8>)>;
 
-struct Gathered(Arc<Mutex<Pieces>>);
+struct FragmentSink(Arc<Mutex<ReceivedFragments>>);
 
-impl Sink for Gathered {
+impl Sink for FragmentSink {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let piece = |b: &Block<'_>| (b.pointer.dbuf(), b.context.flags.0, b.bytes().to_vec());
         self.0.lock().unwrap().extend(batch.blocks().map(|(_, b)| piece(&b)));
@@ -335,16 +342,17 @@ impl Sink for Gathered {
 
 /// Runs `long | (stamps | sink) + hold`; the hold keeps the blocks shared. Returns the pieces at
 /// the sink, and the edits by method.
-fn stamped(fragments: bool) -> (Pieces, Edits) {
-    let (edited, held): (Arc<Mutex<Pieces>>, Arc<Mutex<Pieces>>) = (Arc::default(), Arc::default());
+fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
+    let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
+        (Arc::default(), Arc::default());
     let mut a = Assembly::default();
     let source = Box::new(LongBlocks(0));
     let from = a.node(node("long", Operator::Source(SourceOperator::new(source))));
     let mut stamps = filter("stamps", Filter::edit(StampMiddle));
     stamps.fragments = fragments;
     let stamps = a.node(stamps);
-    let part = |to: &Arc<Mutex<Pieces>>| {
-        Operator::Sink(SinkOperator::new(Box::new(Gathered(Arc::clone(to)))))
+    let part = |to: &Arc<Mutex<ReceivedFragments>>| {
+        Operator::Sink(SinkOperator::new(Box::new(FragmentSink(Arc::clone(to)))))
     };
     let (to, end) = (a.node(node("edited", part(&edited))), a.node(node("read", part(&held))));
     // Holds every block to the end, so that it is shared.
@@ -371,39 +379,40 @@ fn stamped(fragments: bool) -> (Pieces, Edits) {
         assert!(bytes.iter().all(|b| usize::from(*b) == n), "what was held is as it was");
     }
     let how = edits(&remains, "stamps");
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
     let pieces = edited.lock().unwrap().clone();
     (pieces, how)
 }
 
 #[test]
-fn l6_of_a_large_block_only_the_part_that_is_written_is_copied() {
-    let (pieces, how) = stamped(true);
+fn l6_edit_of_a_large_block_copies_only_the_written_part() {
+    let (pieces, how) = run_stamps(true);
     assert_eq!(how, Edits { fragmented: 3, ..Edits::default() });
     let (intake, work) = (DbufId::new(1).unwrap(), DbufId::new(2).unwrap());
     let lengths: Vec<_> = pieces.iter().map(|(dbuf, flags, b)| (*dbuf, *flags, b.len())).collect();
     let three = [(intake, 1, 1000), (work, 0, 8), (intake, 2, FRAGMENT_MIN - 1008)];
     assert_eq!(lengths, [three, three, three].concat(), "first, middle and last");
-    let (whole, how) = stamped(false);
-    assert_eq!(how, copied(3), "those behind take no fragments");
-    let together = |pieces: &Pieces| -> Vec<u8> {
+    let (whole, how) = run_stamps(false);
+    assert_eq!(how, only_copied(3), "those behind take no fragments");
+    let together = |pieces: &ReceivedFragments| -> Vec<u8> {
         pieces.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect()
     };
     assert_eq!(together(&pieces), together(&whole), "the same bytes");
 }
 
 #[test]
-fn d20_a_linear_pipe_reuses_its_rich_pointers() {
-    // Where the columns lie is seen by filters that look at them.
-    struct Where(Arc<Mutex<Vec<usize>>>);
-    impl filter::Statistics for Where {
+fn d20_linear_pipe_reuses_its_rich_pointers() {
+    // Filters record the addresses of the columns that they read.
+    struct ColumnAddresses(Arc<Mutex<Vec<usize>>>);
+    impl filter::Statistics for ColumnAddresses {
         fn record(&mut self, tags: filter::Tags<'_>, _: Time) {
             self.0.lock().unwrap().push(tags.pointers.as_ptr().addr());
         }
     }
     let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
-    let looks =
-        |a: &mut Assembly| a.node(filter("w", Filter::statistics(Where(Arc::clone(&seen)))));
+    let looks = |a: &mut Assembly| {
+        a.node(filter("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
+    };
     run(10, 32, |a, from, to| {
         let (one, add, two) = (looks(a), a.node(filter("add", Filter::edit(Add(1)))), looks(a));
         let three = looks(a);
@@ -496,7 +505,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
     space.graph.pass.copies = how == EditMode::Copies;
     let remains = space.run();
     let direct = remains.nodes.iter().map(|node| node.flow.edits.direct).sum();
-    balanced(&[remains]);
+    assert_balanced(&[remains]);
     (kept.iter().map(numbers).collect(), direct)
 }
 

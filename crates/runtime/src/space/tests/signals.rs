@@ -132,7 +132,7 @@ fn two_spaces(
     second.ports.doorbell = far;
     let other = std::thread::spawn(move || second.run());
     let remains = [first.run(), other.join().unwrap()];
-    balanced(&remains);
+    assert_balanced(&remains);
     remains
 }
 
