@@ -76,6 +76,12 @@ impl SinkEntry {
     pub const fn writing_files(self) -> Self {
         self.with(EndpointFacts { writes_files: true, ..self.facts })
     }
+
+    /// Marks a sink that writes files as one that, with some arguments, only appends to one file.
+    #[must_use]
+    pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {
+        self.with(EndpointFacts { appends: Some(appends), ..self.facts })
+    }
 }
 
 /// A child program in the catalog. It may stand at any position of a request.

@@ -30,6 +30,9 @@ pub struct EndpointFacts {
     pub observes: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files: by default it runs in a space of its own (CONTRACT 27).
     pub writes_files: bool,
+    /// Returns true if a sink that writes files only appends to one that is open. Such a sink may
+    /// run in the thread that reads a kernel ring; `None`: never.
+    pub appends: Option<fn(&Arguments) -> bool>,
     /// True for an external program: it is a space of its own (CONTRACT 27).
     pub process: bool,
 }
@@ -42,6 +45,7 @@ impl EndpointFacts {
         takes_filter: false,
         observes: None,
         writes_files: false,
+        appends: None,
         process: false,
     };
 }

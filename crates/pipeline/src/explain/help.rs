@@ -316,7 +316,11 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     if endpoint.process {
         return "a process of its own".to_owned();
     }
-    let own = if endpoint.writes_files { "a thread of its own" } else { "a thread" };
+    let own = match (endpoint.writes_files, endpoint.appends) {
+        (false, _) => "a thread",
+        (true, None) => "a thread of its own",
+        (true, Some(_)) => "a thread of its own, or the one that reads the kernel's ring",
+    };
     match (entry.kind, entry.kernel) {
         (FilterKind::Source | FilterKind::Sink, _) => own.to_owned(),
         (_, Some(_)) => format!("{own}; it has a twin for the kernel"),

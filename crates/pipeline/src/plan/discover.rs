@@ -132,6 +132,27 @@ pub(super) fn writes_files(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
+/// Returns true if a slow disk in the thread that reads delays nothing but open files: every source
+/// of the component reads a ring of the kernel that the host does not wait for, and every sink
+/// appends to a file or reads nothing.
+fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
+    let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
+    here.all(|(id, node)| {
+        let Some(used) = node.filter() else { return true };
+        let facts = used.endpoint;
+        match node.kind() {
+            Some(FilterKind::Source) => facts.attaches.is_some() && !takes(graph, id),
+            Some(FilterKind::Sink) if facts.writes_files => {
+                facts.appends.is_some_and(|appends| appends(&used.arguments))
+            }
+            Some(FilterKind::Sink) => {
+                facts.outlet.is_none() && used.effect().reads == ReadDepth::Nothing
+            }
+            _ => !facts.process && !node.is_untrusted(),
+        }
+    })
+}
+
 /// Returns the number of each node's connected component, in the order of the text.
 fn components(graph: &Graph) -> Vec<usize> {
     let mut part: Vec<usize> = (0..graph.nodes.len()).collect();
@@ -188,11 +209,17 @@ fn verdict(
             Some(why) => Err(why.to_owned()),
             None => Ok(machine.costs.in_kernel(graph, id)),
         },
-        // A thread that may block on a disk must not be the one that reads.
+        // A thread that may block on a disk must not be the one that reads, unless the kernel's
+        // ring holds the frames meanwhile and no other sink waits for them.
         SpaceKind::Thread if node.kind() == Some(FilterKind::Source) && !first && !pinned => {
             Err("a source begins in the first thread".to_owned())
         }
-        SpaceKind::Thread if writes_files(node) && first && !pinned => {
+        SpaceKind::Thread
+            if writes_files(node)
+                && first
+                && !pinned
+                && !may_write_where_read(graph, parts, id) =>
+        {
             Err("writes files: not in the thread that reads".to_owned())
         }
         SpaceKind::Thread => Ok(cost(graph, id, machine)),

@@ -11,6 +11,9 @@ use crate::names::names;
 const WRITES_FILES: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
+/// The reason for no such thread behind a ring of the kernel.
+const WITH_READER: &str = "reads the kernel's ring, which holds the frames while a disk is slow";
+
 /// Drops unused spaces and explains the placement of every node. A process is ordered between the
 /// threads on its two sides.
 pub(super) fn placements(
@@ -63,7 +66,9 @@ pub(super) fn placements(
             for candidate in &mut candidates {
                 candidate.lost = disadvantage(candidate, graph, id, &spaces, selection);
             }
-            let (because, by_neighbor) = placement_reason(graph, id, node, selection, &names);
+            let first = spaces[space].name == FIRST;
+            let (because, by_neighbor) =
+                placement_reason(graph, (id, node), first, selection, &names);
             let (input_space, output_space) =
                 (number(input_spaces[id.0]), number(reader(output_spaces[id.0])));
             Placement {
@@ -117,11 +122,11 @@ fn disadvantage(
 }
 
 /// Returns the reason for a node's space, and true if that reason is the space of the node
-/// upstream.
+/// upstream; `first` if the space is the first thread.
 fn placement_reason(
     graph: &Graph,
-    id: NodeId,
-    node: &Node,
+    (id, node): (NodeId, &Node),
+    first: bool,
     selection: &Selection,
     names: &[String],
 ) -> (String, bool) {
@@ -148,7 +153,9 @@ fn placement_reason(
             (format!("reads the output of `{}`", names[from.0]), false)
         }
         (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
-        (Some(_), None) if writes_files(node) => (WRITES_FILES.to_owned(), false),
+        (Some(_), None) if writes_files(node) => {
+            (if first { WITH_READER } else { WRITES_FILES }.to_owned(), false)
+        }
         (Some(from), None) => (format!("behind `{}`, which runs elsewhere", names[from.0]), true),
     }
 }

@@ -105,11 +105,15 @@ impl Registry for World {
     }
 }
 
+/// The facts about a sink that appends to one file.
+const APPENDS: EndpointFacts =
+    EndpointFacts { writes_files: true, appends: Some(|_| true), ..EndpointFacts::NONE };
+
 /// The facts about the sources, sinks and programs of the registry.
 pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("rx", &EndpointFacts { takes_filter: true, attaches: Some(attach), ..EndpointFacts::NONE }),
     ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
-    ("pcap", &EndpointFacts { writes_files: true, ..EndpointFacts::NONE }),
+    ("pcap", &APPENDS),
 ];
 
 pub(crate) fn world() -> World {

@@ -71,7 +71,9 @@ const FRAMED: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
 /// The catalog entry of `pcap`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open).writing_files();
+pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
+    .writing_files()
+    .appending(|given| given.text("per") == Some("all") && given.text("file") != Some("-"));
 
 #[derive(Debug)]
 struct Pcap {

@@ -63,7 +63,9 @@ are counted in the report.",
 };
 
 /// The catalog entry of `weblog`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open).writing_files();
+pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
+    .writing_files()
+    .appending(|given| given.text("file") != Some("-"));
 
 #[derive(Debug)]
 struct Weblog {
