@@ -26,7 +26,7 @@ mod mutants;
 mod socket_filter;
 mod source;
 
-use corpus::borders::{borders, ethernet, looks_unfilled};
+use corpus::borders::{boundary_frames, ethernet, looks_pending};
 use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
@@ -102,7 +102,7 @@ fn sum_tallies(tallies: &[(Chain, Tally)]) -> Tally {
 #[test]
 fn v4_every_chain_matches_its_filters() {
     let Some(()) = need::bpf() else { return };
-    let total = sum_tallies(&compare_all_chains(&borders(), &[1, 7, 37]));
+    let total = sum_tallies(&compare_all_chains(&boundary_frames(), &[1, 7, 37]));
     println!("{} chains: {total:?}", chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
 }
@@ -110,7 +110,7 @@ fn v4_every_chain_matches_its_filters() {
 #[test]
 fn every_twin_handles_frames_cut_at_every_length() {
     let Some(()) = need::bpf() else { return };
-    let (borders, chains) = (borders(), chains(1));
+    let (borders, chains) = (boundary_frames(), chains(1));
     let tallies = at_every_target(|target| {
         let each = chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
@@ -158,8 +158,8 @@ fn every_twin_handles_generated_frames_and_noise() {
     let traffic = testkit::traffic(random.next(), 20).frames;
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
-    // At XDP a valid checksum may look unfilled, so the twin must be unsure.
-    let made: Vec<Vec<u8>> = made.filter(|frame| !looks_unfilled(frame)).collect();
+    // At XDP a valid checksum may look pending, so the twin must be unsure.
+    let made: Vec<Vec<u8>> = made.filter(|frame| !looks_pending(frame)).collect();
     let tallies = compare_all_chains(&made, &[2, 13]);
     let plain = sum_tallies(&tallies);
     let unsure = tallies.iter().filter(|(_, tally)| tally.unsure > 0);
@@ -180,7 +180,7 @@ fn ethernet_frame(bytes: &[u8]) -> Frame {
 #[test]
 fn i6_long_chains_match_their_filters() {
     let Some(()) = need::bpf() else { return };
-    let borders = borders();
+    let borders = boundary_frames();
     let mut total = 0;
     for place in HOOKS {
         for chain in long_chains() {

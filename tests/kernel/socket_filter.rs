@@ -6,7 +6,7 @@
 //! A socket without a filter shows when all frames have been counted: it was opened first, so the
 //! kernel serves it last.
 
-use crate::corpus::borders::{borders, ethernet};
+use crate::corpus::borders::{boundary_frames, ethernet};
 use crate::corpus::captured;
 use ebpf::classic::{ClassicProgram, Metadata};
 use filter::Arguments;
@@ -107,7 +107,7 @@ fn frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet(captured(1));
     plain.extend(testkit::traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame));
-    plain.extend(borders());
+    plain.extend(boundary_frames());
     // The kernel drops a tagged frame without a type.
     plain.retain(|frame| (24..1400).contains(&frame.len()));
     random.shuffle(&mut plain);

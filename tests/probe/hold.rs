@@ -35,7 +35,7 @@ struct Connection {
 }
 
 impl Session for Connection {
-    fn lists(&mut self) -> Vec<&mut HeldList> {
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
         vec![&mut self.early]
     }
 }

@@ -102,7 +102,7 @@ impl HandWalk {
                     call(filter, counts, batch)?;
                 }
             }
-            batch_memory.extend(taken.into_iter().map(Batch::into_room));
+            batch_memory.extend(taken.into_iter().map(Batch::into_memory));
         }
         Ok(())
     }

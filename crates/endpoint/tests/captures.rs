@@ -72,7 +72,7 @@ fn run(
         let batch =
             Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
         look(&batch);
-        columns = batch.into_room().columns;
+        columns = batch.into_memory().columns;
         pool.end_pass();
         match given {
             SourceStatus::Blocks => {}

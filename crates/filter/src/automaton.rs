@@ -1,4 +1,4 @@
-//! Pattern matching over segmented text, by an automaton with one number as its entire state.
+//! Pattern matching over segmented text, by an automaton whose entire state is one number.
 //!
 //! In: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the previous
 //! piece. Out: the state after the piece, and the lowest index of a pattern with a match that
@@ -6,9 +6,9 @@
 //! leftmost ones, so that the result does not depend on earlier matches. [SL §6.1 Table I]
 //!
 //! The automaton is regex-automata's dense DFA. It reports a match one byte late, because
-//! assertions (`$`, `\b`) inspect the next byte, which is not there yet at the end of a piece. A
-//! final step therefore checks that a match holds for every possible next byte; otherwise it counts
-//! in the piece that decides it.
+//! assertions (`$`, `\b`) inspect the next byte, which is not known yet at the end of a piece. A
+//! final step therefore checks whether a match holds for every possible next byte; if not, the
+//! match is reported in the piece with the deciding byte.
 //!
 //! Patterns match bytes, not UTF-8: `.` and `\xff` match one byte, `(?i)` applies to ASCII.
 
@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
-    behind_hole: StateID,
+    after_hole: StateID,
     /// Per pattern: true if its matches do not depend on the next byte.
     settled: Vec<bool>,
     skip: Option<LiteralSkip>,
@@ -60,7 +60,7 @@ pub(crate) struct CompileOptions {
 /// Prefilter: while no match is in progress, bytes are skipped until a literal occurs.
 struct LiteralSkip {
     literals: Prefilter,
-    /// Length of a literal's possible prefix at the end of a piece.
+    /// Maximum length of a literal's proper prefix, which may end a piece.
     tail: usize,
     /// Start states (no match in progress), one per preceding byte.
     starts: Vec<StateID>,
@@ -86,7 +86,7 @@ impl Automaton {
         };
         let from = |before| from(before).map_err(|error| PatternError::of(error.to_string()));
         // Unseen bytes count as one that neither ends a line nor belongs to a word.
-        let (begin, behind_hole) = (from(None)?, from(Some(0))?);
+        let (begin, after_hole) = (from(None)?, from(Some(0))?);
         let starts: Vec<StateID> =
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
         let skip = literals.map(|literals| {
@@ -95,9 +95,9 @@ impl Automaton {
         });
         let settled = parsed.iter().map(is_settled).collect();
         let fingerprint = fingerprint(&dfa);
-        let all = starts.into_iter().chain([begin, behind_hole]);
+        let all = starts.into_iter().chain([begin, after_hole]);
         let last = last(&dfa, all);
-        Ok(Self { dfa, begin, behind_hole, settled, skip, fingerprint, last })
+        Ok(Self { dfa, begin, after_hole, settled, skip, fingerprint, last })
     }
 
     /// Returns a fingerprint of the automaton's states, a function of the patterns.
@@ -105,14 +105,13 @@ impl Automaton {
         self.fingerprint
     }
 
-    /// Returns the state after missing bytes: no match is in progress, and it is not the start of
-    /// the text.
-    pub(crate) fn behind_hole(&self) -> MatchState {
-        MatchState(self.behind_hole.as_u32() + 1)
+    /// Returns the state after missing bytes: no match is in progress, and the text has begun.
+    pub(crate) fn after_hole(&self) -> MatchState {
+        MatchState(self.after_hole.as_u32() + 1)
     }
 
-    /// Continues from `state`: returns the new state, and the first pattern with a number below
-    /// `below` of which a match ends here. `last` marks the end of the text.
+    /// Continues from `state`: returns the new state, and the lowest number below `below` of a
+    /// pattern with a match that ends in these bytes. `last` marks the end of the text.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -129,18 +128,18 @@ impl Automaton {
                 id = self.dfa.next_state(id, *byte);
                 if self.dfa.is_match_state(id) {
                     // A match that ended with the previous piece, undecided there.
-                    found.look(self, id, |pattern| !self.is_known(before, pattern));
+                    found.record(self, id, |pattern| !self.is_known(before, pattern));
                 }
                 id = self.run(id, rest, &mut found);
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
-                    found.look(self, end, |pattern| last || self.is_known(id, pattern));
+                    found.record(self, end, |pattern| last || self.is_known(id, pattern));
                 }
             }
             None if last => {
                 let end = self.dfa.next_eoi_state(id);
                 if self.dfa.is_match_state(end) {
-                    found.look(self, end, |pattern| !self.is_known(id, pattern));
+                    found.record(self, end, |pattern| !self.is_known(id, pattern));
                 }
             }
             None => {}
@@ -153,8 +152,8 @@ impl Automaton {
         self.dfa.is_dead_state(self.id(state))
     }
 
-    /// Converts a stored state to the automaton's. Forged numbers that name no state become the
-    /// initial state.
+    /// Converts a stored state to a state of the automaton: the initial state for 0 and for forged
+    /// numbers.
     #[inline]
     fn id(&self, state: MatchState) -> StateID {
         let id = state.0.wrapping_sub(1);
@@ -167,7 +166,7 @@ impl Automaton {
         }
     }
 
-    /// Returns the state after `bytes`, recording all matches but those that end with the last
+    /// Returns the state after `bytes`; records all matches except those that end with the last
     /// byte.
     #[inline]
     fn run(&self, mut id: StateID, bytes: &[u8], found: &mut FirstMatch) -> StateID {
@@ -183,7 +182,7 @@ impl Automaton {
                 continue;
             }
             if dfa.is_match_state(id) {
-                found.look(self, id, |_| true);
+                found.record(self, id, |_| true);
             }
             if dfa.is_start_state(id) && self.skip.is_some() {
                 (id, at) = self.skip(id, bytes, at);
@@ -234,9 +233,9 @@ struct FirstMatch {
 }
 
 impl FirstMatch {
-    /// Records the patterns of a match state that `counts` accepts.
+    /// Records the lowest pattern of a match state that `counts` accepts.
     #[inline]
-    fn look(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
+    fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
             return;
         }
@@ -253,9 +252,9 @@ impl FirstMatch {
 /// An error in a list of patterns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PatternError {
-    /// Index of the pattern; `None` for all together.
+    /// Index of the pattern; `None` if the error concerns all patterns.
     pub(crate) which: Option<usize>,
-    /// Byte range in it.
+    /// Byte range in the pattern; `None` for all of it.
     pub(crate) at: Option<Range<usize>>,
     /// Description.
     pub(crate) what: String,
@@ -366,14 +365,14 @@ fn too_big(size: usize) -> PatternError {
     )
 }
 
-/// Returns a 32-bit hash that distinguishes automata with different states.
+/// Returns a 32-bit hash of an automaton.
 fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     let (bytes, padding) = dfa.to_bytes_little_endian();
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }
 
-/// Returns the last state reachable from these. State numbers are multiples of the stride, so every
-/// multiple up to it is a state.
+/// Returns the highest state reachable from these. State numbers are multiples of the stride, so
+/// every multiple up to the result is a state.
 fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
@@ -396,7 +395,7 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
     last
 }
 
-/// Returns the offset of one of up to three bytes from `at` on, or the end.
+/// Returns the offset, from `at` on, of the first occurrence of up to three bytes, or the length.
 #[inline]
 fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();

@@ -22,17 +22,17 @@ use wire::udp::{self, Udp};
 use wire::vlan::is_tag;
 use wire::{Layers, LinkType};
 
-/// Bytes from the start of a frame that header filters parse: eight tags, the longest IPv4 and TCP
-/// headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
+/// Number of bytes at the start of a frame that header filters parse: enough for eight tags, the
+/// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. Deeper headers are `cut`.
 pub const HEAD: u16 = 512;
 
 /// Reason why a header cannot be read. The reasons of a header filter begin with
-/// [`HeaderError::NAMES`], in this order ([`HeaderError::lead`]).
+/// [`HeaderError::NAMES`], in this order ([`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.
     NotIp,
-    /// A header contradicts itself or the one around it.
+    /// A header contradicts itself, or the header around it.
     Malformed,
     /// The header was not captured, or is beyond [`HEAD`].
     Cut,
@@ -47,7 +47,8 @@ impl HeaderError {
     /// may omit it.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// Returns the number of this reason in every description that [`HeaderError::lead`] accepts.
+    /// Returns this reason, the same for every description that [`HeaderError::assert_names`]
+    /// accepts.
     #[must_use]
     pub const fn reason(self) -> Reason {
         Reason(self as u8)
@@ -56,7 +57,7 @@ impl HeaderError {
     /// Asserts at compile time that the reasons of a description begin with the first `count`
     /// names.
     #[expect(clippy::indexing_slicing, reason = "at build time only: every caller is a constant")]
-    pub const fn lead(reasons: &[&str], count: usize) {
+    pub const fn assert_names(reasons: &[&str], count: usize) {
         let mut i = 0;
         while i < count {
             assert!(Reason::named(reasons, Self::NAMES[i]).0 as usize == i);
@@ -110,32 +111,32 @@ pub fn head<'a>(block: &Block<'a>) -> &'a [u8] {
 }
 
 /// Parses the frame's layers and records them in the marks.
-pub fn find(block: &mut Block<'_>) -> Layers {
+pub fn parse(block: &mut Block<'_>) -> Layers {
     let layers = wire::layers(LinkType(block.marks.link), head(block));
-    remember(&mut block.marks, &layers);
+    record(&mut block.marks, &layers);
     layers
 }
 
-/// Records a parse of the whole frame, limited to the first [`HEAD`] bytes: for sources that parse
-/// frames anyway, so that no later filter has to.
+/// Records parsed layers in the marks, within the first [`HEAD`] bytes of the frame. Sources that
+/// parse frames anyway call this, so that no filter parses them again.
 #[inline]
-pub fn remember(marks: &mut Marks, layers: &Layers) {
+pub fn record(marks: &mut Marks, layers: &Layers) {
     let mark = |offset: Option<u16>| offset.filter(|at| *at <= HEAD).unwrap_or(Marks::UNKNOWN);
     marks.network = mark(layers.l3);
     marks.transport = mark(layers.l4);
     marks.payload = mark(layers.payload);
 }
 
-/// Returns the IP packet in the frame, its header validated.
+/// Returns the IP packet in the frame, with a validated header.
 pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
-    if let Some(marked) = marked_packet(block) {
-        return Ok(marked);
+    if let Some(packet) = marked_packet(block) {
+        return Ok(packet);
     }
-    let layers = find(block);
+    let layers = parse(block);
     let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
         return Err(HeaderError::of(&layers));
     };
-    let (network, bytes) = (u32::from(network), behind(head(block), network));
+    let (network, bytes) = (u32::from(network), bytes_from(head(block), network));
     let length = match layers.network {
         Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
         _ => match ipv6::upper(bytes) {
@@ -144,26 +145,32 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
         },
     };
     let data = network + length.ok_or(HeaderError::Cut)?;
-    Ok(Packet { protocol, network, data, end: end(block, network), fragment: layers.fragment })
+    Ok(Packet {
+        protocol,
+        network,
+        data,
+        end: packet_end(block, network),
+        fragment: layers.fragment,
+    })
 }
 
-/// Returns the protocol after all IP headers; also for fragments.
+/// Returns the protocol after all IP headers, even of a fragment.
 #[inline]
 pub fn ip_protocol(block: &mut Block<'_>) -> Result<u8, HeaderError> {
-    if let Some(marked) = marked(block) {
+    if let Some(marked) = marked_transport(block) {
         return Ok(marked.protocol);
     }
-    let layers = find(block);
+    let layers = parse(block);
     layers.protocol.ok_or_else(|| HeaderError::of(&layers))
 }
 
 /// Returns the transport header of the frame.
 #[inline]
 pub fn transport(block: &mut Block<'_>) -> Result<Transport, HeaderError> {
-    if let Some(marked) = marked(block) {
+    if let Some(marked) = marked_transport(block) {
         return Ok(marked);
     }
-    let layers = find(block);
+    let layers = parse(block);
     match (layers.protocol, layers.l4) {
         (Some(protocol), Some(at)) => Ok(Transport { protocol, at: at.into() }),
         _ => Err(HeaderError::of(&layers)),
@@ -177,8 +184,8 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
     if !wire::ports::carries(protocol) {
         return Ok(None);
     }
-    match Ports::read(protocol, within(block, at)) {
-        None => Err(short(block, at, PORTS)),
+    match Ports::read(protocol, packet_bytes(block, at)) {
+        None => Err(missing_reason(block, at, PORTS_SIZE)),
         ports => Ok(ports),
     }
 }
@@ -190,18 +197,18 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
     if protocol != protocol::UDP {
         return Ok(None);
     }
-    let Some((udp, _)) = Udp::parse(within(block, at)) else {
-        return Err(short(block, at, udp::LENGTH as u32));
+    let Some((udp, _)) = Udp::parse(packet_bytes(block, at)) else {
+        return Err(missing_reason(block, at, udp::LENGTH as u32));
     };
-    let (payload, packet_end) = (at + udp::LENGTH as u32, end(block, block.marks.network.into()));
+    let (payload, end) = (at + udp::LENGTH as u32, packet_end(block, block.marks.network.into()));
     let ports = Ports { source: udp.source(), target: udp.target() };
     let stated = at + u32::from(udp.length());
     match u32::from(udp.length()) {
-        0 => Ok(Some((ports, payload, packet_end))),
+        0 => Ok(Some((ports, payload, end))),
         length if length < udp::LENGTH as u32 => Err(HeaderError::Malformed),
-        _ if stated <= packet_end => Ok(Some((ports, payload, stated))),
+        _ if stated <= end => Ok(Some((ports, payload, stated))),
         // The first fragment states the length of the whole datagram.
-        _ if is_first_fragment(block) => Ok(Some((ports, payload, packet_end))),
+        _ if is_first_fragment(block) => Ok(Some((ports, payload, end))),
         _ => Err(HeaderError::Malformed),
     }
 }
@@ -217,7 +224,7 @@ pub struct Segment<'a> {
     pub at: u32,
     /// Offset of the payload.
     pub payload: u32,
-    /// Offset past the payload, captured or not.
+    /// Offset past the payload as sent, captured or not.
     pub end: u32,
 }
 
@@ -271,10 +278,10 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     if is_first_fragment(block) {
         return Err(HeaderError::Fragment);
     }
-    let end = end(block, block.marks.network.into());
+    let end = packet_end(block, block.marks.network.into());
     let bytes = head(block).get(at as usize..).unwrap_or_default();
     let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::LENGTH_MIN as u32) else {
-        return Err(short(block, at, tcp::LENGTH_MIN as u32));
+        return Err(missing_reason(block, at, tcp::LENGTH_MIN as u32));
     };
     let payload = at + u32::from(header.header_length());
     if usize::from(header.header_length()) < tcp::LENGTH_MIN || payload > end {
@@ -285,11 +292,11 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     Ok(Some(Segment { header, flow, at, payload, end }))
 }
 
-/// Returns the flow of a frame whose IP header is marked.
+/// Returns the flow of a frame whose IP header is marked; `None` if it cannot be read.
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
-    let bytes = behind(head(block), block.marks.network);
+    let bytes = bytes_from(head(block), block.marks.network);
     let (source, target) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
         6 => Ipv6::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
@@ -301,44 +308,44 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
 /// Returns the flow of any IP packet; without ports if its transport protocol has none, or if
 /// another fragment holds them.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
-    let layers = find(block);
+    let layers = parse(block);
     Flow::of(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))
 }
 
 /// Size of two ports in bytes.
-const PORTS: u32 = 4;
+const PORTS_SIZE: u32 = 4;
 
 /// Returns the bytes from `at`, counted from the start of the frame, to the end of the IP packet.
 ///
-/// Filters must read headers through this, not from `block.frame`: after a short packet the frame
-/// contains padding and trailers.
+/// Filters must read headers through this function, not from `block.frame`: after a short packet
+/// the frame contains padding and trailers.
 #[inline]
 #[must_use]
-pub fn within<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
+pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     let bytes = head(block);
-    let end = bytes.len().min(end(block, block.marks.network.into()) as usize);
+    let end = bytes.len().min(packet_end(block, block.marks.network.into()) as usize);
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Returns the reason for fewer than `length` bytes at `at`: the packet ends, or they were not
-/// captured.
+/// Returns the reason why fewer than `length` bytes follow `at`: the packet is shorter, or they
+/// were not captured.
 #[cold]
-fn short(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
-    match end(block, block.marks.network.into()) {
+fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
+    match packet_end(block, block.marks.network.into()) {
         end if end < at + length => HeaderError::Malformed,
         _ => HeaderError::Cut,
     }
 }
 
-/// Returns the transport header at the marked offset; `None` unless it is marked and its protocol
-/// can be read.
+/// Returns the transport header at the marked offset; `None` unless the offset is marked and the
+/// protocol can be read.
 #[inline]
-fn marked(block: &Block<'_>) -> Option<Transport> {
+fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     let marks = &block.marks;
     if marks.transport == Marks::UNKNOWN || marks.network == Marks::UNKNOWN {
         return None;
     }
-    let bytes = behind(head(block), marks.network);
+    let bytes = bytes_from(head(block), marks.network);
     let protocol = match bytes.first()? >> 4 {
         4 => *bytes.get(wire::ipv4::PROTOCOL)?,
         6 => match *bytes.get(ipv6::NEXT_HEADER)? {
@@ -353,13 +360,13 @@ fn marked(block: &Block<'_>) -> Option<Transport> {
     Some(Transport { protocol, at: marks.transport.into() })
 }
 
-/// Returns the IP packet if its headers are marked up to the transport header without others in
-/// between.
+/// Returns the IP packet if its headers are marked and no extension header lies between them;
+/// otherwise `None`.
 #[inline]
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
-    let Transport { protocol, .. } = marked(block)?;
+    let Transport { protocol, .. } = marked_transport(block)?;
     let network = u32::from(block.marks.network);
-    let bytes = behind(head(block), block.marks.network);
+    let bytes = bytes_from(head(block), block.marks.network);
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
         6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => (ipv6::LENGTH as u32, Fragment::Whole),
@@ -367,10 +374,10 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
         _ => return None,
     };
     let data = network + header;
-    Some(Packet { protocol, network, data, end: end(block, network), fragment })
+    Some(Packet { protocol, network, data, end: packet_end(block, network), fragment })
 }
 
-/// Returns the EtherType if an untagged Ethernet header is marked.
+/// Returns the EtherType if an untagged Ethernet header is marked; otherwise `None`.
 #[inline]
 pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
@@ -383,7 +390,7 @@ pub(crate) fn marked_type(block: &Block<'_>) -> Option<u16> {
 
 /// Returns the offset past the IP packet at `network`, captured or not; the end of the frame if the
 /// packet states no length (segmentation offload).
-fn end(block: &Block<'_>, network: u32) -> u32 {
+fn packet_end(block: &Block<'_>, network: u32) -> u32 {
     let bytes = head(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).map_or(0, |(ip, _)| u32::from(ip.total_length())),
@@ -397,7 +404,7 @@ fn end(block: &Block<'_>, network: u32) -> u32 {
 }
 
 fn is_first_fragment(block: &Block<'_>) -> bool {
-    let bytes = behind(head(block), block.marks.network);
+    let bytes = bytes_from(head(block), block.marks.network);
     match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).is_some_and(|(ip, _)| ip.fragment() == Fragment::First),
         Some(6) => {
@@ -407,7 +414,7 @@ fn is_first_fragment(block: &Block<'_>) -> bool {
     }
 }
 
-fn behind(bytes: &[u8], at: u16) -> &[u8] {
+fn bytes_from(bytes: &[u8], at: u16) -> &[u8] {
     bytes.get(usize::from(at)..).unwrap_or_default()
 }
 

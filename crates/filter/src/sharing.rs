@@ -42,9 +42,9 @@ impl Sharing {
         }
     }
 
-    /// Emits the same number as eBPF, for blocks with a flow; others leave by these exits. Session
-    /// numbers are unknown to a twin.
-    pub(crate) fn emitted<'s>(
+    /// Emits the computation of [`Sharing::number`] as eBPF, for blocks with a flow; other blocks
+    /// leave by these exits. A twin does not know session numbers.
+    pub(crate) fn emit_number<'s>(
         self,
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
@@ -110,7 +110,7 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Sums `end` of `wire::flow` for both ends; without ports none are mixed in.
+/// Sums `end` of `wire::flow` over both ends; a missing port is not mixed in.
 fn both_ends<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],

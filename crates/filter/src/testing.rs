@@ -1,8 +1,8 @@
 //! Test support for filters: literal frames, a space over plain memory, and a node that runs one
 //! filter and adds up its ledger. Compiled for tests only (feature `testing`).
 //!
-//! The space stores every block until it is dropped, so that tests can inspect everything; it edits
-//! in copies only, and runs out of memory when its cells are used up.
+//! The space stores all blocks until it is dropped, so that tests can inspect them; it edits only
+//! copies, and runs out of memory when its cells are used up.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
@@ -32,7 +32,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Creates room for this many blocks.
+    /// Creates an arena for this many blocks.
     #[must_use]
     pub fn new(cells: usize) -> Self {
         Self { cells: (0..cells).map(|_| OnceCell::new()).collect(), used: Cell::new(0) }
@@ -72,7 +72,7 @@ impl<'a> Space<'a> {
         Self { arena, head: usize::MAX }
     }
 
-    /// Limits the space to the first `head` bytes of frames, as a space over a lossy ring does.
+    /// Limits frames to their first `head` bytes, as a space over a lossy ring does.
     #[must_use]
     pub const fn heads(self, head: usize) -> Self {
         Self { head, ..self }
@@ -93,10 +93,10 @@ impl<'a> Space<'a> {
             let context = BlockMetadata { time: frame.time, ..BlockMetadata::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
-        Batch::new(columns.into(), |columns, l| self.handed_out(&columns.entry(l)))
+        Batch::new(columns.into(), |columns, l| self.provided(&columns.entry(l)))
     }
 
-    fn handed_out(&self, entry: &Entry) -> &'a [u8] {
+    fn provided(&self, entry: &Entry) -> &'a [u8] {
         let whole = self.arena.at(entry.frame());
         whole.get(..self.head).unwrap_or(whole)
     }
@@ -104,7 +104,7 @@ impl<'a> Space<'a> {
 
 impl<'a> Gateway<'a> for Space<'a> {
     fn frame(&self, entry: &Entry) -> &'a [u8] {
-        self.handed_out(entry)
+        self.provided(entry)
     }
 
     fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
@@ -136,16 +136,16 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// A filter with the state that a space manages for it.
+/// A filter, with the state that a space manages for it.
 #[derive(Debug)]
 pub struct Node {
     /// Description of the filter.
     pub description: &'static Description,
     /// The filter.
     pub filter: Filter,
-    /// Its ledger.
+    /// Counters for the ledger.
     pub counts: Counts,
-    /// Time of its next requested tick.
+    /// Time of the next requested tick.
     pub wake: Option<Time>,
     holds: Holds,
 }
@@ -153,16 +153,16 @@ pub struct Node {
 impl Node {
     /// Creates a filter with these arguments, in request syntax without quotes.
     pub fn new(description: &'static Description, words: &[&str]) -> Result<Self, Mistake> {
-        Self::asked_for(description, words, &[])
+        Self::with_classes(description, words, &[])
     }
 
     /// Creates a filter with arcs that select these ranges of classes.
-    pub fn asked_for(
+    pub fn with_classes(
         description: &'static Description,
         words: &[&str],
         asked: &[(u32, u32)],
     ) -> Result<Self, Mistake> {
-        let arguments = arguments(description, words)?.asked_for(asked.to_vec());
+        let arguments = arguments(description, words)?.with_classes(asked.to_vec());
         let make = description.user.ok_or_else(|| mistake("it has no user implementation"))?;
         Ok(Self {
             description,
@@ -173,7 +173,7 @@ impl Node {
         })
     }
 
-    /// Runs one pass; returns the batches that leave, unselected blocks included.
+    /// Runs one pass; returns the output, blocks without a class included.
     pub fn pass<'a>(
         &mut self,
         mut batch: Batch<'a>,
@@ -188,7 +188,7 @@ impl Node {
             }
             Filter::Edit(filter) => {
                 let mut common = ClassifyContext::new(now, &mut self.counts);
-                let lost = edit::edited(&mut **filter, &mut batch, space, &mut common);
+                let lost = edit::run_edit(&mut **filter, &mut batch, space, &mut common);
                 lost.into_iter().for_each(|bytes| self.counts.no_room.add(bytes));
             }
             Filter::Stream(_) => {
@@ -199,7 +199,7 @@ impl Node {
         vec![batch]
     }
 
-    /// Advances the path's clock to `now`; returns the batches that leave.
+    /// Advances the path's clock to `now`; returns the output.
     pub fn tick<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
             Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.tick(cx)),
@@ -207,7 +207,7 @@ impl Node {
         }
     }
 
-    /// Finishes the filter; returns the batches that still leave.
+    /// Finishes the filter; returns the output.
     pub fn finish<'a>(&mut self, space: &mut Space<'a>, now: Time) -> Vec<Batch<'a>> {
         match self.filter {
             Filter::Stream(_) => self.stream(space, now, |filter, cx| filter.finish(cx)),
@@ -227,18 +227,18 @@ impl Node {
         let keys = state.sessions().into_iter();
         let saved: Vec<MovedSession> =
             keys.filter_map(|key| state.take(key, &mut self.holds)).collect();
-        held(&saved).for_each(|bytes| self.counts.held.take(bytes));
+        held_lengths(&saved).for_each(|bytes| self.counts.held.take(bytes));
         saved
     }
 
     /// Restores saved state into this filter.
     pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
-        held(&saved).for_each(|bytes| self.counts.held.add(bytes));
+        held_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));
         saved.into_iter().try_for_each(|moved| state.put(moved, &mut self.holds))
     }
 
-    /// Yields the number of unanswered blocks by reason.
+    /// Yields the number of blocks without a class, by reason.
     pub fn unanswered(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.description.reasons.iter().copied().zip(self.counts.unanswered.iter().copied())
     }
@@ -259,7 +259,7 @@ impl Node {
 }
 
 /// Yields the lengths of the blocks held in saved state.
-fn held(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
+fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
@@ -272,7 +272,7 @@ pub struct Answer {
     pub view: u32,
     /// Length of the view.
     pub length: u32,
-    /// The viewed bytes.
+    /// The bytes in view.
     pub bytes: Vec<u8>,
     /// All marks.
     pub marks: Marks,
@@ -282,7 +282,7 @@ pub struct Answer {
     pub why: Option<&'static str>,
 }
 
-/// Runs a filter over single frames; blocks that it ended are left out.
+/// Runs a filter over single frames; returns an answer for each output block.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.
@@ -290,7 +290,8 @@ pub fn answers(description: &'static Description, words: &[&str], frames: &[Fram
     chain(&[(description, words)], frames)
 }
 
-/// Runs a chain of filters over single frames; `why` is the last filter's.
+/// Runs a chain of filters over single frames; returns an answer for each output block, with the
+/// reason of the last filter.
 ///
 /// # Panics
 /// Panics if any arguments are wrong.
@@ -299,10 +300,10 @@ pub fn chain(filters: &[(&'static Description, &[&str])], frames: &[Frame]) -> V
         .iter()
         .map(|(description, words)| Node::new(description, words).expect("good arguments"))
         .collect();
-    frames.iter().flat_map(|frame| through(&mut nodes, frame)).collect()
+    frames.iter().flat_map(|frame| run_chain(&mut nodes, frame)).collect()
 }
 
-fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
+fn run_chain(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     let arena = Arena::new(64);
     let mut space = Space::new(&arena);
     let mut batches = vec![space.batch(std::slice::from_ref(frame))];
@@ -319,7 +320,7 @@ fn through(nodes: &mut [Node], frame: &Frame) -> Vec<Answer> {
     blocks.map(|(_, block)| Answer::of(&block, why)).collect()
 }
 
-/// Returns a filter's report on these frames, in full batches.
+/// Runs a filter over these frames in full batches, and returns the rows of its report.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.
@@ -338,9 +339,10 @@ pub fn report(
     node.report().rows
 }
 
-/// Parses words: `name=value` if the filter has that parameter, otherwise positional.
+/// Parses words as arguments: `name=value` if the filter has that parameter, otherwise a positional
+/// value.
 pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Arguments, Mistake> {
-    let keys: Arc<dyn Keys> = Arc::new(ExamKeys);
+    let keys: Arc<dyn Keys> = Arc::new(FixedKeys);
     let mut arguments = Arguments::defaults(description.parameters).with_keys(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
     let mut last: Option<&Parameter> = None;
@@ -376,9 +378,9 @@ pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
 /// A key provider without files.
 #[derive(Debug)]
-struct ExamKeys;
+struct FixedKeys;
 
-impl Keys for ExamKeys {
+impl Keys for FixedKeys {
     fn key(&self, _: &str) -> Result<Key, String> {
         Ok(EXAM_KEY)
     }
@@ -389,7 +391,7 @@ fn mistake(what: &str) -> Mistake {
 }
 
 impl Answer {
-    /// Captures the current state of a block.
+    /// Creates an answer from a block and the reason for a missing class.
     #[must_use]
     pub fn of(block: &Block<'_>, why: Option<&'static str>) -> Self {
         Self {
@@ -418,7 +420,7 @@ pub fn capture(bytes: &[u8]) -> Vec<Frame> {
         .collect()
 }
 
-/// Sums the contents of several batches.
+/// Sums the live blocks of several batches, and the bytes in view.
 #[must_use]
 pub fn amount(batches: &[Batch<'_>]) -> Amount {
     let mut sum = Amount::default();

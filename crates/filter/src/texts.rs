@@ -1,8 +1,8 @@
 //! Texts: sequences of blocks within which a match may span blocks.
 //!
-//! In: a block. Out: its position in a text: beginning, continuation, end, or all of it. A text is
-//! one direction of a connection, a message (its description, then its fragments), a datagram, or a
-//! block without a session.
+//! In: a block. Out: the position of the block in a text: beginning, continuation, end, or all of
+//! the text. A text is one direction of a connection, a message (its description, then its
+//! fragments), a datagram, or a block without a session.
 
 use crate::contract::Block;
 use crate::layers;
@@ -48,7 +48,7 @@ fn is_last(flags: Flags) -> bool {
     flags.has(Flags::LAST) || flags.has(Flags::END)
 }
 
-/// Returns true if the block views a UDP datagram, which later blocks of its flow do not continue.
+/// Returns true if the block is a UDP datagram: it is an entire text, whatever its flow.
 fn is_datagram(block: &Block<'_>) -> bool {
     block.marks.is_frame() && layers::ip_protocol(&mut block.clone()) == Ok(protocol::UDP)
 }

@@ -39,16 +39,16 @@ impl<'s> TwinExits<'s> {
     }
 }
 
-/// Maximum tags followed.
+/// Maximum number of tags that a twin parses.
 const TAGS_MAX: u8 = 2;
-/// Maximum IPv6 extension headers followed, and the length of each.
+/// Maximum number of IPv6 extension headers that a twin parses.
 const EXTENSIONS_MAX: usize = 2;
 const EXTENSION_LENGTH: usize = 8;
-/// Maximum length of an IPv4 header.
-const IPV4_MAX: u16 = ipv4::LENGTH_MAX as u16;
+/// Maximum length of an IPv4 header in bytes.
+const IPV4_HEADER_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
-/// Returns the type and position of the view's first header, parsing the link header if no twin
-/// has.
+/// Returns the EtherType and position of the first header in view; parses the link header unless a
+/// previous twin has.
 pub(crate) fn link<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -76,7 +76,7 @@ pub(crate) fn link<'s>(
     (s.get(kind), at)
 }
 
-/// Returns the type of a packet without link header, from its version nibble.
+/// Returns the EtherType of a packet without a link header, from its version nibble; 0 if unknown.
 fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
@@ -99,8 +99,8 @@ pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>
     s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
-/// Parses the tag at `at`, or the one beside the frame if none was read before; returns its control
-/// information, the type after it, and the position after it.
+/// Parses the tag beside the frame, if there is one and no tag was read before, else the tag at
+/// `at`; returns its control information, the type after it, and the position after it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -140,7 +140,7 @@ pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<
     s.only(kind, Cmp::Ge, u32::from(TYPE_MIN), unsure);
 }
 
-/// Returns the position of the IP header, and the packet's data.
+/// Returns the position of the IP header, and the transport header or data after it.
 pub(crate) fn packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -170,7 +170,8 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Returns the IP packet, parsed again from the first byte: layer 3 of previous twins may be a tag.
+/// Returns the same as [`packet`], but parses the frame again from its first byte: layer 3 of
+/// previous twins may be a tag.
 pub(crate) fn whole_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -183,7 +184,7 @@ pub(crate) fn whole_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Continues only if the view lies within the frame, with no tag beside it.
+/// Leaves as unsure if the view includes a tag beside the frame.
 pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
         let unsure = s.unsure();
@@ -313,12 +314,12 @@ fn ipv4<'s>(
     s.arm(|t, no_options| {
         t.only(bytes, Cmp::Ne, ipv4::LENGTH_MIN as u32, no_options);
         let before = t.sub(bytes, 1);
-        let last = t.advance_by(l3, before, IPV4_MAX, exits.unsure);
+        let last = t.advance_by(l3, before, IPV4_HEADER_MAX, exits.unsure);
         t.need::<1>(last, exits.unsure);
     });
     let protocol = s.load(header, byte::<{ ipv4::PROTOCOL }>());
     let rest = s.sub(total, bytes);
-    (protocol, rest, s.advance_by(l3, bytes, IPV4_MAX, exits.malformed))
+    (protocol, rest, s.advance_by(l3, bytes, IPV4_HEADER_MAX, exits.malformed))
 }
 
 /// Returns the protocol after the extension headers, the length of the data, and their position.

@@ -16,7 +16,7 @@ use filter::{
 };
 use std::collections::BTreeSet;
 
-/// Creates the filter with the arguments of its own example.
+/// Creates the filter with the arguments of the example in its description.
 fn node(description: &'static Description) -> Node {
     let words = filter::testing::example_words(description);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -24,7 +24,7 @@ fn node(description: &'static Description) -> Node {
         .unwrap_or_else(|mistake| panic!("the example of `{}`: {mistake}", description.name))
 }
 
-/// Calls `see` with each batch before and after the filter processed it.
+/// Calls `see` with the blocks of each batch before and after the filter processes it.
 fn run(
     node: &mut Node,
     frames: &[Frame],
@@ -120,15 +120,15 @@ fn class_names_map_to_one_number_in_range() {
 }
 
 /// Checks the rule at the end of LANGUAGE.md: a class may share the name of a filter only if it
-/// leads to that filter, which must therefore answer most blocks of the class, where it accepts
-/// their form. All filters that return ports share the names of services; one of them must lead
-/// there.
+/// leads to that filter, which must therefore answer most blocks of the class, if it accepts their
+/// form. All filters that return ports share the names of services; one of them must lead to the
+/// filter.
 #[test]
 fn class_named_like_a_filter_leads_to_it() {
-    classes_lead_to_their_filters(corpus::captured);
+    assert_classes_lead_to_filters(corpus::captured);
 }
 
-fn classes_lead_to_their_filters(captured: Captured) {
+fn assert_classes_lead_to_filters(captured: Captured) {
     let frames = [captured(16), corpus::shapes()].concat();
     let (mut named, mut leading) = (BTreeSet::new(), BTreeSet::new());
     for d in FILTERS {
@@ -180,11 +180,11 @@ fn editing_twin_names_the_right_that_it_needs() {
 
 #[test]
 fn m5_filters_keep_to_the_rights_of_their_kind() {
-    kinds_keep_to_their_rights(corpus::captured);
+    assert_kinds_keep_rights(corpus::captured);
 }
 
-fn kinds_keep_to_their_rights(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+fn assert_kinds_keep_rights(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
     for d in FILTERS {
         let mut node = node(d);
         let fits = match node.filter {
@@ -206,14 +206,14 @@ fn kinds_keep_to_their_rights(captured: Captured) {
         run(&mut node, &frames, usize::MAX, |_, before, after| {
             let [after] = after else { panic!("`{}` is not a stream", d.name) };
             for l in lanes(after.live()) {
-                keeps_to(d, &before.block(l), &after.block(l));
+                assert_rights(d, &before.block(l), &after.block(l));
             }
         });
     }
 }
 
 /// Asserts that the filter left unchanged what its kind may not change.
-fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
+fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
     let beside = |context: BlockMetadata| match d.state.keeps {
@@ -243,11 +243,11 @@ fn keeps_to(d: &Description, before: &Block<'_>, after: &Block<'_>) {
         );
     }
     if d.gives == OutputForm::Same || d.classes != Classes::Same {
-        in_declared_classes(d, before, after);
+        assert_declared_class(d, before, after);
     }
 }
 
-fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
+fn assert_declared_class(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let class = after.pointer.class;
     let declared = match d.classes {
         _ if !class.answered() => {
@@ -265,11 +265,11 @@ fn in_declared_classes(d: &Description, before: &Block<'_>, after: &Block<'_>) {
 
 #[test]
 fn every_unanswered_block_has_a_reason() {
-    blocks_have_answers_or_reasons(corpus::captured);
+    assert_answers_or_reasons(corpus::captured);
 }
 
-fn blocks_have_answers_or_reasons(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+fn assert_answers_or_reasons(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let mut node = node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
@@ -278,7 +278,7 @@ fn blocks_have_answers_or_reasons(captured: Captured) {
             passed += after.iter().map(|batch| u64::from(batch.live().count_ones())).sum::<u64>();
             assert_eq!(
                 taken + node.counts.made.blocks,
-                passed + ended(&node.counts),
+                passed + ended_or_held(&node.counts),
                 "`{}`",
                 d.name
             );
@@ -297,7 +297,7 @@ fn blocks_have_answers_or_reasons(captured: Captured) {
 }
 
 /// Returns the number of blocks that ended in a filter or are held, from its counters.
-fn ended(counts: &Counts) -> u64 {
+fn ended_or_held(counts: &Counts) -> u64 {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = counts.evicted.blocks + counts.no_room.blocks;
     counts.consumed.blocks + counts.held.blocks + dropped + lost
@@ -305,10 +305,10 @@ fn ended(counts: &Counts) -> u64 {
 
 #[test]
 fn no_bytes_or_marks_make_a_filter_panic() {
-    noise_is_survived(corpus::captured);
+    assert_no_panic(corpus::captured);
 }
 
-fn noise_is_survived(captured: Captured) {
+fn assert_no_panic(captured: Captured) {
     let shapes = [corpus::shapes(), captured(1)].concat();
     let noise = corpus::noise(&shapes, 4000);
     let mut random = testkit::Random::replayable();
@@ -336,10 +336,10 @@ fn noise_is_survived(captured: Captured) {
 /// Checks CONTRACT 14: a space may provide only a head, and the answer must not depend on it.
 #[test]
 fn head_suffices_for_filters_that_read_a_head() {
-    heads_are_enough(corpus::captured);
+    assert_heads_suffice(corpus::captured);
 }
 
-fn heads_are_enough(captured: Captured) {
+fn assert_heads_suffice(captured: Captured) {
     let frames = [captured(2), corpus::shapes()].concat();
     for d in FILTERS {
         let head = match d.reads {
@@ -362,11 +362,11 @@ fn heads_are_enough(captured: Captured) {
 /// Marks left by another filter must lead to the same answer as a fresh parse.
 #[test]
 fn marks_and_a_fresh_parse_agree() {
-    marks_agree(corpus::captured);
+    assert_marks_agree(corpus::captured);
 }
 
-fn marks_agree(captured: Captured) {
-    let frames = [captured(2), corpus::shapes(), corpus::cut(&corpus::shapes())].concat();
+fn assert_marks_agree(captured: Captured) {
+    let frames = [captured(2), corpus::shapes(), corpus::truncated(&corpus::shapes())].concat();
     let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let (mut first, mut marked, mut fresh) = (node(marking), node(d), node(d));
@@ -387,13 +387,13 @@ fn marks_agree(captured: Captured) {
     }
 }
 
-/// A source that parsed whole frames leaves the same marks as a filter that parses a head.
+/// A source that parses whole frames records the same marks as a filter that parses a head.
 #[test]
 fn marks_of_a_source_agree_with_those_of_a_filter() {
-    remembered_layers_agree(corpus::captured);
+    assert_recorded_layers_agree(corpus::captured);
 }
 
-fn remembered_layers_agree(captured: Captured) {
+fn assert_recorded_layers_agree(captured: Captured) {
     let shapes = corpus::shapes();
     // Options of 248 bytes, repeated, before the transport header.
     let options = [&[30][..], &[0; 246]].concat();
@@ -403,7 +403,7 @@ fn remembered_layers_agree(captured: Captured) {
         Frame::of(ETHERNET, &frame.udp(1, 2, &[7; 300]))
     };
     let long = [deep(0), deep(1), deep(2), deep(4)];
-    let frames = [captured(2), corpus::cut(&shapes), shapes, long.to_vec()].concat();
+    let frames = [captured(2), corpus::truncated(&shapes), shapes, long.to_vec()].concat();
     let (mut beyond, mut found) = (0, 0);
     for one in &frames {
         let arena = Arena::new(4);
@@ -411,8 +411,8 @@ fn remembered_layers_agree(captured: Captured) {
         let fresh = block.marks;
         let layers = wire::layers(wire::LinkType(fresh.link), block.frame);
         let mut marks = fresh;
-        filter::layers::remember(&mut marks, &layers);
-        filter::layers::find(&mut block);
+        filter::layers::record(&mut marks, &layers);
+        filter::layers::parse(&mut block);
         assert_eq!(marks, block.marks, "{one:?}");
         beyond += usize::from(layers.l4.is_some_and(|at| at > filter::layers::HEAD));
         found += usize::from(marks.payload != abi::Marks::UNKNOWN);
@@ -430,7 +430,7 @@ fn reports_exist_exactly_where_declared() {
 }
 
 #[test]
-fn filters_with_writable_parameters_let_them_be_set() {
+fn filters_with_writable_parameters_accept_new_values() {
     for d in FILTERS {
         let words = filter::testing::example_words(d);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -441,11 +441,11 @@ fn filters_with_writable_parameters_let_them_be_set() {
 }
 
 #[test]
-fn m1_m4_saved_state_continues_elsewhere() {
-    saved_state_continues(corpus::captured);
+fn m1_m4_saved_state_continues_in_another_instance() {
+    assert_saved_state_continues(corpus::captured);
 }
 
-fn saved_state_continues(captured: Captured) {
+fn assert_saved_state_continues(captured: Captured) {
     // Every shape on both sides of the move, so that every filter has state.
     let (shapes, captured) = (corpus::shapes(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
@@ -501,14 +501,14 @@ fn saved_state_continues(captured: Captured) {
 fn corpus_filters_pass_all_exams_on_external_captures() {
     let Some(_) = testkit::corpus() else { return };
     for exam in [
-        classes_lead_to_their_filters,
-        kinds_keep_to_their_rights,
-        blocks_have_answers_or_reasons,
-        noise_is_survived,
-        heads_are_enough,
-        marks_agree,
-        remembered_layers_agree,
-        saved_state_continues,
+        assert_classes_lead_to_filters,
+        assert_kinds_keep_rights,
+        assert_answers_or_reasons,
+        assert_no_panic,
+        assert_heads_suffice,
+        assert_marks_agree,
+        assert_recorded_layers_agree,
+        assert_saved_state_continues,
     ] {
         exam(corpus::outside);
     }
@@ -521,7 +521,7 @@ fn exam_detects_a_filter_that_exceeds_its_rights() {
     let before = space.batch(&[Frame::of(ETHERNET, b"abcdef")]).block(0);
     let count = filter::catalog::find("count").unwrap();
     let moved = before.narrow(1, 2);
-    let breaks = std::panic::catch_unwind(|| keeps_to(count, &before, &moved));
+    let breaks = std::panic::catch_unwind(|| assert_rights(count, &before, &moved));
     assert!(breaks.is_err(), "a statistics filter moved the view");
 }
 

@@ -5,7 +5,7 @@
 
 mod descriptions;
 
-use descriptions::{Described, FilterChain, checks};
+use descriptions::{DescribedMessage, FilterChain, checks};
 use filter::Description;
 use filter::catalog::find;
 use std::fs;
@@ -24,10 +24,10 @@ fn filter(name: &str) -> &'static Description {
 }
 
 /// Returns the descriptions of a capture's datagrams and connections.
-fn both(path: &Path) -> Vec<Described> {
-    let mut told = FilterChain::new(&[filter("udp"), filter("dns")]).describe(path).to_vec();
-    told.extend_from_slice(FilterChain::new(&[filter("tcp"), filter("dns")]).describe(path));
-    told
+fn dns_messages(path: &Path) -> Vec<DescribedMessage> {
+    let mut messages = FilterChain::new(&[filter("udp"), filter("dns")]).describe(path).to_vec();
+    messages.extend_from_slice(FilterChain::new(&[filter("tcp"), filter("dns")]).describe(path));
+    messages
 }
 
 #[test]
@@ -35,8 +35,8 @@ fn messages_over_udp_and_tcp_are_described() {
     let fields =
         [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
     let shown = |name: &str| -> Vec<[String; 6]> {
-        let told = both(&testkit::generated::capture_path(&format!("dns/{name}.pcap")));
-        told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
+        let messages = dns_messages(&testkit::generated::capture_path(&format!("dns/{name}.pcap")));
+        messages.iter().map(|message| fields.map(|field| message.all(field).join(","))).collect()
     };
     assert_eq!(
         shown("datagrams"),
@@ -72,7 +72,7 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
         if ELSEWHERE.iter().any(|(name, _)| *name == test) {
             continue;
         }
-        let told = both(&zeek.join("Traces").join(trace(&tests, &test)));
+        let messages = dns_messages(&zeek.join("Traces").join(trace(&tests, &test)));
         let text = fs::read_to_string(&log).expect("a log");
         let fields: Vec<&str> = text
             .lines()
@@ -85,7 +85,7 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
                 let at = fields.iter().position(|field| *field == name);
                 at.and_then(|at| row.split('\t').nth(at)).filter(|value| *value != "-")
             };
-            let found = told.iter().any(|told| is_row(told, value));
+            let found = messages.iter().any(|message| is_row(message, value));
             assert!(found, "{test}: nobody says {row}");
             rows += 1;
         }
@@ -95,37 +95,38 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
 
 /// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response:
 /// with a response code, the message must be the response.
-fn is_row<'r>(told: &Described, value: impl Fn(&str) -> Option<&'r str>) -> bool {
+fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str>) -> bool {
     let same = |name: &str, field: Field| {
-        value(name).is_none_or(|value| told.text(field).eq_ignore_ascii_case(value))
+        value(name).is_none_or(|value| message.text(field).eq_ignore_ascii_case(value))
     };
-    let number = value("qtype").is_none_or(|kind| match told.text(Field::Type) {
+    let number = value("qtype").is_none_or(|kind| match message.text(Field::Type) {
         "" => false,
         name => name == value("qtype_name").unwrap_or_default() || name == format!("TYPE{kind}"),
     });
     let answered = value("rcode").is_some();
     // Zeek takes the flags of a response from its answers.
     let flag = |name: &str, word: &str| {
-        value("answers").is_none() || value(name).is_none_or(|v| (v == "T") == has(told, word))
+        value("answers").is_none()
+            || value(name).is_none_or(|v| (v == "T") == has_flag(message, word))
     };
     let addresses: Vec<&str> = value("answers")
         .into_iter()
         .flat_map(|answers| answers.split(','))
         .filter(|answer| answer.parse::<std::net::IpAddr>().is_ok())
         .collect();
-    let data = told.all(Field::Data);
+    let data = message.all(Field::Data);
     same("trans_id", Field::Id)
         && same("query", Field::Name)
         && same("rcode_name", Field::RcodeName)
         && same("opcode", Field::Opcode)
         && number
-        && answered == (told.text(Field::Answer) == "1")
+        && answered == (message.text(Field::Answer) == "1")
         && [("AA", "aa"), ("TC", "tc"), ("RA", "ra")].iter().all(|(name, word)| flag(name, word))
         && addresses.iter().all(|address| data.contains(address))
 }
 
-fn has(told: &Described, word: &str) -> bool {
-    told.text(Field::Flags).split(' ').any(|flag| flag == word)
+fn has_flag(message: &DescribedMessage, word: &str) -> bool {
+    message.text(Field::Flags).split(' ').any(|flag| flag == word)
 }
 
 /// Returns the capture that a test of zeek reads, from the test list.
@@ -151,12 +152,13 @@ fn corpus_suricata_counts_the_same_messages() {
         if ELSEWHERE.iter().any(|(name, _)| *name == check.test) {
             continue;
         }
-        let told = both(&check.capture);
+        let messages = dns_messages(&check.capture);
         let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
-        let found = told.iter().filter(|told| predicates.iter().all(|is| is(told))).count();
+        let found =
+            messages.iter().filter(|message| predicates.iter().all(|is| is(message))).count();
         if found != check.count {
             wrong.push(format!(
                 "{}: {found}, not {} of {:?}",
@@ -169,23 +171,23 @@ fn corpus_suricata_counts_the_same_messages() {
     assert!(counted >= 15, "{counted} checks were understood");
 }
 
-type MessagePredicate = Box<dyn Fn(&Described) -> bool>;
+type MessagePredicate = Box<dyn Fn(&DescribedMessage) -> bool>;
 
 /// Translates a field of an event to a predicate on messages; `None` if descriptions lack it.
 fn predicate((name, value): &(String, String)) -> Option<MessagePredicate> {
     let value = value.clone();
     let field = |field: Field| -> Option<MessagePredicate> {
         let value = value.clone();
-        Some(Box::new(move |told: &Described| told.text(field) == value))
+        Some(Box::new(move |message: &DescribedMessage| message.text(field) == value))
     };
     let flag = |word: &'static str| -> Option<MessagePredicate> {
         let value = value == "true";
-        Some(Box::new(move |told: &Described| has(told, word) == value))
+        Some(Box::new(move |message: &DescribedMessage| has_flag(message, word) == value))
     };
     match name.strip_prefix("dns.")? {
         "type" => {
             let response = matches!(value.as_str(), "response" | "answer");
-            Some(Box::new(move |told| (told.text(Field::Answer) == "1") == response))
+            Some(Box::new(move |message| (message.text(Field::Answer) == "1") == response))
         }
         "id" | "tx_id" if name == "dns.id" => field(Field::Id),
         "queries[0].rrname" => field(Field::Name),

@@ -1,8 +1,8 @@
 //! Reassembly on external captures, against other tools.
 //!
 //! Judges: tshark, datagram by datagram and byte by byte, over every external capture with
-//! fragments; pcapplusplus, whole frames; suricata, the events of its fragment tests; zeek, its
-//! reported anomalies. Differences are listed with their reasons.
+//! fragments; pcapplusplus, whole frames; suricata, the events of its fragment tests; zeek, the
+//! anomalies that it reports. Differences are listed with their reasons.
 
 use abi::Class;
 use filter::network::ip::IP;
@@ -15,8 +15,8 @@ use wire::LinkType;
 use wire::ip::Fragment;
 
 /// The output of `ip` for a capture.
-struct Reassembled {
-    /// Reassembled frames, by the number of the completing frame.
+struct ReassemblyOutput {
+    /// ReassemblyOutput frames, by the number of the completing frame.
     joined: BTreeMap<usize, JoinedDatagram>,
     /// Counters: drops, missing answers, others.
     counts: BTreeMap<&'static str, u64>,
@@ -28,7 +28,7 @@ struct JoinedDatagram {
     data: Vec<u8>,
 }
 
-fn run(frames: &[Frame], words: &[&str]) -> Reassembled {
+fn run(frames: &[Frame], words: &[&str]) -> ReassemblyOutput {
     let mut node = Node::new(&IP, words).expect("good arguments");
     let arena = Arena::new(2 * frames.len() + 1);
     let mut space = Space::new(&arena);
@@ -55,7 +55,7 @@ fn run(frames: &[Frame], words: &[&str]) -> Reassembled {
         reasons.map(|(name, (dropped, unanswered))| (*name, dropped + unanswered)).collect();
     counts.extend(IP.counters.iter().copied().zip(node.counts.counters.iter().copied()));
     counts.retain(|_, n| *n > 0);
-    Reassembled { joined, counts }
+    ReassemblyOutput { joined, counts }
 }
 
 fn read(path: &Path) -> Vec<Frame> {
@@ -96,7 +96,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// Differences to tshark 4.0: capture, number of the completing frame, reason.
-const OTHERWISE: [(&str, usize, &str); 8] = [
+const EXCEPTIONS: [(&str, usize, &str); 8] = [
     ("ipv6-malformed-fragments-2/frag-2.pcap", 9, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-7/frag-7.pcap", 8, "they overlap: RFC 5722"),
     ("ipv6-malformed-fragments-8/frag-8.pcap", 7, "they overlap: RFC 5722"),
@@ -108,12 +108,12 @@ const OTHERWISE: [(&str, usize, &str); 8] = [
 ];
 
 /// Differences to tshark 4.0 on generated captures.
-const OTHERWISE_MADE: [(&str, usize, &str); 1] =
+const EXCEPTIONS_GENERATED: [(&str, usize, &str); 1] =
     [("fragments/overlap6.pcap", 5, "they overlap: RFC 5722")];
 
 #[test]
 fn tshark_reassembles_the_same_datagrams() {
-    if let Some(same) = as_tshark(testkit::generated_captures(), &OTHERWISE_MADE) {
+    if let Some(same) = compare_with_tshark(testkit::generated_captures(), &EXCEPTIONS_GENERATED) {
         assert!(same >= 200, "only {same} datagrams were the same");
     }
 }
@@ -121,14 +121,17 @@ fn tshark_reassembles_the_same_datagrams() {
 #[test]
 fn corpus_tshark_reassembles_the_same_datagrams() {
     let Some(corpus) = testkit::corpus() else { return };
-    if let Some(same) = as_tshark(corpus, &OTHERWISE) {
+    if let Some(same) = compare_with_tshark(corpus, &EXCEPTIONS) {
         assert!(same >= 297, "only {same} datagrams were the same");
     }
 }
 
 /// Returns the number of datagrams on which tshark agrees; all others must be in `otherwise`:
 /// capture, frame, reason.
-fn as_tshark(captures: testkit::Captures, otherwise: &[(&str, usize, &str)]) -> Option<usize> {
+fn compare_with_tshark(
+    captures: testkit::Captures,
+    otherwise: &[(&str, usize, &str)],
+) -> Option<usize> {
     testkit::need::command("tshark")?;
     let (mut same, mut differs) = (0, BTreeMap::new());
     for path in captures.paths {
@@ -322,8 +325,8 @@ fn fragments_are_joined_or_counted_by_reason() {
     assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)]);
 }
 
-/// 64 bytes overlap the end of the first fragment and the start of the second, which arrives later.
-/// The policy decides which are visible.
+/// A fragment of 64 bytes overlaps the end of the first fragment and the start of the second, which
+/// arrives later. The policy decides which bytes are visible.
 #[test]
 fn overlapping_fragments_follow_the_policy() {
     let frames = read(&testkit::generated::capture_path("fragments/overlap4.pcap"));

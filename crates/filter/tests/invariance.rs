@@ -1,13 +1,13 @@
 //! The metamorphic exam: a frame changed around its packet keeps every answer.
 //!
 //! Two implementations that make the same mistake agree with each other, so the twin exam cannot
-//! find it. This exam compares each implementation with itself: padding behind the packet, a
-//! snapshot that ends in it, a tag more, the same datagram in fragments, the same stream in smaller
-//! segments. One loop over the catalog; a filter that looks at such a difference by definition
-//! stands in [`EXCEPTIONS`] with the reason.
+//! find it. This exam compares each implementation with itself: padding after the packet, a
+//! snapshot that ends in the padding, an additional tag, the same datagram in fragments, the same
+//! stream in smaller segments. One loop over the catalog; a filter that depends on such a change by
+//! definition is listed in [`EXCEPTIONS`] with the reason.
 //!
-//! Filters that take bytes answer for their view, so they are examined behind `udp` or `ip`, whose
-//! views end where the packet ends.
+//! Filters of bytes classify their view, so they are examined after `udp` or `ip`, whose views end
+//! with the packet.
 
 mod corpus;
 
@@ -25,7 +25,7 @@ use wire::LinkType;
 use wire::ip::Fragment;
 use wire::link::Network;
 
-/// A change around the packet of a frame.
+/// A change of a frame around its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     /// Bytes after the packet: link padding of a short frame, or a trailer.
@@ -34,7 +34,7 @@ enum Change {
     Snapshot,
     /// An outer VLAN tag.
     Tag,
-    /// The datagram in fragments; only after `ip`.
+    /// The datagram in fragments; applies only to chains that begin with `ip`.
     Fragments,
 }
 
@@ -48,7 +48,8 @@ const CHANGES: [Change; 6] = [
     Change::Fragments,
 ];
 
-/// Request prefix, predicate for the changes that may alter the filter's result, and reason.
+/// Prefix of the request, predicate for the changes that may alter the filter's result, and the
+/// reason.
 type Exception = (&'static str, fn(Change) -> bool, &'static str);
 
 /// Filters that depend on the change by definition.
@@ -65,12 +66,12 @@ const EXCEPTIONS: &[Exception] = &[
     ),
 ];
 
-fn excepted(request: &str, change: Change) -> bool {
+fn is_exception(request: &str, change: Change) -> bool {
     EXCEPTIONS.iter().any(|(begins, looks, _)| request.starts_with(begins) && looks(change))
 }
 
-/// Returns start and end of the IP packet in an Ethernet frame; `None` unless the packet is whole
-/// and states its length.
+/// Returns the offsets of start and end of the IP packet in an Ethernet frame; `None` unless the
+/// packet is complete and states its length.
 fn packet(frame: &Frame) -> Option<(usize, usize)> {
     let whole = frame.wire_length.is_none_or(|length| length as usize == frame.bytes.len());
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);
@@ -85,8 +86,8 @@ fn packet(frame: &Frame) -> Option<(usize, usize)> {
 }
 
 impl Change {
-    /// Returns the frame to compare with, and the changed frames that replace `frame`; `None` if
-    /// the change does not apply.
+    /// Returns the reference frame, and the changed frames to compare with it; `None` if the change
+    /// does not apply.
     fn of(self, frame: &Frame, number: u16) -> Option<(Frame, Vec<Frame>)> {
         let (at, end) = packet(frame)?;
         let mut plain = frame.clone();
@@ -129,23 +130,23 @@ impl Change {
 
 /// Output of a chain of filters, for frames fed one at a time.
 #[derive(PartialEq, Eq, Debug)]
-struct Made {
+struct ChainOutput {
     blocks: Vec<(Class, Vec<u8>)>,
     unanswered: Vec<u64>,
     report: Vec<(String, u64)>,
 }
 
-fn made(chain: &[&'static Description], frames: &[Frame]) -> Made {
+fn run(chain: &[&'static Description], frames: &[Frame]) -> ChainOutput {
     let mut nodes = nodes(chain);
     let blocks = outputs(&mut nodes, frames).into_iter().map(|answer| (answer.class, answer.bytes));
     let blocks = blocks.collect();
     let last = nodes.last().expect("a filter");
-    Made { blocks, unanswered: last.counts.unanswered.clone(), report: last.report().rows }
+    ChainOutput { blocks, unanswered: last.counts.unanswered.clone(), report: last.report().rows }
 }
 
 fn nodes(chain: &[&'static Description]) -> Vec<Node> {
     let node = |d: &&'static Description| {
-        // A planted filter has no example.
+        // A faulty filter has no example.
         let words = if d.example.is_empty() { Vec::new() } else { testing::example_words(d) };
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Node::new(d, &words).unwrap_or_else(|mistake| panic!("`{}`: {mistake}", d.name))
@@ -189,7 +190,8 @@ fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, F
     chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
-/// Returns true if two answers are equal; the view of a frame or packet may extend past the packet.
+/// Returns true if two answers are equal, except that the view of a frame or packet may extend past
+/// the packet.
 fn same(
     (class, bytes): &(Class, Vec<u8>),
     changed: &(Class, Vec<u8>),
@@ -215,7 +217,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
         if change == Change::Fragments && !joins {
             continue;
         }
-        let (before, after) = (made(&chain, &plain), made(&chain, &changed.concat()));
+        let (before, after) = (run(&chain, &plain), run(&chain, &changed.concat()));
         let names: Vec<_> = chain.iter().map(|d| d.name).collect();
         let differ =
             |what: String| Err(format!("`{}` under {change:?}: {what}", names.join(" | ")));
@@ -242,14 +244,14 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
     Ok(compared)
 }
 
-/// Returns frames whose packets end early in every way, and the shapes and borders of the other
-/// exams.
+/// Returns IP packets with up to eight bytes of data, some of the frames of the other exams, and
+/// frames of captures, all with times.
 fn frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);
         short.flat_map(move |data| [Frame::ipv4(protocol, &data), Frame::ipv6(protocol, &data)])
     });
-    let borders = corpus::borders::borders().into_iter().map(|b| Frame::of(ETHERNET, &b));
+    let borders = corpus::borders::boundary_frames().into_iter().map(|b| Frame::of(ETHERNET, &b));
     let mut frames: Vec<Frame> = empty.chain(corpus::shapes()).chain(borders.step_by(7)).collect();
     frames.extend(corpus::captured(4));
     for (number, frame) in frames.iter_mut().enumerate() {
@@ -265,7 +267,7 @@ fn surroundings_of_a_packet_change_no_class() {
         let (mut compared, mut excused, mut differs) = (0, false, false);
         for change in CHANGES {
             let result = examine(d, change, &frames);
-            match excepted(d.name, change) {
+            match is_exception(d.name, change) {
                 true => (excused, differs) = (true, differs || result.is_err()),
                 false => compared += result.unwrap_or_else(|differ| panic!("{differ}")),
             }
@@ -276,7 +278,8 @@ fn surroundings_of_a_packet_change_no_class() {
     }
 }
 
-/// Compares a twin with itself and with its filter on changed frames; returns as [`examine`].
+/// Compares a twin with itself and with its filter on changed frames; returns the number of frames
+/// compared, or the first difference.
 fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
@@ -322,7 +325,7 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
         for change in CHANGES {
             // Nothing of the padding of a snapshot is there.
             if matches!(change, Change::Fragments | Change::Snapshot)
-                || excepted(&request(&chain), change)
+                || is_exception(&request(&chain), change)
             {
                 continue;
             }
@@ -399,10 +402,10 @@ fn streams_in_smaller_segments_have_the_same_answers() {
     assert!(answered > 20, "{answered}");
 }
 
-/// A faulty filter, and twin: both read the bytes at the offset of a port as a port, even past the
-/// end of the packet.
-const PLANTED: Description = Description {
-    name: "planted",
+/// A faulty filter with a faulty twin: both read a port at its offset even past the end of the
+/// packet.
+const FAULTY: Description = Description {
+    name: "faulty",
     kind: FilterKind::Classification,
     takes: Forms::FRAMED,
     reads: ReadDepth::Head(64),
@@ -412,15 +415,15 @@ const PLANTED: Description = Description {
         names: &[],
     },
     reasons: &["cut"],
-    user: Some(|_| Ok(Filter::classify(Planted))),
-    kernel: Some(planted),
+    user: Some(|_| Ok(Filter::classify(Faulty))),
+    kernel: Some(emit_faulty),
     ..Description::EMPTY
 };
-const CUT: Reason = PLANTED.reason("cut");
+const CUT: Reason = FAULTY.reason("cut");
 
-struct Planted;
+struct Faulty;
 
-impl Classify for Planted {
+impl Classify for Faulty {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match block.frame.get(36..38) {
             Some(port) => Class::natural(u16::from_be_bytes([port[0], port[1]]).into()),
@@ -429,7 +432,7 @@ impl Classify for Planted {
     }
 }
 
-fn planted<'s>(
+fn emit_faulty<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -445,12 +448,12 @@ fn planted<'s>(
 fn exam_detects_padding_read_as_a_header() {
     let frames = frames();
     let padding = CHANGES[1];
-    let found = examine(&PLANTED, padding, &frames).expect_err("padding is no header");
-    assert!(found.contains("`planted` under Padding"), "{found}");
-    let twin = [Examined::plain(&PLANTED)];
+    let found = examine(&FAULTY, padding, &frames).expect_err("padding is no header");
+    assert!(found.contains("`faulty` under Padding"), "{found}");
+    let twin = [Examined::plain(&FAULTY)];
     // Both implementations agree: only the comparison with itself finds the twin.
     let found = examine_twin(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
-    assert!(found.contains("the twin of `planted`") && agrees, "{found}");
-    assert!(examine(&PLANTED, Change::Tag, &frames).is_err(), "nor do tags move a port");
+    assert!(found.contains("the twin of `faulty`") && agrees, "{found}");
+    assert!(examine(&FAULTY, Change::Tag, &frames).is_err(), "nor do tags move a port");
 }

@@ -2,13 +2,13 @@
 //! some captures the hellos found by `tshark` are listed here.
 //!
 //! Compared manually with `tshark` over all captures: over TCP it finds the same hellos, except for
-//! one in SSL 2.0 format, one behind a MySQL greeting, one that is inconsistent, and one of a
-//! server with several initial sequence numbers. JA4 was compared with its authors' values for
-//! their captures: all first hellos agree.
+//! one in SSL 2.0 format, one after a MySQL greeting, one that is inconsistent, and one of a server
+//! with several initial sequence numbers. JA4 was compared with its authors' values for their
+//! captures: all first hellos agree.
 
 mod descriptions;
 
-use descriptions::{Described, FilterChain, checks};
+use descriptions::{DescribedMessage, FilterChain, checks};
 use filter::Description;
 use filter::catalog::find;
 use std::path::Path;
@@ -18,12 +18,12 @@ fn filter(name: &str) -> &'static Description {
     find(name).unwrap_or_else(|| panic!("`{name}` is in the catalog"))
 }
 
-fn hellos(path: &Path) -> Vec<Described> {
+fn hellos(path: &Path) -> Vec<DescribedMessage> {
     FilterChain::new(&[filter("tcp"), filter("tls")]).describe(path).to_vec()
 }
 
-fn by_server(told: &Described) -> bool {
-    !told.text(Field::Cipher).is_empty()
+fn by_server(message: &DescribedMessage) -> bool {
+    !message.text(Field::Cipher).is_empty()
 }
 
 #[test]
@@ -32,20 +32,20 @@ fn corpus_suricata_counts_the_same_connections() {
     let (mut counted, mut wrong) = (0, Vec::new());
     // Checks without events belong to rules that drop packets.
     for check in checks(&cases.join("suricata"), "tls").into_iter().filter(|c| c.count > 0) {
-        let told = hellos(&check.capture);
+        let messages = hellos(&check.capture);
         let Some(predicates) = check.fields.iter().map(predicate).collect::<Option<Vec<_>>>()
         else {
             continue;
         };
         // A suricata event is a connection: both hellos together.
-        let mut connections: Vec<Vec<&Described>> = Vec::new();
-        for told in &told {
-            let ends = |told: &Described| {
-                told.text(Field::Client).to_owned() + told.text(Field::ClientPort)
+        let mut connections: Vec<Vec<&DescribedMessage>> = Vec::new();
+        for message in &messages {
+            let ends = |message: &DescribedMessage| {
+                message.text(Field::Client).to_owned() + message.text(Field::ClientPort)
             };
-            match connections.iter_mut().find(|c| c.iter().any(|t| ends(t) == ends(told))) {
-                Some(connection) => connection.push(told),
-                None => connections.push(vec![told]),
+            match connections.iter_mut().find(|c| c.iter().any(|t| ends(t) == ends(message))) {
+                Some(connection) => connection.push(message),
+                None => connections.push(vec![message]),
             }
         }
         let found = connections.iter().filter(|c| predicates.iter().all(|is| is(c))).count();
@@ -61,16 +61,16 @@ fn corpus_suricata_counts_the_same_connections() {
     assert!(counted >= 7, "{counted} checks were understood");
 }
 
-type ConnectionPredicate = Box<dyn Fn(&[&Described]) -> bool>;
+type ConnectionPredicate = Box<dyn Fn(&[&DescribedMessage]) -> bool>;
 
 /// Translates a field of an event to a predicate on connections; `None` if descriptions lack it.
 fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
     let value = value.clone();
     let is = |server: bool, field: Field, place: usize| -> Option<ConnectionPredicate> {
         let value = value.clone();
-        Some(Box::new(move |hellos: &[&Described]| {
-            let hellos = hellos.iter().filter(|told| by_server(told) == server);
-            hellos.into_iter().any(|told| told.all(field).get(place) == Some(&value.as_str()))
+        Some(Box::new(move |hellos: &[&DescribedMessage]| {
+            let hellos = hellos.iter().filter(|message| by_server(message) == server);
+            hellos.into_iter().any(|message| message.all(field).get(place) == Some(&value.as_str()))
         }))
     };
     match name.as_str() {
@@ -81,7 +81,9 @@ fn predicate((name, value): &(String, String)) -> Option<ConnectionPredicate> {
         "tls.version" => {
             let version = value.strip_prefix("TLS ")?.to_owned();
             Some(Box::new(move |hellos| {
-                hellos.iter().any(|told| by_server(told) && told.text(Field::TlsVersion) == version)
+                hellos
+                    .iter()
+                    .any(|message| by_server(message) && message.text(Field::TlsVersion) == version)
             }))
         }
         _ => None,
@@ -100,8 +102,8 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
         ("unanswered", &[["1.3", "other.example.org", "http/1.1", ""]]),
         ("malformed", &[]),
     ] {
-        let told = hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
-        assert_eq!(shown(&told), wanted, "{name}");
+        let messages = hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
+        assert_eq!(shown(&messages), wanted, "{name}");
     }
 }
 
@@ -109,15 +111,15 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
 fn corpus_tshark_finds_the_same_hellos() {
     let Some(cases) = testkit::cases() else { return };
     for (path, wanted) in KNOWN {
-        let told = hellos(&cases.join("pcapplusplus").join(path));
-        assert_eq!(shown(&told), *wanted, "{path}");
+        let messages = hellos(&cases.join("pcapplusplus").join(path));
+        assert_eq!(shown(&messages), *wanted, "{path}");
     }
 }
 
 /// Returns version, server name, protocols and cipher suite of each hello.
-fn shown(told: &[Described]) -> Vec<[String; 4]> {
+fn shown(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
     let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
-    told.iter().map(|told| fields.map(|field| told.all(field).join(","))).collect()
+    messages.iter().map(|message| fields.map(|field| message.all(field).join(","))).collect()
 }
 
 type Hellos<'h> = &'h [[&'h str; 4]];

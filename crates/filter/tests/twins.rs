@@ -2,11 +2,13 @@
 //! allow, the user implementation and the interpreter agree on every packet, in class and in
 //! counted reasons. One loop over the catalog, no code for any filter.
 //!
-//! A twin may be unsure instead of answering, but not on plain traffic.
+//! A twin may leave a packet as unsure instead of answering, but not plain traffic.
 
 mod corpus;
 
-use corpus::borders::{borders, edges, ethernet, shapes_of, unfilled, unfilled_by_chance};
+use corpus::borders::{
+    boundary_frames, edges, ethernet, pending_by_chance, pending_checksums, shapes_of,
+};
 use ebpf::emit::Outcome;
 use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
@@ -15,7 +17,7 @@ use filter::testing::twins::{
     Examined, User, chains, changes, fitting, long_chains, program, request,
 };
 
-fn sit<'a>(
+fn examine<'a>(
     chain: &[Examined],
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
@@ -27,11 +29,11 @@ fn sit<'a>(
         .map_err(|differ| format!("`{}` at {:?}: {differ}", request(chain), program.hook))
 }
 
-const PLACES: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
+const HOOKS: [Hook; 4] = [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup];
 
 #[test]
 fn v4_every_twin_answers_like_its_filter() {
-    let borders = borders();
+    let borders = boundary_frames();
     let packets = shapes_of(&borders);
     let mut answered = 0;
     for (number, chain) in chains(3).iter().enumerate() {
@@ -39,7 +41,7 @@ fn v4_every_twin_answers_like_its_filter() {
         if chain.len() == 3 && number % 7 != 0 {
             continue;
         }
-        for place in PLACES {
+        for place in HOOKS {
             // The longer the chain, the more of it is covered by shorter ones.
             let step = match (chain.len(), place) {
                 (1, _) => 1,
@@ -49,17 +51,18 @@ fn v4_every_twin_answers_like_its_filter() {
                 _ => continue,
             };
             let Some(program) = fitting(chain, place) else { continue };
-            let tally = sit(chain, &program, packets.iter().copied().step_by(step));
+            let tally = examine(chain, &program, packets.iter().copied().step_by(step));
             answered += tally.unwrap_or_else(|wrong| panic!("{wrong}")).answered;
         }
     }
     assert!(answered > 10_000, "only {answered} packets were answered");
 }
 
-/// Editing twins fit where they must, and leave frames unchanged when unsure.
+/// Editing twins fit traffic control or XDP, no socket filter, and leave a frame unchanged if they
+/// are unsure or give it no class.
 #[test]
 fn i6_editing_twins_edit_all_or_nothing() {
-    let borders = borders();
+    let borders = boundary_frames();
     let packets = shapes_of(&borders);
     for chain in chains(1).into_iter().filter(|chain| changes(chain)) {
         assert!(program(&chain, Hook::Socket).is_err(), "{}", request(&chain));
@@ -87,12 +90,12 @@ fn i6_editing_twins_edit_all_or_nothing() {
 /// to the user implementation. Traffic control can, and updates the valid one.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
-    let frames = unfilled_by_chance();
+    let frames = pending_by_chance();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
-            Some(sit(&chain, &program, packets).unwrap_or_else(|wrong| panic!("{wrong}")))
+            Some(examine(&chain, &program, packets).unwrap_or_else(|wrong| panic!("{wrong}")))
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
@@ -106,12 +109,12 @@ fn i6_checksums_that_look_pending_are_updated() {
 /// Traffic control detects pending checksums; XDP leaves such blocks to the user implementation.
 #[test]
 fn i6_pending_checksums_stay_pending() {
-    let frames = unfilled();
+    let frames = pending_checksums();
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = fitting(&chain, place)?;
-            Some(sit(&chain, &program, packets()).unwrap_or_else(|wrong| panic!("{wrong}")))
+            Some(examine(&chain, &program, packets()).unwrap_or_else(|wrong| panic!("{wrong}")))
         });
         let mends = request(&chain).starts_with("rewrite") && request(&chain).contains("port=");
         if let (true, [Some(tc), Some(xdp)]) = (mends, sat) {
@@ -123,19 +126,19 @@ fn i6_pending_checksums_stay_pending() {
 }
 
 #[test]
-fn twins_answer_frames_cut_at_every_length() {
-    cut_frames_are_answered(corpus::captured);
+fn twins_answer_frames_truncated_to_every_length() {
+    assert_truncated_frames_answered(corpus::captured);
 }
 
 #[test]
-fn corpus_twins_answer_external_frames_cut_at_every_length() {
+fn corpus_twins_answer_truncated_external_frames() {
     if testkit::corpus().is_some() {
-        cut_frames_are_answered(corpus::outside);
+        assert_truncated_frames_answered(corpus::outside);
     }
 }
 
-fn cut_frames_are_answered(captured: corpus::Captured) {
-    let mut borders = borders();
+fn assert_truncated_frames_answered(captured: corpus::Captured) {
+    let mut borders = boundary_frames();
     let captured = ethernet(captured(1)).into_iter().filter(|frame| frame.len() < 120);
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
@@ -143,7 +146,7 @@ fn cut_frames_are_answered(captured: corpus::Captured) {
             let Some(program) = fitting(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::cuts(frame));
-            let tally = sit(&chain, &program, cut.map(Packet::new));
+            let tally = examine(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
@@ -151,17 +154,17 @@ fn cut_frames_are_answered(captured: corpus::Captured) {
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    plain_frames_are_answered(corpus::plain);
+    assert_plain_frames_answered(corpus::plain);
 }
 
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus().is_some() {
-        plain_frames_are_answered(corpus::outside);
+        assert_plain_frames_answered(corpus::outside);
     }
 }
 
-fn plain_frames_are_answered(captured: corpus::Captured) {
+fn assert_plain_frames_answered(captured: corpus::Captured) {
     let mut captured = ethernet(captured(3));
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
@@ -169,7 +172,7 @@ fn plain_frames_are_answered(captured: corpus::Captured) {
             let Some(program) = fitting(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
-            let tally = sit(chain, &program, packets.map(|frame| Packet::new(frame)));
+            let tally = examine(chain, &program, packets.map(|frame| Packet::new(frame)));
             let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
             let most = tally.unsure * 10 <= tally.packets;
             assert!(most, "`{}` is unsure at {place:?}: {tally:?}", request(chain));
@@ -181,13 +184,13 @@ fn plain_frames_are_answered(captured: corpus::Captured) {
 /// and the interpreter follows the tail calls.
 #[test]
 fn i6_long_chains_in_several_programs_answer_alike() {
-    let borders = borders();
+    let borders = boundary_frames();
     let packets = shapes_of(&borders);
     for (number, chain) in long_chains().iter().enumerate() {
-        let place = PLACES[number % 2];
+        let place = HOOKS[number % 2];
         let program = program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
         assert!(chain.len() >= 40 && !program.tails.is_empty(), "{} parts", program.tails.len());
-        let tally = sit(chain, &program, packets.iter().copied());
+        let tally = examine(chain, &program, packets.iter().copied());
         let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         assert!(tally.answered > 20, "`{}`: {tally:?}", request(chain));
     }
@@ -198,7 +201,7 @@ fn i6_long_chains_in_several_programs_answer_alike() {
 /// filters only) or mutations that only the kernel would notice.
 #[test]
 fn exam_notices_mutated_twins() {
-    let (borders, unfilled) = (borders(), unfilled());
+    let (borders, unfilled) = (boundary_frames(), pending_checksums());
     let (mut caught, mut all) = (0_u64, 0_u64);
     for chain in chains(1) {
         let twin = program(&chain, Hook::Xdp).unwrap();
@@ -207,10 +210,10 @@ fn exam_notices_mutated_twins() {
             borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
         };
         let cut = || borders.iter().step_by(5).flat_map(|frame| edges(frame)).map(Packet::new);
-        let sound = sit(&chain, &twin, whole().chain(cut())).unwrap();
+        let sound = examine(&chain, &twin, whole().chain(cut())).unwrap();
         for mutant in exam::mutants(&twin).iter().step_by(17) {
             all += 1;
-            let found = sit(&chain, &mutant.program, whole().chain(cut()));
+            let found = examine(&chain, &mutant.program, whole().chain(cut()));
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {

@@ -68,7 +68,7 @@ pub trait Registry {
 
     /// Returns a warning about arguments that are valid although no block can pass them.
     fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
-        entry.analysis.warns.and_then(|warns| warns(arguments))
+        entry.analysis.warning.and_then(|warning| warning(arguments))
     }
 
     /// Returns the reason why this entry refuses a combination of valid arguments: a filter

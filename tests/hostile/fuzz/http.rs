@@ -91,7 +91,7 @@ fn connection(bytes: &[u8]) {
         _ => &["decode=yes", "pending=1", "head=256"],
     };
     let http = filter::catalog::find("http").expect("it is in the catalog");
-    let mut node = Node::asked_for(http, words, &[(1000, 1999)]).expect("good arguments");
+    let mut node = Node::with_classes(http, words, &[(1000, 1999)]).expect("good arguments");
     let arena = Arena::new(64 + bytes.len() * 16);
     let mut space = Space::new(&arena);
     let (mut came, mut left) = (0, Vec::new());

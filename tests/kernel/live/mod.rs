@@ -11,7 +11,7 @@
 mod stage;
 mod traffic;
 
-use super::corpus::borders::borders;
+use super::corpus::borders::boundary_frames;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use filter::content::r#match::MATCH;
@@ -104,7 +104,7 @@ fn run_all(stand: AttachPoint) -> Option<Vec<Run>> {
     }
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let net = Network::new()?;
-    let mut frames = borders();
+    let mut frames = boundary_frames();
     // The kernel drops a frame that ends with its tag before any program runs.
     let ends = |frame: &[u8]| frame.len() < 20 && matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
     frames.retain(|frame| frame.len() >= 14 && !ends(frame));

@@ -13,7 +13,7 @@
 mod explore;
 mod hunt;
 
-use super::corpus::borders::{borders, edges, shapes_of};
+use super::corpus::borders::{boundary_frames, edges, shapes_of};
 use super::judge::Kernel;
 use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
@@ -230,7 +230,7 @@ const TARGETS: [Target; 2] = [
 
 fn run(effort: Effort) -> Vec<MutantResults> {
     let only = std::env::var(ONLY_FILTER).ok();
-    let frames = borders();
+    let frames = boundary_frames();
     let mut fates = Vec::new();
     for (round, target) in TARGETS.into_iter().enumerate() {
         for twin in chains(1).iter().skip(round * effort.twins / 2).step_by(effort.twins) {

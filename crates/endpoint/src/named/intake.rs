@@ -41,7 +41,7 @@ The name is that of this process and its network name space, and vanishes with i
     example: "buffer txport_53 |all tx lo",
     effect: Some(effect),
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("a name leads to one process, which reads it", WorkerRule::LEAVE)
+        WorkerRule::Not("a name leads to one process, which reads it", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::needed("name", Type::Name, "the name to which programs write"),

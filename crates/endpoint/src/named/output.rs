@@ -36,7 +36,10 @@ nobody reads, blocks are dropped and counted (`no reader`), unless `full=wait`.
 The name is that of this process and its network name space, and vanishes with it.",
     example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("a name leads to one ring, which one process writes", WorkerRule::LEAVE)
+        WorkerRule::Not(
+            "a name leads to one ring, which one process writes",
+            WorkerRule::DEFAULT_HINT,
+        )
     }),
     parameters: &[
         Parameter::named("name", Type::Name, "user", "the name by which programs open it")

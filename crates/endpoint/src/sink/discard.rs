@@ -13,7 +13,7 @@ Takes blocks and forgets them. The report says how many there were and how many 
 It reads no byte, so what stands before it costs no more than it must.",
     example: "replay web.pcap | tcp | discard",
     reads: ReadDepth::Nothing,
-    kernel: Some(filter::PLAIN),
+    kernel: Some(filter::PASS_THROUGH_TWIN),
     ..Description::SINK
 };
 

@@ -38,7 +38,7 @@ is counted in the report; the path goes on. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("it remembers what came before, of all sessions", WorkerRule::LEAVE)
+        WorkerRule::Not("it remembers what came before, of all sessions", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
@@ -120,7 +120,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 /// Compiles the expression of `when`.
 fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
-    let arguments = Arguments::default().behind(given.links().map(Into::into));
+    let arguments = Arguments::default().with_links(given.links().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
     let mut arguments = arguments.with_names(given.names().cloned());
     arguments.set("expression", Value::Text(expression.to_owned()));

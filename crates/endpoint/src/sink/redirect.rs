@@ -42,7 +42,7 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
         Parameter::needed("interface", Type::Text, "where they leave"),
         Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
     ],
-    kernel: Some(filter::PLAIN),
+    kernel: Some(filter::PASS_THROUGH_TWIN),
     right: Some(Right::SendFrames),
     ..Description::SINK
 };

@@ -25,8 +25,9 @@ is the other end, and `injector.inject(frame)` hands in one frame. `queue` bound
 wait; what finds no room is dropped and counted in `queue`. The path ends when the injector is
 dropped. The command itself hands nothing in.",
     example: "inject driver0 | dport |53 count",
-    state: StateFacts::NONE
-        .several(|_| WorkerRule::Not("what is handed in comes to one process", WorkerRule::LEAVE)),
+    state: StateFacts::NONE.several(|_| {
+        WorkerRule::Not("what is handed in comes to one process", WorkerRule::DEFAULT_HINT)
+    }),
     parameters: &[
         Parameter::needed("name", Type::Text, "what the injector is called"),
         Parameter::named(

@@ -103,10 +103,10 @@ impl Builder<'_> {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
-                let arguments = used.arguments.clone().asked_for(self.explicit_classes(id));
-                let arguments = arguments.seeded(self.extras.tape.seed(self.number(id)));
+                let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
+                let arguments = arguments.with_seed(self.extras.tape.seed(self.number(id)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
-                let arguments = arguments.numbering(self.numbering(id));
+                let arguments = arguments.with_numbers(self.numbering(id));
                 let made = make(&match copy {
                     Some((number, of)) => arguments.for_replica(number, of),
                     None => arguments,

@@ -10,7 +10,7 @@ use super::load::datagram;
 use super::user::example_words;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Attach, Description, FilterKind, joined, target};
+use filter::{Arguments, Attach, Description, FilterKind, chain_program, target};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
@@ -89,7 +89,7 @@ fn cost(description: &Description, at: &Attach) -> Result<f64> {
     let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
     for own in shown.into_iter().chain(examined) {
-        match joined(&[(description, &arguments(description, &own)?)], target(at, false)) {
+        match chain_program(&[(description, &arguments(description, &own)?)], target(at, false)) {
             Ok(program) => return loaded(&program, at.takes),
             Err((_, why)) => last = why,
         }

@@ -210,7 +210,7 @@ impl FilterSpec {
             }
         }
         let FilterContext { asked, seed, numbers, .. } = &self.about;
-        arguments.asked_for(asked.clone()).seeded(*seed).numbering(*numbers)
+        arguments.with_classes(asked.clone()).with_seed(*seed).with_numbers(*numbers)
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
 /// Maximum length of a formatted name or address in bytes; longer ones are truncated.
-const TEXT: usize = 1024;
+const TEXT_MAX: usize = 1024;
 
 /// The endpoints of a connection or datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +35,14 @@ impl Endpoints {
 
     /// Writes addresses and ports.
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
-        address(writer, Field::Client, self.client.0);
+        write_address(writer, Field::Client, self.client.0);
         writer.number(Field::ClientPort, self.client.1.into());
-        address(writer, Field::Server, self.server.0);
+        write_address(writer, Field::Server, self.server.0);
         writer.number(Field::ServerPort, self.server.1.into());
     }
 }
 
-fn address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
+fn write_address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
     match address {
         IpAddr::V4(address) => writer.text(field, &address.octets()),
         IpAddr::V6(address) => writer.text(field, &address.octets()),
@@ -51,19 +51,19 @@ fn address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
 
 /// Writes a field in its `Display` format.
 pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
-    let mut text = Text { bytes: [0; TEXT], used: 0 };
-    // Overlong text is cut.
+    let mut text = BoundedText { bytes: [0; TEXT_MAX], used: 0 };
+    // Overlong text is truncated.
     let _ = write!(text, "{value}");
     writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 
 /// A bounded text buffer. Overflow is an error, so that formatting stops.
-struct Text {
-    bytes: [u8; TEXT],
+struct BoundedText {
+    bytes: [u8; TEXT_MAX],
     used: usize,
 }
 
-impl fmt::Write for Text {
+impl fmt::Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.used..).unwrap_or_default();
         let length = text.len().min(room.len());

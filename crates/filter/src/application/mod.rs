@@ -1,4 +1,4 @@
-//! Application layer filters: messages in streams and datagrams, and protocol recognition.
+//! Application layer filters: they find messages in streams and datagrams, and recognize protocols.
 
 pub mod dns;
 pub mod http;

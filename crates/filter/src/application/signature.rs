@@ -2,8 +2,8 @@
 //! its first bytes.
 //!
 //! In: the output of `tcp`, `udp` or `http`. Out: the same blocks, with class yes from the block
-//! with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`).
-//! Either direction identifies a connection for both. [SL §4.2, `tcp | http + ssh + rtsp |
+//! with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`). A
+//! match in one direction identifies the connection for both. [SL §4.2, `tcp | http + ssh + rtsp |
 //! inspect`, `mpeg +* !http`]
 //!
 //! A signature is a pattern and the number of bytes to search. The state between blocks is that of
@@ -28,7 +28,7 @@ before is not answered, as `undecided`.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | ssh | count",
-    user: Some(|arguments| make(arguments, &BANNER)),
+    user: Some(|arguments| make(arguments, &SSH_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -44,7 +44,7 @@ is not answered, as `undecided`.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | rtsp | count",
-    user: Some(|arguments| make(arguments, &REAL_TIME)),
+    user: Some(|arguments| make(arguments, &RTSP_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -63,7 +63,7 @@ Not answered: `undecided` (too few bytes yet), `not recognised` (something else,
 were not seen).",
     example: "replay web.pcap | udp | mpeg | count",
     takes: Forms::of(&[Form::Segment, Form::Stream, Form::Message, Form::Record, Form::Bytes]),
-    user: Some(|arguments| make(arguments, &VIDEO)),
+    user: Some(|arguments| make(arguments, &MPEG_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -80,7 +80,7 @@ connection that negotiates nothing is not told from others.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | telnet | count",
-    user: Some(|arguments| make(arguments, &NEGOTIATION)),
+    user: Some(|arguments| make(arguments, &TELNET_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -102,7 +102,7 @@ const RECOGNISER: Description = Description {
 };
 
 const UNDECIDED: Reason = RECOGNISER.reason("undecided");
-const OTHER: Reason = RECOGNISER.reason("not recognised");
+const NOT_RECOGNISED: Reason = RECOGNISER.reason("not recognised");
 const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
 
 /// The signature of a protocol.
@@ -112,45 +112,45 @@ struct Signature {
     /// Patterns for texts of the server only.
     server: &'static [&'static str],
     /// Number of bytes to search.
-    look: u32,
+    search_max: u32,
 }
 
 /// The version line of SSH (RFC 4253 §4.2). A server may send other lines first; with a line that
 /// begins like HTTP it is not SSH.
-const BANNER: Signature = Signature {
+const SSH_SIGNATURE: Signature = Signature {
     first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
     server: &[concat!(
         r"\A(?:(?:[^\nHS][^\n]*|H[^\nT][^\n]*|S[^\nS][^\n]*|[HS])?\n)+",
         r"SSH-[12]\.[0-9]{1,2}-[!-~]"
     )],
-    look: 1024,
+    search_max: 1024,
 };
 
 /// Requests and responses of RTSP (RFC 2326 §6.1, §7.1; RFC 7826 §7.1, §8.1). Leading empty lines
 /// are ignored, as in HTTP.
-const REAL_TIME: Signature = Signature {
+const RTSP_SIGNATURE: Signature = Signature {
     first: &[
         r"\A(?:\r?\n)*[A-Z][A-Z_]{2,31} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
         r"\A(?:\r?\n)*RTSP/[12]\.[0-9] [1-6][0-9]{2}[ \r\n]",
     ],
     server: &[],
-    look: 4096,
+    search_max: 4096,
 };
 
 /// Option negotiation of telnet (RFC 854, RFC 855). The options are those of the IANA registry, so
 /// that neither MPEG audio (FF FB) nor UTF-16 (FF FE) is mistaken for a negotiation; a second
 /// command confirms it.
-const NEGOTIATION: Signature = Signature {
+const TELNET_SIGNATURE: Signature = Signature {
     first: &[concat!(
         r"\A[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b\x20-\x7e]*",
         r"\xff(?:[\xf0-\xfa]|[\xfb-\xfe][\x00-\x31\x8a-\x8c])"
     )],
     server: &[],
-    look: 512,
+    search_max: 512,
 };
 
 /// MPEG packets and packs (ISO/IEC 13818-1), and start codes (11172-2, 13818-2, 14496-2, 14496-10).
-const VIDEO: Signature = Signature {
+const MPEG_SIGNATURE: Signature = Signature {
     first: &[
         concat!(
             r"(?s)\A(?:HTTP/1\.[01] 2[0-9]{2}[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n",
@@ -177,15 +177,16 @@ const VIDEO: Signature = Signature {
         r"(?s)\A\x80[\x20\xa0].{14}\x00\x00\x01[\x00-\xaf\xb3\xb8]",
     ],
     server: &[],
-    look: 16_384,
+    search_max: 16_384,
 };
 
 fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
-    /// Maximum size of an automaton in bytes; exceeds that of any signature above.
-    const SIZE: usize = 4 << 20;
+    /// Maximum size of an automaton in bytes; every signature above needs less.
+    const SIZE_MAX: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
-        let automaton = Automaton::new(&patterns, CompileOptions { size: SIZE, anchored: true });
+        let automaton =
+            Automaton::new(&patterns, CompileOptions { size: SIZE_MAX, anchored: true });
         automaton.map_err(|wrong| wrong.mistake("sessions"))
     };
     let Signature { first, server, .. } = signature;
@@ -193,7 +194,7 @@ fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, 
     Ok(Filter::classify(Recogniser {
         any: compiled(first)?,
         server: own.transpose()?,
-        look: signature.look,
+        search_max: signature.search_max,
         most: arguments.count("sessions"),
         sessions: Sessions::default(),
     }))
@@ -203,7 +204,7 @@ struct Recogniser {
     any: Automaton,
     /// Automaton for the server's direction, if different.
     server: Option<Automaton>,
-    look: u32,
+    search_max: u32,
     most: usize,
     sessions: Sessions<SessionVerdicts>,
 }
@@ -229,8 +230,8 @@ struct TextVerdict {
     verdict: u16,
     /// Nonzero for a message, whose verdict does not apply to the other direction.
     message: u8,
-    /// Nonzero once the text has ended; its verdict holds for the other direction.
-    over: u8,
+    /// Nonzero once the text has ended with a verdict, which still applies to the other direction.
+    ended: u8,
 }
 
 /// Final verdicts; 0 means undecided.
@@ -255,14 +256,14 @@ impl Classify for Recogniser {
         let verdict = match piece.session {
             None => {
                 let mut side = TextVerdict::default();
-                self.look(&mut side, piece, payload(block).bytes());
+                self.search(&mut side, piece, payload(block).bytes());
                 side.verdict
             }
-            Some(session) => self.go_on(session, piece, payload(block).bytes(), cx),
+            Some(session) => self.search_session(session, piece, payload(block).bytes(), cx),
         };
         match verdict {
             YES => Class::YES,
-            NO => cx.absent(OTHER),
+            NO => cx.absent(NOT_RECOGNISED),
             _ => cx.absent(UNDECIDED),
         }
     }
@@ -294,7 +295,7 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 
 impl Recogniser {
     /// Returns the verdict on a piece of a longer text.
-    fn go_on(
+    fn search_session(
         &mut self,
         session: u64,
         piece: TextPiece,
@@ -315,14 +316,14 @@ impl Recogniser {
         }
         let apart = side.message | other.message != 0;
         if side.verdict == 0 && (apart || other.verdict != YES) {
-            self.look(side, piece, bytes);
+            self.search(side, piece, bytes);
         }
         let verdict = if !apart && other.verdict == YES { YES } else { side.verdict };
         if piece.ends {
             let verdict = if apart { 0 } else { side.verdict };
-            *side = TextVerdict { verdict, over: verdict.min(1) as u8, ..TextVerdict::default() };
+            *side = TextVerdict { verdict, ended: verdict.min(1) as u8, ..TextVerdict::default() };
         }
-        if piece.ends && (*other == TextVerdict::default() || other.over != 0) {
+        if piece.ends && (*other == TextVerdict::default() || other.ended != 0) {
             self.sessions.end(session);
         } else {
             *self.sessions.of(session) = known;
@@ -331,15 +332,15 @@ impl Recogniser {
     }
 
     /// Searches the next bytes of an undecided text.
-    fn look(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
+    fn search(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
         let automaton = self.automaton(piece.backward);
-        let room = self.look.saturating_sub(side.seen) as usize;
+        let room = self.search_max.saturating_sub(side.seen) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);
         let last = piece.ends && here.len() == bytes.len();
         let (state, found) = automaton.read(side.state, here, last, u32::MAX);
         side.state = state;
         side.seen += here.len() as u32;
-        let enough = side.seen >= self.look;
+        let enough = side.seen >= self.search_max;
         side.verdict = match found {
             Some(_) => YES,
             None if piece.hole || piece.ends || enough || automaton.is_dead(state) => NO,

@@ -1,4 +1,4 @@
-//! Test support for application filters: feeds blocks as `tcp` emits them, one by one, adds up the
+//! Test support for application filters: feeds blocks one by one as `tcp` emits them, checks the
 //! ledger, and moves the state on request.
 
 use crate::prelude::*;
@@ -10,7 +10,7 @@ use wire::record::{Field, Record, TEXT_MAX};
 pub(super) struct TestPiece {
     session: u32,
     flags: Flags,
-    /// Its bytes, or the length of a hole.
+    /// The bytes, or the length of a hole.
     bytes: Result<Vec<u8>, u32>,
 }
 
@@ -81,7 +81,7 @@ impl OutputBlock {
         values.join(",")
     }
 
-    /// Returns the number in a description's field.
+    /// Returns the number in a description's field; `None` without that field.
     pub(super) fn number(&self, field: Field) -> Option<u64> {
         let fields = self.described.as_deref().unwrap_or_default();
         let found = fields.iter().find(|(found, _)| *found == field);

@@ -2,8 +2,8 @@
 //!
 //! In: anything. Out: the same block with some bytes overwritten, so that a capture can be shared
 //! without its payload: `rx | ip | tcp | blank | pcap headers.pcap` preserves headers, lengths and
-//! times. Checksums are not updated, so that the change is detectable. Only the overwritten bytes
-//! are requested for writing. [SL §6.1, rewriting]
+//! times. Checksums are not updated, so that the change is detectable. Only the range to overwrite
+//! is requested for writing. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Compressed formats, for `compress` and `decompress`.
 //!
-//! In: the bytes of one block. Out: the bytes of another, in a reused buffer, or an error. Output
-//! is bounded before it is produced, against decompression bombs.
+//! In: the bytes of a block. Out: converted bytes in a reused buffer, or an error. Output is
+//! bounded before it is produced, against decompression bombs.
 
 use super::lz4;
 use abi::BLOCK_MAX;
@@ -15,7 +15,7 @@ pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 pub(super) enum Format {
     /// RFC 1952.
     Gzip,
-    /// RFC 1951, bare.
+    /// RFC 1951, without header or checksum.
     Deflate,
     /// RFC 1950.
     Zlib,
@@ -32,7 +32,7 @@ pub(super) enum CodecError {
     Corrupt,
     /// Truncated input.
     Cut,
-    /// Output beyond the maximum block length or the ratio.
+    /// The output would exceed the maximum block length or the ratio.
     TooLarge,
     /// Trailing bytes of another format.
     Trailing,
@@ -61,7 +61,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Creates an encoder; `level` from 0 to 9 applies to the deflate family.
+    /// Creates an encoder; `level`, from 0 to 9, applies to all formats except LZ4.
     pub(super) fn new(format: Format, level: u32) -> Self {
         let level = Compression::new(level.min(9));
         let deflate = match format {
@@ -105,13 +105,14 @@ pub(super) struct Decoder {
 pub(super) const RATIO_FREE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder with at most `ratio` times as many bytes of output as of input.
+    /// Creates a decoder whose output is at most `ratio` times the input, within the bounds
+    /// [`RATIO_FREE`] and [`BLOCK_MAX`].
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
 
-    /// Decompresses `bytes`. Consecutive members form one text, as specified by RFC 1952 §2.2 and
-    /// the LZ4 frame format.
+    /// Decompresses `bytes`. The contents of consecutive gzip members or LZ4 frames are
+    /// concatenated, as RFC 1952 §2.2 and the LZ4 frame format specify.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
         let limit = bytes.len().saturating_mul(self.ratio).clamp(RATIO_FREE, BLOCK_MAX);
         let (mut rest, mut used) = (bytes, 0);
@@ -128,8 +129,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one member, appending to `used` bytes of output; returns the bytes consumed and the
-    /// new end of the output.
+    /// Decodes one member into the buffer after the first `used` bytes; returns the number of bytes
+    /// consumed and the new end of the output.
     fn member(
         &mut self,
         bytes: &[u8],
@@ -156,11 +157,11 @@ impl Decoder {
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
         /// Initial output size in bytes; doubled until the output fits.
-        const FIRST: usize = 16 * 1024;
+        const FIRST_SIZE: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
             // One byte beyond the limit distinguishes too large from exactly full.
-            let room = (made.max(FIRST) * 2).min(limit + 1);
+            let room = (made.max(FIRST_SIZE) * 2).min(limit + 1);
             if self.out.len() < room {
                 self.out.resize(room, 0);
             }

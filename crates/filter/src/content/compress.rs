@@ -56,7 +56,7 @@ impl Lanes for Compress {
         for l in lanes(batch.live()) {
             let Some(block) = cx.whole(batch, l) else { continue };
             match self.encoder.encode(block.bytes()) {
-                Ok(bytes) => super::put(batch, l, cx, bytes),
+                Ok(bytes) => super::replace_block(batch, l, cx, bytes),
                 Err(_) => batch.set_class(l, cx.common.absent(TOO_LARGE)),
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! In: blocks with complete members of a compressed format in view. Out: bytes, one block per
 //! block. A block that cannot be decompressed passes unchanged and without a class, and the reason
-//! is counted: `decompress |0 files bad/` stores those. [SL §4.2]
+//! is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
 
 use super::codec::{CodecError, Decoder, FORMATS, Format};
 use crate::prelude::*;
@@ -51,7 +51,7 @@ impl Lanes for Decompress {
         for l in lanes(batch.live()) {
             let Some(block) = cx.whole(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
-                Ok(bytes) => super::put(batch, l, cx, bytes),
+                Ok(bytes) => super::replace_block(batch, l, cx, bytes),
                 Err(bad) => batch.set_class(l, cx.common.absent(reason(bad))),
             }
         }

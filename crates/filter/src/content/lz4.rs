@@ -18,13 +18,13 @@ const WINDOW: usize = 64 * 1024;
 /// Bit in a block's size that marks it as uncompressed.
 const STORED: u32 = 1 << 31;
 
-/// Returns true if `bytes` begin with the magic number of a frame, or are a prefix of it.
+/// Returns true if `bytes` begin with the magic number of a frame, or are a prefix of that number.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)
 }
 
-/// Appends `bytes` as one frame with content size and checksum.
+/// Appends to `out` a frame that holds `bytes`, with content size and checksum.
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let info = FrameInfo::new().content_size(Some(bytes.len() as u64)).content_checksum(true);
     let mut encoder = FrameEncoder::with_frame_info(info, out);
@@ -32,8 +32,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> 
     encoder.finish().map(|_| ()).map_err(|_| CodecError::TooLarge)
 }
 
-/// Decodes the frame at the start of `bytes` into `out`, after `used` bytes; returns the bytes
-/// consumed and the new end of the output, at most `limit`.
+/// Decodes the frame at the start of `bytes` into `out`, after its first `used` bytes; returns the
+/// number of bytes consumed and the new end of the output, at most `limit`.
 pub(super) fn decode(
     bytes: &[u8],
     out: &mut Vec<u8>,
@@ -149,7 +149,7 @@ impl Header {
     }
 }
 
-/// A cursor over a frame; missing bytes mean truncation.
+/// A cursor over a frame. Reads beyond the end fail with [`CodecError::Cut`].
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use lz4_flex::frame::{BlockMode, BlockSize};
 
-    /// Output of streaming encoders: blocks that refer back to previous ones.
+    /// Streaming encoders emit blocks that refer back to previous blocks.
     #[test]
     fn linked_blocks_with_checksums() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();

@@ -45,7 +45,7 @@ Not answered: `no pattern` (none of them occurs).",
 
 const AT_HELP: &str = "the offset in the view at which a pattern must stand";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
-/// Maximum number of patterns; exceeds that of the longest request.
+/// Maximum number of patterns; the longest request has fewer.
 const PATTERNS_MAX: usize = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -133,7 +133,7 @@ struct AtOffset {
 
 /// Search for several patterns anywhere, with two automata. The first is fast on text without
 /// matches and finds the start of the leftmost match; from there the second finds all matches,
-/// because the first pattern in the list may match later than others.
+/// because the first pattern of the list may match later than others.
 struct ManyPatterns {
     leftmost: AhoCorasick,
     all: AhoCorasick,
@@ -228,7 +228,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
                 }
                 let span = u.need_dyn(place, length, next)?;
                 let mut rest = pattern.as_slice();
-                while let Some((part, wanted, mask)) = word(&mut rest, nocase) {
+                while let Some((part, wanted, mask)) = next_word(&mut rest, nocase) {
                     let from = length - rest.len() as u16 - part;
                     let here = match part {
                         4 => u.load_dyn::<u32>(span, from)?,
@@ -250,15 +250,15 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     Ok(Answer::new(s.get(class), on))
 }
 
-/// Maximum bytes of all patterns of a twin; each word is a comparison.
+/// Maximum total length of a twin's patterns in bytes: each word of them is a comparison.
 const TWIN_BYTES_MAX: usize = 2048;
 
-/// Returns the next bytes of a pattern for one load: their number, value, and the mask that lowers
-/// letters.
-fn word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
+/// Takes up to four bytes of a pattern for one load: their number, their value, and the mask that
+/// converts letters to lower case. Returns `None` at the end.
+fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
-    let (bytes, behind) = rest.split_at_checked(part)?;
-    *rest = behind;
+    let (bytes, after) = rest.split_at_checked(part)?;
+    *rest = after;
     let join = |f: fn(&u8) -> u8| bytes.iter().fold(0, |word, b| word << 8 | u32::from(f(b)));
     let small = if nocase { join(|b| u8::from(b.is_ascii_alphabetic()) << 5) } else { 0 };
     Some((part as u16, join(|b| *b), small))

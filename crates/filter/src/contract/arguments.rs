@@ -24,9 +24,9 @@ pub struct Arguments {
     seed: Option<u64>,
     /// Session numbers reserved for the filter.
     numbers: SessionNumbers,
-    /// Index of the replica, from 0, and the number of replicas; `None` without replicas.
+    /// Index of the replica, from 0, and number of replicas; `None` without replicas.
     copy: Option<(u32, u32)>,
-    /// True if the filter runs after its own twin.
+    /// True if the filter receives the blocks on which its own twin was unsure.
     is_fallback: bool,
 }
 
@@ -63,7 +63,7 @@ impl Arguments {
         }
     }
 
-    /// Adds a value to a parameter that may be given several times.
+    /// Adds a value of a parameter that may be given several times.
     pub fn add(&mut self, name: &'static str, value: Value) {
         self.values.push((name, value));
     }
@@ -84,7 +84,8 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size as `usize`, saturating; 1 if it is absent.
+    /// Returns the value of a number or size as `usize`, saturating; 1 if it is absent or of
+    /// another type.
     #[must_use]
     pub fn count(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
@@ -159,7 +160,7 @@ impl Arguments {
 
     /// Sets the possible link types of the input frames; `None` if unknown.
     #[must_use]
-    pub fn behind(self, links: Option<Arc<[LinkType]>>) -> Self {
+    pub fn with_links(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
     }
 
@@ -172,12 +173,12 @@ impl Arguments {
 
     /// Sets the class ranges named by the filter's arcs. Plain pipes and `|all` name none.
     #[must_use]
-    pub fn asked_for(self, asked: Vec<(u32, u32)>) -> Self {
+    pub fn with_classes(self, asked: Vec<(u32, u32)>) -> Self {
         Self { asked, ..self }
     }
 
-    /// Returns true if an arc names a class range within these bounds: for output that a filter
-    /// produces only on request.
+    /// Returns true if an arc names a class range that lies within these bounds, for output that a
+    /// filter produces only on request.
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
@@ -185,12 +186,12 @@ impl Arguments {
 
     /// Sets the seed of [`Arguments::seed`], for a reproducible run.
     #[must_use]
-    pub fn seeded(self, seed: Option<u64>) -> Self {
+    pub fn with_seed(self, seed: Option<u64>) -> Self {
         Self { seed, ..self }
     }
 
     /// Returns a seed for the filter's hashes: random, hence secret, unless the run is
-    /// reproducible. Each call may return another seed, so a filter calls this once, at its
+    /// reproducible. Calls may return different seeds, so a filter calls this once, at its
     /// creation.
     #[must_use]
     pub fn seed(&self) -> u64 {
@@ -199,7 +200,7 @@ impl Arguments {
 
     /// Sets the session numbers reserved for the filter.
     #[must_use]
-    pub fn numbering(self, numbers: SessionNumbers) -> Self {
+    pub fn with_numbers(self, numbers: SessionNumbers) -> Self {
         Self { numbers, ..self }
     }
 
@@ -225,20 +226,21 @@ impl Arguments {
         self.numbers
     }
 
-    /// Sets whether the filter runs after its own twin.
+    /// Sets whether the filter receives only the blocks on which its own twin was unsure.
     #[must_use]
     pub fn as_fallback(self, is_fallback: bool) -> Self {
         Self { is_fallback, ..self }
     }
 
     /// Returns true if the filter receives only the blocks on which its twin in the kernel was
-    /// unsure; its state is then separate from the twin's.
+    /// unsure; the state of filter and twin is then separate.
     #[must_use]
     pub const fn is_fallback(&self) -> bool {
         self.is_fallback
     }
 
-    /// Returns all values, in the order in which they were set or added.
+    /// Returns all parameter names with their values, in the order in which the values were set or
+    /// added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values.iter().map(|(n, v)| (*n, v))
     }

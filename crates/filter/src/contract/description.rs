@@ -30,12 +30,12 @@ pub struct UsableInput {
 /// Creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests if a source can evaluate the filter in advance, inside the kernel. Returns a note on the
-/// frames that are excluded (`None`: no frame is), or the reason why it cannot.
+/// Tests if a source can evaluate the filter in advance, in the kernel. Returns a note on frames
+/// that bypass that evaluation (`None`: no frame does), or the reason why it is impossible.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// Returns the link types of the filter's output frames; `None` if they are those of its input. An
-/// empty list: unknown before the first frame, or no frames at all.
+/// Returns the link types of the filter's output frames; `None` if they equal those of its input;
+/// an empty list if they are unknown before the first frame, or if there are no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
 /// Returns a warning for valid arguments that match nothing, or less than the user may expect.
@@ -47,8 +47,7 @@ pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
 ///
-/// Rarely needed facts are grouped in values of their own: [`InputNeeds`], [`StateFacts`],
-/// [`Analysis`].
+/// Rarely needed facts are grouped: [`InputNeeds`], [`StateFacts`], [`Analysis`].
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// The name in a request: `[a-z][a-z0-9_]*`.
@@ -68,8 +67,9 @@ pub struct Description {
     pub gives: OutputForm,
     /// The part of a frame that the filter reads, unless `effect` overrides it.
     pub reads: ReadDepth,
-    /// Returns kind, form and depth for given arguments, where they depend on them; callers use
-    /// [`Description::effect_of`]. A source stays a source, a sink a sink.
+    /// Returns kind, form and depth for given arguments; `None` if they do not depend on the
+    /// arguments. Callers use [`Description::effect_of`]. The kind of a source or sink does not
+    /// change.
     pub effect: Option<fn(&Arguments) -> Effect>,
     /// Restrictions on the input beyond the form.
     pub needs: InputNeeds,
@@ -90,26 +90,27 @@ pub struct Description {
     /// True if the filter prints a report when the path stops
     /// ([`Description::ends_with_report`]).
     pub reports: bool,
-    /// Functions of its arguments, called by checks and planner.
+    /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
 
     /// Creates the user-space filter; `None` for sources and sinks, which `endpoint` opens.
     pub user: Option<MakeFilter>,
     /// Emits the same filter as eBPF, for Ethernet frames (CONTRACT 18); `None` if it has no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an ordinary user needs to run it in the kernel; `None` if every user may.
+    /// Right that an ordinary user needs to run the filter in the kernel; `None` if every user may.
     pub right: Option<Right>,
-    /// Argument texts for the tests of the twin, each as written after the name; empty: those of
-    /// the example.
+    /// Argument texts for the tests of the twin, each as written after the name; if empty, the
+    /// tests use the arguments of the example.
     pub examined: &'static [&'static str],
 }
 
 /// Restrictions on the input of a filter or sink beyond its form.
 #[derive(Clone, Copy, Debug)]
 pub struct InputNeeds {
-    /// Usable blocks per emitting filter; from filters not listed, every block is usable.
+    /// Usable blocks per emitting filter; empty if every block is usable.
     pub usable: &'static [UsableInput],
-    /// Reason why blocks from unlisted filters are useless after all; empty: they are usable.
+    /// Required input, as the reason in a warning that no usable block arrives; if empty, blocks
+    /// from filters that are not listed are usable too.
     pub otherwise: &'static str,
     /// Classes that require both directions of a connection; `None`: no class does.
     pub both_ways: Option<ValueRange>,
@@ -129,17 +130,17 @@ impl InputNeeds {
 /// Functions of a filter's arguments, called by the checks and the planner.
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
-    /// Tests for evaluation in the kernel filter of a source; allowed only if the class depends on
-    /// the frame alone.
-    pub ahead: Option<PushdownTest>,
-    /// Returns the link types of output frames, where they differ from the input's.
-    pub relinks: Option<OutputLinks>,
-    /// Resolves a machine-dependent value once; the result is written into the request.
-    pub settles: Option<FixParameter>,
+    /// Tests if the kernel filter of a source can evaluate the filter; allowed only if the class
+    /// depends on the frame alone.
+    pub pushdown: Option<PushdownTest>,
+    /// Returns the link types of output frames; `None` if they always equal those of the input.
+    pub output_links: Option<OutputLinks>,
+    /// Resolves a machine-dependent value once, for the request.
+    pub fix_parameter: Option<FixParameter>,
     /// Returns the mistake in the valid arguments of a source, which has no user implementation.
     pub refuses: Option<ArgumentWarning>,
     /// Returns a warning for `check`, `explain` and the start of a run.
-    pub warns: Option<ArgumentWarning>,
+    pub warning: Option<ArgumentWarning>,
     /// Returns a remark for `explain`.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
 }
@@ -147,11 +148,11 @@ pub struct Analysis {
 impl Analysis {
     /// No function.
     pub const NONE: Self = Self {
-        ahead: None,
-        relinks: None,
-        settles: None,
+        pushdown: None,
+        output_links: None,
+        fix_parameter: None,
         refuses: None,
-        warns: None,
+        warning: None,
         remark: None,
     };
 }
@@ -187,7 +188,7 @@ impl Description {
     pub const SINK: Self =
         Self { kind: FilterKind::Sink, gives: OutputForm::Nothing, ..Self::EMPTY };
 
-    /// The common part of sources, which give frames unless they say otherwise.
+    /// The common part of sources, which emit frames unless they say otherwise.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
         takes: Forms::NONE,
@@ -207,9 +208,9 @@ impl Description {
         Counter::named(self.counters, name)
     }
 
-    /// Returns the rule for several worker processes with these arguments.
+    /// Returns the rule that applies to several worker processes with these arguments.
     #[must_use]
-    pub fn several_of(&self, arguments: &Arguments) -> WorkerRule {
+    pub fn worker_rule(&self, arguments: &Arguments) -> WorkerRule {
         (self.state.several)(arguments)
     }
 
@@ -220,8 +221,8 @@ impl Description {
         self.effect.map_or(always, |effect| effect(arguments))
     }
 
-    /// Returns true if a request that ends with this filter prints its report as output: it has
-    /// one, and its blocks are those of its input. Of other filters the blocks are printed.
+    /// Returns true if a request that ends with this filter prints its report as output: the filter
+    /// has a report and passes its input unchanged. For other filters the blocks are printed.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.gives, OutputForm::Same)
@@ -246,7 +247,8 @@ impl Description {
         self.all_parameters().find(|p| p.name == name)
     }
 
-    /// Returns its own parameters, then, for a filter, those common to all filters.
+    /// Returns the parameters of this description and, for a filter, then the parameters common to
+    /// all filters.
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
         let common: &[Parameter] = if self.user.is_some() { COMMON } else { &[] };
         self.parameters.iter().chain(common)

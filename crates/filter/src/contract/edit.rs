@@ -17,7 +17,7 @@
 use super::context::{ClassifyContext, Keep};
 use super::report::Report;
 use super::state::FilterState;
-use super::traits::fixed;
+use super::traits::no_writable_parameters;
 use super::{Arguments, Mistake};
 use abi::{BlockMetadata, Class, Marks, RichPointer};
 use std::fmt;
@@ -37,7 +37,7 @@ pub trait Edit: Send {
     }
     /// See [`Filter::set`](super::Filter::set).
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
@@ -46,7 +46,7 @@ pub trait Edit: Send {
 pub trait Workbench {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
-    /// Returns these bytes of the frame for writing; `None` without memory for a copy.
+    /// Returns this range of the frame for writing; `None` without memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
     /// Returns memory for a new block of at most `room` bytes in place of this one; `None` without
     /// memory.
@@ -103,8 +103,8 @@ impl<'e> Editable<'e> {
         self.bench.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing; `None` without memory for a copy: the block is then
-    /// lost, and counted.
+    /// Returns the bytes in view for writing; `None` after a replacement, and without memory for a
+    /// copy: the block is then lost and counted.
     pub fn write(&mut self, keep: Keep) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
@@ -128,8 +128,8 @@ impl<'e> Editable<'e> {
         self.bench.frame()
     }
 
-    /// Returns part of the frame for writing, independent of the view; `None` as
-    /// [`Editable::write`].
+    /// Returns part of the frame for writing, whatever the view. Returns `None` as
+    /// [`Editable::write`] does.
     pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         if self.used.is_some() || self.lost {
             return None;

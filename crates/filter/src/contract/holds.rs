@@ -8,11 +8,12 @@ use super::context::PinId;
 use abi::Entry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A list of held blocks in key order. Plain data, part of a session.
+/// A list of held blocks in key order; plain data, part of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HeldList {
-    /// Slot index plus one of the first block; 0 if empty, so that zeroed memory is an empty list.
+    /// Index of the first block's slot, plus one; 0 if empty, so that zeroed memory is an empty
+    /// list.
     head: u32,
     tail: u32,
     len: u32,
@@ -32,13 +33,13 @@ impl HeldList {
     }
 }
 
-/// Fate of a block that a Boolean section tracks, where the filter's output does not show it.
-/// Blocks are named by their tickets ([`abi::Marks::ticket`]).
+/// Change of the fate of a block that a Boolean section tracks, as far as the filter's output does
+/// not show it. Blocks are named by their tickets ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The block was held; the count of its holds rises by one.
+    /// The block was held; the number of its holds rises by one.
     Held(u32),
-    /// The block left a hold; the count of its holds falls by one.
+    /// The block left a hold; the number of its holds falls by one.
     Left(u32),
     /// The block was dropped; the filter has counted the reason.
     Dropped(u32),
@@ -73,7 +74,7 @@ impl Holds {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Starts or stops recording fates: set while the filter is an operand of a Boolean section.
+    /// Starts or stops recording fates: on while the filter is an operand of a Boolean section.
     pub fn track_fates(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),
@@ -138,19 +139,19 @@ impl Holds {
         };
         let this = number + 1;
         list.len += 1;
-        let behind = match self.slot(list.tail) {
+        let previous = match self.slot(list.tail) {
             Some(tail) if !precedes(key, tail.key) => list.tail,
             _ => self.last_not_after(list, key),
         };
-        if behind == 0 {
+        if previous == 0 {
             self.set_next(this, list.head);
             list.head = this;
         } else {
-            let next = self.slot(behind).map_or(0, |s| s.next);
+            let next = self.slot(previous).map_or(0, |s| s.next);
             self.set_next(this, next);
-            self.set_next(behind, this);
+            self.set_next(previous, this);
         }
-        if behind == list.tail {
+        if previous == list.tail {
             list.tail = this;
         }
     }
@@ -168,19 +169,19 @@ impl Holds {
     }
 
     /// Removes the block at index `before`, from 0; `None` beyond the end of the list.
-    pub fn remove(&mut self, list: &mut HeldList, before: u32) -> Option<(u32, Entry, PinId)> {
-        let Some(nth) = before.checked_sub(1) else { return self.pop(list) };
-        let mut behind = list.head;
+    pub fn remove(&mut self, list: &mut HeldList, index: u32) -> Option<(u32, Entry, PinId)> {
+        let Some(nth) = index.checked_sub(1) else { return self.pop(list) };
+        let mut previous = list.head;
         for _ in 0..nth {
-            behind = self.slot(behind)?.next;
+            previous = self.slot(previous)?.next;
         }
-        let number = self.slot(behind)?.next;
+        let number = self.slot(previous)?.next;
         let slot = *self.slot(number)?;
-        self.set_next(behind, slot.next);
+        self.set_next(previous, slot.next);
         if list.tail == number {
-            list.tail = behind;
+            list.tail = previous;
         }
-        Some(self.leave(list, number, slot))
+        Some(self.free_slot(list, number, slot))
     }
 
     /// Removes the front block; `None` if the list is empty.
@@ -190,11 +191,11 @@ impl Holds {
         if list.head == 0 {
             list.tail = 0;
         }
-        Some(self.leave(list, number, slot))
+        Some(self.free_slot(list, number, slot))
     }
 
-    /// Frees the slot of a block that was taken out of its list.
-    fn leave(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
+    /// Frees the slot of a block that was removed from its list; returns the block.
+    fn free_slot(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
         self.bytes -= u64::from(slot.entry.pointer.length());
@@ -226,16 +227,16 @@ impl Holds {
     }
 
     fn last_not_after(&self, list: &HeldList, key: u32) -> u32 {
-        let mut behind = 0;
+        let mut previous = 0;
         let mut at = list.head;
         while let Some(slot) = self.slot(at) {
             if precedes(key, slot.key) {
                 break;
             }
-            behind = at;
+            previous = at;
             at = slot.next;
         }
-        behind
+        previous
     }
 
     fn slot(&self, number_plus_one: u32) -> Option<&Slot> {
@@ -259,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_out_in_order_of_their_keys() {
+    fn blocks_leave_in_the_order_of_their_keys() {
         let mut holds = Holds::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in [30, 10, 20, u32::MAX, 10, 40] {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_taken_out_of_the_middle() {
+    fn block_is_removed_from_the_middle() {
         let mut holds = Holds::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in 1..=5 {

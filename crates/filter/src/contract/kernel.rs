@@ -1,6 +1,6 @@
 //! Chains of twins as one eBPF program. [SL §5.3, §7.1]
 //!
-//! In: descriptions with their arguments. Out: a program as plain data; nothing is loaded.
+//! In: descriptions with arguments. Out: a program as plain data; nothing is loaded.
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
@@ -8,9 +8,9 @@ use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
 /// The twin of a sink that only counts: every block passes with its class.
-pub const PLAIN: Emit<Arguments> = plain;
+pub const PASS_THROUGH_TWIN: Emit<Arguments> = pass_through;
 
-fn plain<'s>(
+fn pass_through<'s>(
     _: &Arguments,
     _: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -34,24 +34,25 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
     Target { hook: place, hardened, takes: attach.takes, single: false }
 }
 
-/// Checks that a chain of filters, which starts with whole frames, has a program for this target.
+/// Checks that a chain of filters whose input is whole frames has a program for this target.
 ///
 /// # Errors
 ///
-/// Fails as [`joined`] does.
-pub fn expressible(
+/// Fails as [`chain_program`] does.
+pub fn check_chain(
     chain: &[(&Description, &Arguments)],
     target: Target,
 ) -> Result<(), (usize, String)> {
-    joined(chain, target).map(drop)
+    chain_program(chain, target).map(drop)
 }
 
-/// Emits one program for a chain of filters; it returns the class of the last one.
+/// Emits one program for a chain of filters; the program returns the class that the last filter
+/// gives.
 ///
 /// # Errors
 ///
 /// Fails with the index of the first filter that cannot be expressed, and the reason.
-pub fn joined(
+pub fn chain_program(
     chain: &[(&Description, &Arguments)],
     target: Target,
 ) -> Result<Program, (usize, String)> {
@@ -87,7 +88,7 @@ mod tests {
             let attach = |takes: bool, own: bool| Attach { takes, own, ..Attach::observing("x") };
             let places = [attach(false, false), attach(true, false), attach(false, true)];
             let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);
-            targets.map(|target| expressible(&chain, target)).collect::<Vec<_>>()
+            targets.map(|target| check_chain(&chain, target)).collect::<Vec<_>>()
         };
         assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));
         assert!(fits(&[]).iter().all(Result::is_ok));

@@ -1,9 +1,9 @@
 //! Key service: reads secrets that a request names by file.
 //!
 //! A request contains the path of a key file, never the key, so no process list, explanation or
-//! record does. Reading a file is I/O, so the reader is passed in with a filter's arguments. A
-//! process that checks or runs another user's request passes none: only the processes of its owner
-//! read a key.
+//! record contains the key. Reading a file is I/O, so the reader is passed in with a filter's
+//! arguments. A process that checks or runs another user's request passes no reader: only processes
+//! of the request's owner read a key.
 
 use std::fmt;
 

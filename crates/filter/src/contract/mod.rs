@@ -54,7 +54,7 @@ pub use description::{
 };
 pub use edit::{Edit, Editable, Workbench};
 pub use holds::{Fate, HeldList, Holds};
-pub use kernel::{PLAIN, expressible, joined, target};
+pub use kernel::{PASS_THROUGH_TWIN, chain_program, check_chain, target};
 pub use keys::{Key, Keys};
 pub use names::{NameAnswer, NameQuery, Names};
 pub use numbers::SessionNumbers;

@@ -15,12 +15,11 @@ pub use ebpf::classic::NameQuery;
 pub enum NameAnswer {
     /// Addresses of a host.
     Addresses(Vec<IpAddr>),
-    /// Number of an IPv4 network, of one to four bytes, right-aligned; they are the leading bytes
-    /// of the network's addresses.
+    /// Number of an IPv4 network: the one to four leading bytes of its addresses, right-aligned.
     Network(u32),
     /// Link-layer address.
     Ethernet([u8; 6]),
-    /// Port of a service, and the transport protocols that it uses.
+    /// Port of a service, and its transport protocols.
     Port(u16, Transports),
     /// IP protocol number.
     Protocol(u8),
@@ -28,10 +27,10 @@ pub enum NameAnswer {
 
 /// A name resolver.
 pub trait Names: fmt::Debug + Send + Sync {
-    /// Looks a name up; may block for as long as a name server does.
+    /// Looks up a name; may block until a name server answers.
     ///
     /// # Errors
     ///
-    /// Fails with the reason why the name has no such meaning.
+    /// Fails with the reason why the name has no meaning of this kind.
     fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

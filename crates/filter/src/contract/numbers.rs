@@ -1,9 +1,9 @@
-//! Session numbers: one number space per request, of which each numbering filter owns a part
-//! (CONTRACT 8).
+//! Session numbers: one number space per request; each filter that numbers sessions owns a part of
+//! it (CONTRACT 8).
 //!
-//! A part is an arithmetic progression, disjoint from all others, given by the index of the filter,
-//! of its replica and of its process. So filters number sessions without locks, atomics or messages
-//! between threads and processes, and a repeated run uses the same numbers.
+//! A part is an arithmetic progression, disjoint from all other parts, and determined by the
+//! indices of the filter, its replica and its process. So filters number sessions without locks,
+//! atomics or messages between threads and processes, and a repeated run uses the same numbers.
 //!
 //! ```text
 //! 1 ...                        2^31 - 1 | 2^31 ...                          2^32 - 1
@@ -11,8 +11,8 @@
 //! filter i of n gives i + 1, i + 1 + n, | filter k gives one of 64 ranges of 2^25
 //! ```
 //!
-//! The number of filters added at run time is unknown at the start, so these use ranges of their
-//! own, and the parts of the initial filters never change. Rationale:
+//! The number of filters added at run time is unknown at the start, so each of them uses a range of
+//! its own, and the parts of the initial filters never change. Rationale:
 //! docs/book/decisions/0046-session-numbers.md.
 
 use serde::{Deserialize, Serialize};
@@ -27,31 +27,31 @@ pub struct SessionNumbers {
 }
 
 /// First number of the ranges for filters added at run time.
-const LATER: u32 = 1 << 31;
-/// Size of such a range; more than the sessions of any filter at one time.
-const RANGE: u32 = 1 << 25;
+const LATER_START: u32 = 1 << 31;
+/// Size of a range for a filter added at run time; no filter has as many sessions at one time.
+const RANGE_SIZE: u32 = 1 << 25;
 
 impl SessionNumbers {
-    /// All numbers, for the only numbering filter of a request.
+    /// All numbers, for the only filter of a request that numbers sessions.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
     /// Maximum number of filters added at run time with disjoint numbers.
-    pub const LATER_MAX: u32 = (u32::MAX - LATER) / RANGE + 1;
+    pub const LATER_MAX: u32 = (u32::MAX - LATER_START) / RANGE_SIZE + 1;
 
     /// Returns the numbers of filter `number`, from 0, of the `of` initial filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
-        Self { first: 1, step: 1, last: LATER - 1 }.split(number, of)
+        Self { first: 1, step: 1, last: LATER_START - 1 }.split(number, of)
     }
 
     /// Returns the numbers of a filter added at run time. Ranges repeat after [`Self::LATER_MAX`].
     #[must_use]
     pub const fn later(range: u32) -> Self {
-        let first = LATER + range % Self::LATER_MAX * RANGE;
-        Self { first, step: 1, last: first + (RANGE - 1) }
+        let first = LATER_START + range % Self::LATER_MAX * RANGE_SIZE;
+        Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns every `of`-th number, beginning with the one at index `number`: the part of one of
-    /// `of` replicas or processes.
+    /// Returns every `of`-th number, beginning at index `number`: the part of one of `of` replicas
+    /// or processes.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -66,8 +66,8 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Returns the number that follows `given`, which must be one of these or 0; `None` after the
-    /// last.
+    /// Returns the number that follows `given`, which must be one of these numbers; the first if
+    /// `given` is 0; `None` after the last.
     #[inline]
     #[must_use]
     pub const fn after(self, given: u32) -> Option<u32> {
@@ -87,7 +87,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns the count of numbers, at least 1.
+    /// Returns how many numbers there are, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
@@ -116,12 +116,12 @@ mod tests {
     use testkit::Random;
 
     /// Returns the `most` lowest numbers.
-    fn given(numbers: SessionNumbers, most: usize) -> Vec<u32> {
+    fn lowest(numbers: SessionNumbers, most: usize) -> Vec<u32> {
         let next = |given: &u32| numbers.after(*given);
         std::iter::successors(numbers.after(0), next).take(most).collect()
     }
 
-    fn meet(one: SessionNumbers, other: SessionNumbers) -> bool {
+    fn share_a_number(one: SessionNumbers, other: SessionNumbers) -> bool {
         let ([a, step, last], [b, other_step, other_last]) = (one.words(), other.words());
         let mut number = a.max(b);
         // By the Chinese remainder theorem a common number lies within one common step.
@@ -138,16 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_filter_counts_from_1() {
-        assert_eq!(given(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
-        assert_eq!(given(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
-        assert_eq!(given(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
-        assert_eq!(given(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
-        assert_eq!(given(SessionNumbers::later(1), 2), [LATER + RANGE, LATER + RANGE + 1]);
+    fn lone_filter_counts_from_1() {
+        assert_eq!(lowest(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
+        assert_eq!(lowest(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
+        assert_eq!(lowest(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
+        assert_eq!(lowest(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
+        assert_eq!(
+            lowest(SessionNumbers::later(1), 2),
+            [LATER_START + RANGE_SIZE, LATER_START + RANGE_SIZE + 1]
+        );
     }
 
     #[test]
-    fn no_two_parts_of_a_request_have_a_number_in_common() {
+    fn parts_of_a_request_share_no_number() {
         let mut random = Random::replayable();
         for _ in 0..50 {
             let (filters, parts) = (random.within(1..5) as u32, random.within(1..5) as u32);
@@ -163,7 +166,7 @@ mod tests {
                     let [first, step, last] = one.words();
                     ((last - first) / step + 1) as usize
                 });
-                let met = all[at + 1..].iter().find(|other| meet(*one, **other));
+                let met = all[at + 1..].iter().find(|other| share_a_number(*one, **other));
                 assert_eq!(met, None, "{one:?}");
             }
         }

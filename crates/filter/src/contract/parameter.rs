@@ -22,8 +22,8 @@ pub enum Type {
         /// The largest value.
         high: u64,
     },
-    /// A duration: `250ns`, `10us`, `1ms`, `2s`, `5m`, `1h`; a bare number is in seconds. The value
-    /// is in nanoseconds.
+    /// A duration: `250ns`, `10us`, `1ms`, `2s`, `5m`, `1h`; a bare number is seconds. The value is
+    /// in nanoseconds.
     Duration,
     /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. The value is in millionths.
     Factor {
@@ -59,7 +59,8 @@ pub struct Parameter {
     /// True if the value may be given without the name; positional values follow the order of the
     /// list.
     pub positional: bool,
-    /// The value if the request gives none; `None`: the parameter is required, unless `optional`.
+    /// The value if the request gives none; if `None`, the parameter is required, unless
+    /// `optional`.
     pub default: Option<&'static str>,
     /// True if the parameter may be absent although it has no default.
     pub optional: bool,
@@ -146,7 +147,8 @@ impl Parameter {
         Self { many: true, ..self }
     }
 
-    /// Allows other values while the filter runs. Nothing else of the plan may depend on the value.
+    /// Allows a change of the value while the filter runs. Nothing else in the plan may depend on
+    /// the value.
     #[must_use]
     pub const fn writable(self) -> Self {
         Self { writable: true, ..self }

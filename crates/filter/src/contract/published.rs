@@ -1,7 +1,7 @@
 //! Published state of a filter (`state=NAME`): numbers with names and units. [Th §5.3.3,
 //! "communicating state"], FEATURES M3
 //!
-//! A session becomes a row of numbers, one or more per field. Its fields are declared once
+//! A session becomes a row of numbers, one or more per field. The fields are declared once
 //! ([`Session::FIELDS`](super::Session::FIELDS)); help, checks, shared tables and printed output
 //! derive from them. Other values of a session (seeds, hashes, held blocks) are never published.
 
@@ -37,7 +37,7 @@ impl Unit {
     }
 }
 
-/// A field without its session type.
+/// A field of a session, without the session's type and accessor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
     /// Name, of the form `[a-z][a-z0-9_]*`.
@@ -51,7 +51,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Returns the headings of its columns.
+    /// Returns the headings: the name, or one name per value.
     pub fn names(self) -> impl Iterator<Item = String> {
         let name = move |number| match self.times {
             1 => self.name.to_owned(),
@@ -97,7 +97,7 @@ impl<S> Field<S> {
     }
 }
 
-/// The sessions that a filter publishes.
+/// The part of its sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedSessions {
     /// The private session: one row.

@@ -9,7 +9,7 @@ pub struct Report {
     pub rows: Vec<(String, u64)>,
     /// Persistent outputs of a sink.
     pub outputs: Vec<DeliveredItems>,
-    /// Notices for the user; no failures.
+    /// Notices for the user that are not failures.
     pub remarks: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Report {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds those of these named values that are not 0.
+    /// Adds these named values, except zeros.
     #[must_use]
     pub fn and_rows(mut self, rows: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         let rows = rows.into_iter().filter(|(_, value)| *value > 0);

@@ -1,7 +1,7 @@
 //! Effect of a filter on the stream of blocks: its right, the forms of its input and output, how
 //! deep it reads, and its classes.
 
-/// The strongest right that a filter uses: [Th Table 5.1], with the sink that the table leaves out.
+/// The strongest right that a filter uses: [Th Table 5.1], and `Sink`, which the table leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FilterKind {
     /// Reads rich pointers, but no bytes.
@@ -10,7 +10,7 @@ pub enum FilterKind {
     Inspection,
     /// Reads bytes and writes the class.
     Classification,
-    /// Also writes offset, length and order.
+    /// Also writes the offset and length of views, and the order of blocks.
     Reordering,
     /// Also writes bytes, through the gateway.
     Editing,
@@ -49,7 +49,7 @@ impl FilterKind {
     }
 
     /// Returns true if filters of this kind change no bytes, so that they can be operands of a
-    /// Boolean section, whose blocks continue unchanged (CONTRACT 10).
+    /// Boolean section, which passes blocks unchanged (CONTRACT 10).
     #[must_use]
     pub const fn reads_only(self) -> bool {
         self.answers_only() || matches!(self, Self::Reordering)
@@ -59,7 +59,7 @@ impl FilterKind {
 /// The part of a frame that a filter reads (CONTRACT 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadDepth {
-    /// No byte.
+    /// No bytes.
     Nothing,
     /// At most this many bytes from the start of the frame.
     Head(u16),
@@ -123,7 +123,7 @@ impl Forms {
     pub const NONE: Self = Self(0);
     /// Every form.
     pub const ANY: Self = Self(0x7f);
-    /// Forms inside a frame, whose headers can be read through the marks.
+    /// Forms of blocks inside a frame, whose headers can be read through the marks.
     pub const FRAMED: Self = Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]);
 
     /// Creates the set of these forms.
@@ -148,11 +148,11 @@ impl Forms {
 /// Form of a filter's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputForm {
-    /// The form of its input.
+    /// The form of the filter's input.
     Same,
     /// Always this form.
     Form(Form),
-    /// No output: a sink.
+    /// No output, for a sink.
     Nothing,
 }
 
@@ -189,7 +189,7 @@ impl ValueRange {
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
 }
 
-/// Effect of a filter on a stream, as far as it can depend on its arguments.
+/// The part of a filter's effect on a stream that can depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that the filter uses.

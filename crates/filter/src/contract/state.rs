@@ -1,8 +1,8 @@
 //! Movable state: sessions as plain data in a table (CONTRACT 15).
 //!
-//! A filter stores its state in a `Sessions<S>`, with `S` plain data, so saving, moving and
-//! restoring are implemented once, here. A private state is one session with key 0. The sources
-//! swap a session pointer before each call [Th §5.3.3]; a batch covers many sessions, so here the
+//! A filter stores its state in a `Sessions<S>`, with plain data as `S`, so saving, moving and
+//! restoring are implemented here, once. A private state is one session with key 0. The sources
+//! swap a session pointer before each call [Th §5.3.3]; here a batch covers many sessions, so the
 //! filter looks them up by key.
 
 use super::context::PinId;
@@ -17,15 +17,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The state of one session: plain data, so that its bytes are valid in another process. A type
 /// looked up for every block should be aligned to cache lines.
 pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static {
-    /// Returns its lists of held blocks, in a fixed order.
-    fn lists(&mut self) -> Vec<&mut HeldList> {
+    /// Returns the session's lists of held blocks, in a fixed order.
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
         Vec::new()
     }
 
     /// Fields that `state=NAME` publishes; empty if none.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// Returns the session number in the metadata of its blocks, where it differs from the key.
+    /// Returns the session number that the metadata of its blocks carries; by default the key.
     fn number(&self, key: u64) -> u64 {
         key
     }
@@ -45,13 +45,13 @@ pub const PRIVATE: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     states: Vec<S>,
-    /// Key and marks ([`MET`], [`CHANGED`]) of each state; the marks do not move with a session.
+    /// Key and marks ([`USED`], [`CHANGED`]) of each state; the marks do not move with a session.
     /// Separate vectors, so that states stay aligned to cache lines.
     keys: Vec<u64>,
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
-    recent: [RecentKey; RECENT],
+    recent: [RecentKey; RECENT_SIZE],
     /// Index of the session last visited by [`Sessions::evict`].
     hand: usize,
 }
@@ -70,30 +70,31 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Key and index of a session. In an empty entry, a key that cannot occur at this index.
+/// Key and index of a session. An empty entry has a key that cannot occur at its place in the
+/// cache.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// Mark: the session was used after its creation, or since [`Sessions::evict`] visited it.
-const MET: u8 = 1;
+/// Mark: the session was used after its creation, and since [`Sessions::evict`] last visited it.
+const USED: u8 = 1;
 /// Mark: the session was used, created or ended since its last publication
-/// ([`FilterState::publish`]). Set together with [`MET`], so publication adds no cost to a lookup.
+/// ([`FilterState::publish`]). Set together with [`USED`], so publication adds no cost to a lookup.
 const CHANGED: u8 = 1 << 1;
 
-/// Entries of the cache; enough for the sessions of a few batches.
-const RECENT: usize = 256;
+/// Number of entries of the cache; enough for the sessions of a few batches.
+const RECENT_SIZE: usize = 256;
 /// Size of a cache line in bytes.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
 impl<S: Session> Sessions<S> {
     /// Returns the session with this key, creating it if missing.
     pub fn of(&mut self, key: u64) -> &mut S {
         let number = match self.number_of(key) {
             Some(number) => {
-                self.marks[number as usize] = MET | CHANGED;
+                self.marks[number as usize] = USED | CHANGED;
                 number
             }
             None => self.make(key),
@@ -105,7 +106,7 @@ impl<S: Session> Sessions<S> {
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
         let number = self.number_of(key)? as usize;
-        self.marks[number] = MET | CHANGED;
+        self.marks[number] = USED | CHANGED;
         self.states.get_mut(number)
     }
 
@@ -125,7 +126,7 @@ impl<S: Session> Sessions<S> {
             let number = self.number_of(key);
             let state = number.and_then(|number| self.states.get(number as usize));
             let bytes = state.map_or(&[][..], S::as_bytes);
-            seen ^= bytes.iter().step_by(LINE).fold(0, |seen, byte| seen ^ byte);
+            seen ^= bytes.iter().step_by(CACHE_LINE).fold(0, |seen, byte| seen ^ byte);
         }
         std::hint::black_box(seen);
     }
@@ -142,26 +143,27 @@ impl<S: Session> Sessions<S> {
         self.states.get_mut(number as usize).map(std::mem::take)
     }
 
-    /// Ends a session that was not used during the last round (CLOCK, "second chance"):
-    /// approximately the least recently used one. Sessions of a single block go before active ones.
-    /// Returns its key and state; `None` if only the private session exists, which stays.
+    /// Ends a session that was not used during the last round (CLOCK, "second chance"),
+    /// approximately the least recently used; sessions of a single block are evicted before active
+    /// sessions. Returns its key and state; `None` if only the private session exists, which stays.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
             self.hand = (self.hand + 1) % self.states.len();
             let key = self.keys[self.hand];
             let here = self.index.get(&key).is_some_and(|number| *number as usize == self.hand);
-            let was_met = self.marks[self.hand] & MET != 0;
+            let was_used = self.marks[self.hand] & USED != 0;
             if here && key != PRIVATE {
-                self.marks[self.hand] &= !MET;
+                self.marks[self.hand] &= !USED;
             }
-            if here && key != PRIVATE && !was_met {
+            if here && key != PRIVATE && !was_used {
                 return self.end(key).map(|session| (key, session));
             }
         }
         None
     }
 
-    /// Evicts and returns a session if `key` is new and there are at least `most` sessions.
+    /// Evicts and returns a session if `key` is new and there are at least `most` sessions;
+    /// otherwise returns `None`.
     pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
         let full = self.len() >= most && !self.index.contains_key(&key);
         if full { self.evict().map(|(_, session)| session) } else { None }
@@ -200,7 +202,7 @@ impl<S: Session> Sessions<S> {
 
     #[inline]
     fn recent_mut(&mut self, key: u64) -> &mut RecentKey {
-        &mut self.recent[key as usize % RECENT]
+        &mut self.recent[key as usize % RECENT_SIZE]
     }
 
     fn make(&mut self, key: u64) -> u32 {
@@ -254,9 +256,9 @@ impl Hasher for Mix {
 pub struct MovedSession {
     /// Key of the session.
     pub key: u64,
-    /// Its bytes; the lists in them are rebuilt from `held`.
+    /// The bytes of the session; the lists in them are rebuilt from `held`.
     pub bytes: Vec<u8>,
-    /// Its held blocks with their keys, one vector per list, in order.
+    /// The session's held blocks with their keys, one vector per list, in order.
     pub held: Vec<Vec<(u32, Entry, PinId)>>,
 }
 
@@ -273,12 +275,12 @@ pub trait FilterState {
     ///
     /// Fails if its bytes or lists do not match this version of the filter.
     fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
-    /// Returns the number of a session in the metadata of its blocks.
+    /// Returns the session number that the metadata of a session's blocks carries.
     fn number(&self, key: u64) -> u64;
-    /// Reports sessions that may have changed since the last call, or all if `again`: a row index,
-    /// constant for the life of the session, and the numbers in column order
-    /// ([`Description::published`](super::Description::published)). The private session has index
-    /// 0.
+    /// Passes sessions that may have changed since the last call, or all if `again`, to the
+    /// callback `to`: a row index, constant for the life of the session, and the numbers in column
+    /// order ([`Description::published`](super::Description::published)). The private session has
+    /// index 0.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>);
 }
 
@@ -296,7 +298,7 @@ impl<S: Session> FilterState for Sessions<S> {
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         let mut session = self.end(key)?;
         let held = session
-            .lists()
+            .held_lists()
             .into_iter()
             .map(|list| std::iter::from_fn(|| holds.pop(list)).collect())
             .collect();
@@ -312,7 +314,7 @@ impl<S: Session> FilterState for Sessions<S> {
             let (came, own) = (moved.bytes.len(), size_of::<S>());
             foreign(format!("the saved state has {came} bytes, the filter's has {own}"))
         })?;
-        let lists = session.lists();
+        let lists = session.held_lists();
         // Lists from elsewhere are invalid here, even if no blocks came with them.
         let (here, came) = (lists.len(), moved.held.len());
         if came > here {
@@ -381,7 +383,7 @@ mod tests {
     }
 
     impl Session for Counted {
-        fn lists(&mut self) -> Vec<&mut HeldList> {
+        fn held_lists(&mut self) -> Vec<&mut HeldList> {
             vec![&mut self.held]
         }
 
@@ -478,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn m2_m4_a_session_moves_with_what_it_holds() {
+    fn m2_m4_session_moves_with_its_held_blocks() {
         let (mut here, mut there) =
             (Sessions::<Counted>::default(), Sessions::<Counted>::default());
         let (mut holds, mut other) = (Holds::new(8, 1 << 20), Holds::new(8, 1 << 20));

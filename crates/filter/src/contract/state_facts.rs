@@ -1,5 +1,5 @@
 //! Facts about the state that a filter keeps between blocks: scope, size, published columns, and
-//! its effect on several worker processes.
+//! the rule for several worker processes.
 
 use super::{Arguments, Column, Session, columns};
 use crate::sharing::Sharing;
@@ -13,28 +13,28 @@ pub enum StateScope {
     Private,
     /// One session per connection, flow or datagram.
     Sessions,
-    /// State that cannot move, with the reason.
+    /// State that cannot move, for this reason.
     Pinned(&'static str),
 }
 
-/// Rule for several worker processes (`--engines`), each running the filter on its share of the
-/// sessions: whether their combined result equals that of a single process.
+/// Rule for several worker processes (`--engines`), each of which runs the filter on its share of
+/// the sessions: it tells if their combined result equals that of a single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
     /// Decided by the scope of the state ([`StateScope`]): equal unless it covers all blocks.
-    AsItKeeps,
+    ByScope,
     /// Equal: the state covers all blocks, but is only reported, and the reports are added up.
     Sums,
-    /// Equal, but each process writes into a directory of its own, next to the one in this
-    /// parameter.
-    Folder(&'static str),
+    /// Equal, but each process writes into a directory of its own, next to the directory that this
+    /// parameter names.
+    Directory(&'static str),
     /// Not equal: the reason, and a suggestion for the user.
     Not(&'static str, &'static str),
 }
 
 impl WorkerRule {
     /// Default suggestion for [`WorkerRule::Not`].
-    pub const LEAVE: &'static str =
+    pub const DEFAULT_HINT: &'static str =
         "leave `--engines` out; `--parallel=N` gives copies to what costs most";
 }
 
@@ -43,14 +43,14 @@ impl WorkerRule {
 pub struct StateFacts {
     /// Scope of the state.
     pub keeps: StateScope,
-    /// Scope of the state for blocks without a session.
+    /// Scope of the state that blocks without a session share.
     pub keeps_alone: StateScope,
     /// Returns the published columns (`state=NAME`); `None` if the filter publishes none. Use
     /// [`Description::published`](super::Description::published), which adds the session number.
     pub publishes: Option<fn() -> Vec<Column>>,
     /// Returns the rule for several worker processes, given the arguments.
     pub several: fn(&Arguments) -> WorkerRule,
-    /// Key by which the filter itself assigns blocks to sessions; `None` if it does not.
+    /// Key by which the filter assigns blocks to sessions; `None` if it does not.
     pub sharing: Option<Sharing>,
     /// True if the filter writes session numbers into its blocks (CONTRACT 8).
     pub numbers: bool,
@@ -64,7 +64,7 @@ impl StateFacts {
         keeps: StateScope::Nothing,
         keeps_alone: StateScope::Private,
         publishes: None,
-        several: |_| WorkerRule::AsItKeeps,
+        several: |_| WorkerRule::ByScope,
         sharing: None,
         numbers: false,
         held_max: 0,

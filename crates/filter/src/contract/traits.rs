@@ -32,13 +32,13 @@ pub trait Statistics: Send {
     }
     /// See [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True to store the marks that the filter sets, for the filters after it. `false` saves one
+    /// True to store the marks that the filter sets, for the filters after it. False saves one
     /// write per block in filters that parse no headers.
     const SETS_MARKS: bool = true;
 
@@ -55,7 +55,7 @@ pub trait Classify: Send {
     }
     /// See [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
@@ -73,7 +73,7 @@ pub trait Lanes: Send {
     }
     /// See [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
@@ -98,7 +98,7 @@ pub trait Stream: Send {
     }
     /// See [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
@@ -125,7 +125,7 @@ pub trait HoldingLanes: Send {
     }
     /// See [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(fixed())
+        Err(no_writable_parameters())
     }
 }
 
@@ -204,7 +204,7 @@ impl Filter {
         }
     }
 
-    /// Takes over the values of the writable parameters; state and counters stay.
+    /// Applies the values of the writable parameters; state and counters stay.
     ///
     /// # Errors
     ///
@@ -219,8 +219,8 @@ impl Filter {
     }
 }
 
-/// Returns the error of a filter without writable parameters.
-pub(super) fn fixed() -> Mistake {
+/// Returns the error that a filter without writable parameters reports.
+pub(super) fn no_writable_parameters() -> Mistake {
     let what = "its arguments stay as they are while it runs".to_owned();
     Mistake { parameter: None, which: 0, at: None, what, hint: None }
 }

@@ -10,35 +10,35 @@ pub use observed::{ObservedSource, SourceOverlap};
 
 use crate::contract::Arguments;
 
-/// Returns the attachment point of a source, or the reason for having none.
+/// Returns the attach point of a source, or the reason why it has none.
 type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
-    /// Returns the attachment point of a kernel program that can replace the source, or the reason
-    /// for having none; `None`: the source always reads in a process.
+    /// Returns the attach point of a kernel program that can replace the source, or the reason why
+    /// there is none; `None` if the source always reads in a process.
     pub attaches: Option<FindAttach>,
     /// Returns the interface of a sink that sends frames, so that a kernel program can send them
     /// instead; `None` for other sinks.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
     /// True if a source can install the first filter after it as its socket filter, so that
-    /// rejected frames never reach the process ([`Analysis::ahead`](crate::Analysis::ahead)).
+    /// rejected frames never reach the process ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the data that a source observes, so that `++` can remove duplicates; `None`: no
-    /// other source observes the same.
+    /// Returns the data that a source observes, so that `++` can remove duplicates; `None` if no
+    /// other source observes the same data.
     pub observes: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files: by default it runs in a space of its own (CONTRACT 27).
     pub writes_files: bool,
-    /// Returns true if a sink that writes files only appends to one that is open. Such a sink may
-    /// run in the thread that reads a kernel ring; `None`: never.
+    /// Returns true if a sink that writes files only appends to an open file, so that it may run in
+    /// the thread that reads a kernel ring; `None`: it never may.
     pub appends: Option<fn(&Arguments) -> bool>,
-    /// True for an external program: it is a space of its own (CONTRACT 27).
+    /// True for an external program, which is a space of its own (CONTRACT 27).
     pub process: bool,
 }
 
 impl EndpointFacts {
-    /// The facts of a filter, and of an endpoint without any.
+    /// No facts: for filters, and for endpoints without particular properties.
     pub const NONE: Self = Self {
         attaches: None,
         outlet: None,
@@ -57,7 +57,7 @@ pub struct Attach {
     pub interface: String,
     /// Network namespace; `None` for the current one.
     pub netns: Option<String>,
-    /// Direction of the frames.
+    /// Direction of the observed frames.
     pub side: Side,
     /// True if accepted frames are redirected and do not reach the host's stack (CONTRACT 2);
     /// otherwise the program only observes.
@@ -71,7 +71,8 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Returns the ingress of an interface in the current network namespace, for observation.
+    /// Creates the attach point that observes the frames received by an interface of the current
+    /// network namespace.
     #[must_use]
     pub fn observing(interface: &str) -> Self {
         let (netns, side) = (None, Side::Received);

@@ -7,7 +7,7 @@ pub enum ObservedSource {
     File(String),
     /// Frames of interfaces.
     Frames {
-        /// Interface name; `None` for all of the namespace.
+        /// Interface name; `None` for all interfaces of the namespace.
         interface: Option<String>,
         /// Network namespace; `None` for the current one.
         netns: Option<String>,
@@ -15,7 +15,7 @@ pub enum ObservedSource {
         received: bool,
         /// True for sent frames.
         sent: bool,
-        /// True for packets of the user's own sockets, instead of an interface.
+        /// True for packets of the user's own sockets instead of an interface.
         own: bool,
     },
 }
@@ -71,7 +71,7 @@ impl ObservedSource {
     }
 }
 
-/// Returns true if two paths are textually equivalent.
+/// Returns true if two paths are equal except for redundant separators and `.`.
 fn same_path(one: &str, other: &str) -> bool {
     let parts = |path: &'_ str| -> Vec<String> {
         path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()

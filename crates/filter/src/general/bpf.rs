@@ -22,8 +22,8 @@ use crate::twin::Emitted;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicProgram, Metadata};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use names::settles;
-use validate::{made, remark, warns};
+use names::record_names;
+use validate::{known_programs, match_warning, remark};
 
 /// The description of `bpf`.
 pub const BPF: Description = Description {
@@ -59,10 +59,10 @@ about frames of this link type, or the block is no frame).",
     classes: Classes::YesNo,
     reasons: &["no match", "link type"],
     analysis: Analysis {
-        settles: Some(settles),
-        warns: Some(warns),
+        fix_parameter: Some(record_names),
+        warning: Some(match_warning),
         remark: Some(remark),
-        ahead: Some(pushdown::ahead),
+        pushdown: Some(pushdown::check),
         ..Analysis::NONE
     },
     user: Some(make),
@@ -73,8 +73,8 @@ about frames of this link type, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum link types per expression. No machine has that many; a capture that claims more would
-/// cost compilation without end.
+/// Maximum number of link types per expression. No machine has as many; a capture that declares
+/// more would cause unbounded compilation.
 const LINKS_MAX: usize = 64;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -88,12 +88,12 @@ pub fn is_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression: the filter, and a test for other uses, such as triggers.
+/// A compiled expression: the filter `bpf`, and a test for triggers.
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
-    /// Program per link type that arrived; `None` if the expression has none for it. Recompiled
-    /// when the filter moves, hence not state.
+    /// Program per known link type; `None` if the expression has no program for it. Not state:
+    /// programs are recompiled after the filter moves.
     programs: Programs,
 }
 
@@ -107,13 +107,13 @@ impl Classify for Matcher {
     }
 }
 
-/// Metadata available to expressions: none. VLAN tags are in the frame again (CONTRACT 3).
+/// Metadata available to expressions: none. VLAN tags are in the frame (CONTRACT 3).
 const METADATA: Metadata = Metadata::NOTHING;
 
 impl Matcher {
     /// Creates the matcher from the arguments of a `bpf`.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
-        let programs = made(&arguments)?;
+        let programs = known_programs(&arguments)?;
         Ok(Self { arguments, programs })
     }
 
@@ -202,21 +202,21 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// BACnet MS/TP: the built-in compiler does not know the offset of its protocol number.
+    /// BACnet MS/TP: the built-in compiler does not know the offset of the protocol number.
     const BACNET: u16 = 165;
     const WLAN: u16 = 105;
 
     /// Returns the arguments of a `bpf` after a source with these link types.
-    fn behind(text: &str, links: &[u16]) -> Arguments {
+    fn arguments_for(text: &str, links: &[u16]) -> Arguments {
         let links: Vec<Link> = links.iter().map(|link| Link(*link)).collect();
-        arguments(&BPF, &[text]).unwrap().behind(Some(links.into()))
+        arguments(&BPF, &[text]).unwrap().with_links(Some(links.into()))
     }
 
     /// A compiler for one link type that accepts frames beginning with 0x55 and counts its calls.
     #[derive(Debug, Default)]
-    struct Other(AtomicUsize);
+    struct FakeCompiler(AtomicUsize);
 
-    impl Compiler for Other {
+    impl Compiler for FakeCompiler {
         fn name(&self) -> String {
             "another".to_owned()
         }
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    fn served(text: &str, other: &Arc<Other>) -> Matcher {
+    fn matcher_with(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
         let compiler: Arc<dyn Compiler> = other.clone();
         let arguments = arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
         Matcher { arguments, programs: Vec::new() }
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn unsupported_expression_goes_to_the_other_compiler() {
-        let other = Arc::new(Other::default());
-        let mut bpf = served("ip", &other);
+        let other = Arc::new(FakeCompiler::default());
+        let mut bpf = matcher_with("ip", &other);
         let mut run = |link, frame: &[u8]| {
             bpf.program(link).map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
         };
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn other_compiler_is_not_asked_about_mistakes() {
-        let other = Arc::new(Other::default());
+        let other = Arc::new(FakeCompiler::default());
         let compiler: Arc<dyn Compiler> = other.clone();
         let of = |text| arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler.clone()));
         assert!(make(&of("tcp prot 80")).is_err());
@@ -267,15 +267,16 @@ mod tests {
 
     #[test]
     fn remark_names_compiler_and_link_type() {
-        let compiler: Arc<dyn Compiler> = Arc::new(Other::default());
+        let compiler: Arc<dyn Compiler> = Arc::new(FakeCompiler::default());
         let alone = arguments(&BPF, &["ip"]).unwrap();
         let both = alone.clone().with_compiler(Some(compiler.clone()));
         let own = "compiled by the own compiler for EN10MB (Ethernet), 4 instructions; others when \
                    they come";
         assert_eq!(remark(&alone).unwrap(), own);
         assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
-        let told =
-            |links: &[u16]| remark(&behind("ip", links).with_compiler(Some(compiler.clone())));
+        let told = |links: &[u16]| {
+            remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
+        };
         assert_eq!(
             told(&[WLAN]).unwrap(),
             "compiled by the own compiler for IEEE802_11 (802.11), 19 instructions"
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn expression_is_judged_for_the_links_of_its_source() {
-        let judged = |text: &str, links: &[u16]| make(&behind(text, links)).map(drop);
+        let judged = |text: &str, links: &[u16]| make(&arguments_for(text, links)).map(drop);
         assert_eq!(judged("type mgt", &[WLAN]), Ok(()));
         let mistake = judged("type mgt", &[1]).unwrap_err();
         assert_eq!(mistake.what, "`type` is not supported on EN10MB (Ethernet)");
@@ -309,8 +310,9 @@ mod tests {
 
     #[test]
     fn expression_that_matches_nothing_warns() {
-        let warned =
-            |text: &str, links: &[u16]| warns(&behind(text, links)).map(|warning| warning.what);
+        let warned = |text: &str, links: &[u16]| {
+            match_warning(&arguments_for(text, links)).map(|warning| warning.what)
+        };
         assert_eq!(warned("arp", &[1]), None);
         let nothing = "no frame of RAW (IP without a link header) can match";
         assert_eq!(warned("arp", &[101]).as_deref(), Some(nothing));
@@ -318,7 +320,7 @@ mod tests {
         let half = "no frame of EN10MB (Ethernet) is let through: `type` is not supported on \
                     EN10MB (Ethernet)";
         assert_eq!(warned("type mgt", &[1, WLAN]).as_deref(), Some(half));
-        let unknown = |text: &str| warns(&arguments(&BPF, &[text]).unwrap());
+        let unknown = |text: &str| match_warning(&arguments(&BPF, &[text]).unwrap());
         assert_eq!(unknown("arp"), None);
         let nowhere = unknown("ip and arp").unwrap();
         assert_eq!(nowhere.what, "no frame of EN10MB (Ethernet) can match");
@@ -327,8 +329,8 @@ mod tests {
 
     #[test]
     fn compiled_link_types_are_bounded() {
-        let other = Arc::new(Other::default());
-        let mut bpf = served("ip", &other);
+        let other = Arc::new(FakeCompiler::default());
+        let mut bpf = matcher_with("ip", &other);
         for link in 1000..u16::MAX {
             assert!(bpf.program(link).is_none());
         }

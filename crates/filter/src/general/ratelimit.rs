@@ -4,8 +4,8 @@
 //! has one number as its state, the time at which the next block is due at an even rate; a block
 //! may arrive earlier by an allowance derived from `burst`. It is equivalent to a token bucket of
 //! two numbers, but one number can be exchanged atomically between processors. The clock is the
-//! path's, in the kernel the machine's; a block's arrival is its timestamp, however long it waited
-//! in a batch. [SL §6.1 Table I; CONTRACT 11]
+//! path's, in the kernel the machine's. The arrival time of a block is its timestamp, however long
+//! it waited in a batch. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -48,10 +48,10 @@ Not answered: `too fast`.",
 
 const RATE_HELP: &str = "how many blocks may pass in the time";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
-/// Maximum regression between timestamps of successive blocks, in ns.
-const LATE: u64 = 1_000_000_000;
+/// Tolerance for timestamps that are out of order, in ns.
+const CLOCK_STEP_MAX: u64 = 1_000_000_000;
 /// Maximum period in ns, one day, so that sums never overflow.
-const DAY: u64 = 86_400_000_000_000;
+const PERIOD_MAX: u64 = 86_400_000_000_000;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let rate = RateParameters::new(arguments)?;
@@ -64,29 +64,29 @@ struct RateParameters {
     /// Interval between blocks at an even rate.
     step: u64,
     /// Allowance for early blocks.
-    early: u64,
+    allowance: u64,
 }
 
 impl RateParameters {
     fn new(arguments: &Arguments) -> Result<Self, Mistake> {
         let number = |name| arguments.number(name).unwrap_or(1);
         let (rate, per) = (number("rate").max(1), number("per"));
-        if !(1..=DAY).contains(&per) {
+        if !(1..=PERIOD_MAX).contains(&per) {
             return Err(Mistake::new("per", "the time must be above 0 and at most a day"));
         }
         let step = per / rate;
         if step == 0 {
             return Err(Mistake::new("rate", "this is more than one block per nanosecond"));
         }
-        Ok(Self { step, early: step.saturating_mul(number("burst").max(1) - 1) })
+        Ok(Self { step, allowance: step.saturating_mul(number("burst").max(1) - 1) })
     }
 
-    /// Returns the arrival time of a block with this timestamp, when `due` is the next due time and
-    /// `now` the path's clock: `now` if the timestamp is missing, or if the wall clock was set
-    /// back. The due time never exceeds an earlier arrival by more than `step + early`, so a larger
-    /// distance means a clock change.
+    /// Returns the arrival time of a block with the timestamp `stamp`, where `due` is the next due
+    /// time and `now` the path's clock: at most `now`, and `now` if the timestamp is missing or the
+    /// wall clock was set back. The due time never exceeds an earlier arrival by more than `step +
+    /// allowance`, so a larger distance means a clock change.
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
-        let ahead = self.early.saturating_add(self.step).saturating_add(LATE);
+        let ahead = self.allowance.saturating_add(self.step).saturating_add(CLOCK_STEP_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
             true => now,
             false => stamp.min(now),
@@ -121,7 +121,7 @@ impl Classify for RateLimit {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let due = self.kept.of(PRIVATE);
         let now = self.rate.arrival(block.context.time, due.next, cx.now);
-        if due.next > now.saturating_add(self.rate.early) {
+        if due.next > now.saturating_add(self.rate.allowance) {
             return cx.absent(TOO_FAST);
         }
         due.next = due.next.max(now).saturating_add(self.rate.step);
@@ -138,19 +138,19 @@ impl Classify for RateLimit {
     }
 }
 
-/// Attempts of the twin's compare-and-exchange; after as many lost races the block is left to the
-/// user implementation.
-const TRIES: usize = 4;
+/// Maximum attempts of the twin's compare-and-exchange; after that many lost races the block goes
+/// to the user implementation.
+const ATTEMPTS_MAX: usize = 4;
 
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let rate =
         RateParameters::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
     let due = s.state(size_of::<Due>() as u16);
-    let (now, early, step) = (s.now(), s.wide(rate.early), s.wide(rate.step));
-    let latest = s.plus(now, early);
+    let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.step));
+    let latest = s.plus(now, allowance);
     s.arm(|t, passed| {
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             t.arm(|u, again| {
                 let next = u.read(due, 0);
                 u.only_wide(next, Cmp::Le, latest, too_fast);
@@ -174,7 +174,8 @@ mod tests {
     use ebpf::{FilterSpan, Hook};
 
     const MS: u64 = 1_000_000;
-    /// Arrival times in ns, and true for those that conform to ten per second with bursts of three.
+    /// Arrival times in ns, and true for blocks that conform to ten per second with bursts of
+    /// three.
     const ARRIVALS: [(u64, bool); 9] = [
         (0, true),
         (0, true),
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn implausible_timestamp_is_ignored() {
-        let rate = RateParameters { step: 100 * MS, early: 0 };
+        let rate = RateParameters { step: 100 * MS, allowance: 0 };
         let (second, now) = (1_000 * MS, 9_000 * MS);
         assert_eq!(rate.arrival(now - MS, now, now), now - MS);
         assert_eq!(rate.arrival(0, 0, now), now, "none");

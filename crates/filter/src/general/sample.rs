@@ -1,8 +1,8 @@
 //! `sample`: passes one block in `every`.
 //!
-//! In: anything. Out: the first of each `every` successive blocks. The selection depends on
-//! block order alone, so that the same capture yields the same sample. The state is one private
-//! counter, which moves with the filter. [SL §6.1 Table I]
+//! In: anything. Out: the first of each `every` successive blocks. The selection depends only on
+//! block order, so that the same capture yields the same sample. The state is a private counter,
+//! which moves with the filter. [SL §6.1 Table I]
 //!
 //! The twin has one counter for all processors.
 

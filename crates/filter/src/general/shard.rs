@@ -1,9 +1,9 @@
 //! `shard`: passes one of several shares of the flows.
 //!
-//! In: anything. Out: the blocks of one share, with their class. Several processes that each read
-//! the whole source and begin with `shard 1 of=2`, `shard 2 of=2` together process every block
-//! once, and all blocks of a session, both ways, in the same process: the share is computed by
-//! [`Sharing`]. Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
+//! In: anything. Out: the blocks of one share, with their class. Processes that each read the whole
+//! source and begin with `shard 1 of=2` and `shard 2 of=2` together process every block once, and
+//! all blocks of a session, both ways, in the same process: [`Sharing`] determines the share.
+//! Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
 //!
 //! The twin computes the same share.
 
@@ -41,7 +41,7 @@ Not answered: `another share`.",
         ),
         Parameter::named("by", Type::OneOf(&["flow", "addresses"]), "flow", "what is of one share"),
     ],
-    reasons: &[ANOTHER],
+    reasons: &[REASON],
     user: Some(make),
     kernel: Some(emit),
     examined: &["1 of=2", "2 of=3", "1 of=2 by=addresses", "2 of=2 by=addresses"],
@@ -49,10 +49,10 @@ Not answered: `another share`.",
 };
 
 const SHARES_MAX: u32 = 4096;
-const ANOTHER: &str = "another share";
-const OTHERS: Reason = SHARD.reason(ANOTHER);
+const REASON: &str = "another share";
+const ANOTHER_SHARE: Reason = SHARD.reason(REASON);
 
-/// The share that passes, and the number of shares.
+/// The number of the share that passes, from 1, and the number of shares.
 #[derive(Clone, Copy)]
 struct Share {
     number: u32,
@@ -87,21 +87,21 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 impl Classify for Share {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let own = self.by.number(block) % u64::from(self.of) + 1 == u64::from(self.number);
-        if own { block.pointer.class } else { cx.absent(OTHERS) }
+        if own { block.pointer.class } else { cx.absent(ANOTHER_SHARE) }
     }
 }
 
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let Share { number, of, by } = Share::of(a);
-    let others = s.absent(ANOTHER, out);
+    let others = s.absent(REASON, out);
     let unsure = s.unsure();
     let zero = s.wide(0);
     let found = s.wide_var(zero);
     // Without a flow the number is 0.
     s.arm(|t, none| {
         let exits = TwinExits { not_ip: none, malformed: none, cut: none, unsure };
-        by.emitted(t, on, exits).map(|number| t.set_wide(found, number))
+        by.emit_number(t, on, exits).map(|number| t.set_wide(found, number))
     })?;
     let found = s.get_wide(found);
     let rest = s.remainder(found, of);
@@ -123,7 +123,7 @@ mod tests {
             for (at, answer) in answers(&SHARD, &words, frames).iter().enumerate() {
                 match answer.class {
                     Class::YES => found[at].push(number),
-                    class => assert_eq!((class, answer.why), (Class::NONE, Some(ANOTHER))),
+                    class => assert_eq!((class, answer.why), (Class::NONE, Some(REASON))),
                 }
             }
         }

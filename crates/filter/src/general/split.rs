@@ -5,7 +5,7 @@
 //! hash is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate. [Th §5.4,
 //! `split_rr`]
 //!
-//! The twin computes the same hash. By block it has one counter for all processors.
+//! The twin computes the same hash; by block, it has one counter for all processors.
 
 use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
@@ -76,7 +76,7 @@ Each block goes to one branch of the group behind it, in turn: `split_rr | f + f
     ..SPLIT
 };
 
-const _: () = HeaderError::lead(SPLIT.reasons, 4);
+const _: () = HeaderError::assert_names(SPLIT.reasons, 4);
 const WAYS_MAX: u32 = 4096;
 
 fn effect(arguments: &Arguments) -> Effect {
@@ -155,7 +155,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
         return emit_in_turn(a, s, on, out);
     }
     let exits = TwinExits::new(s, out);
-    let number = Sharing::Flow.emitted(s, on, exits)?;
+    let number = Sharing::Flow.emit_number(s, on, exits)?;
     let rest = s.remainder(number, ways(a));
     Ok(Answer::new(s.add(rest, 1), on))
 }

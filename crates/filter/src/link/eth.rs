@@ -1,9 +1,8 @@
 //! `eth`: validates the link header, classifies by EtherType, moves the view past the header.
 //!
 //! In: frames of any link type that `wire` supports. Out: packets, viewed from the network header
-//! or the first VLAN tag. Link types without an EtherType answer the corresponding one, so that
-//! `eth
-//! |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
+//! or the first VLAN tag. For link types without an EtherType the class is the corresponding
+//! EtherType, so that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
 //!
 //! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType, and no class;
 //! the length is not a substitute.
@@ -69,20 +68,21 @@ struct Eth;
 impl Lanes for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
-            let (ethertype, at) = outermost(block)?;
+            let (ethertype, at) = link_header(block)?;
             Ok(block.view_at(at.into(), u32::MAX).with_class(Class::natural(ethertype.into())))
         });
     }
 }
 
-/// Returns the type in the link header and the offset of the announced header.
-fn outermost(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
-    /// Offset of the type in a cooked header, version 2; in all others it is the last field.
+/// Returns the EtherType in the link header, and the offset of the header that it announces.
+fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
+    /// Offset of the type in a cooked header of version 2; in all other headers the type is the
+    /// last field.
     const COOKED2_TYPE: usize = 0;
     if let Some(ethertype) = layers::marked_type(block) {
         return Ok((ethertype, block.marks.network));
     }
-    let link = layers::find(block);
+    let link = layers::parse(block);
     let Some(l3) = link.l3 else {
         return Err(if link.faults.cut { CUT } else { NO_ETHERTYPE });
     };

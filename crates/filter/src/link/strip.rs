@@ -1,7 +1,7 @@
 //! `strip`: removes headers or leading bytes.
 //!
 //! In: frames and packets. Out: the same without their link header, without a tag, or without their
-//! first bytes. Removal changes offsets and copies nothing; only for a tag the addresses before it
+//! first bytes. Removal changes offsets and copies nothing, except that the addresses before a tag
 //! are moved. [SL §2, header stripping], [Th Table 5.1]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. At traffic control it can only
@@ -30,7 +30,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
     gives: OutputForm::Form(Form::Packet),
     reads: ReadDepth::Head(crate::layers::HEAD),
     effect: Some(effect),
-    analysis: Analysis { relinks: Some(relinks), ..Analysis::NONE },
+    analysis: Analysis { output_links: Some(output_links), ..Analysis::NONE },
     parameters: &[Parameter::needed("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
     reasons: &["not ip", "no tag", "short"],
     user: Some(make),
@@ -42,7 +42,7 @@ Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there 
 const NOT_IP: Reason = STRIP.reason("not ip");
 const NO_TAG: Reason = STRIP.reason("no tag");
 const SHORT: Reason = STRIP.reason("short");
-/// Maximum number of bytes to remove; exceeds every header.
+/// Maximum number of bytes to remove; no header is longer.
 const BYTES_MAX: u16 = 4096;
 
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ enum StripTarget {
     Bytes(u16),
 }
 
-fn what(arguments: &Arguments) -> Result<StripTarget, Mistake> {
+fn target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
     match arguments.text("what").unwrap_or_default() {
         "eth" => Ok(StripTarget::Link),
         "vlan" => Ok(StripTarget::Tag),
@@ -68,7 +68,7 @@ fn what(arguments: &Arguments) -> Result<StripTarget, Mistake> {
 
 fn effect(arguments: &Arguments) -> Effect {
     let always = Effect { kind: FilterKind::Reordering, gives: STRIP.gives, reads: STRIP.reads };
-    match what(arguments) {
+    match target(arguments) {
         Ok(StripTarget::Tag) => {
             Effect { kind: FilterKind::Editing, gives: OutputForm::Same, ..always }
         }
@@ -79,8 +79,8 @@ fn effect(arguments: &Arguments) -> Effect {
     }
 }
 
-fn relinks(arguments: &Arguments) -> Option<&'static [LinkType]> {
-    match what(arguments) {
+fn output_links(arguments: &Arguments) -> Option<&'static [LinkType]> {
+    match target(arguments) {
         Ok(StripTarget::Tag) | Err(_) => None,
         Ok(StripTarget::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
         Ok(StripTarget::Bytes(_)) => Some(&[]),
@@ -88,18 +88,18 @@ fn relinks(arguments: &Arguments) -> Option<&'static [LinkType]> {
 }
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::lanes(Strip { what: what(arguments)? }))
+    Ok(Filter::lanes(Strip { target: target(arguments)? }))
 }
 
 struct Strip {
-    what: StripTarget,
+    target: StripTarget,
 }
 
 impl Lanes for Strip {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             let block = batch.block(l);
-            let stripped = match self.what {
+            let stripped = match self.target {
                 StripTarget::Link => without_link(block),
                 StripTarget::Bytes(bytes) => without_bytes(block, bytes.into()),
                 StripTarget::Tag if has_tag(&block) => {
@@ -117,7 +117,7 @@ impl Lanes for Strip {
 }
 
 fn without_link(mut block: Block<'_>) -> Result<Block<'_>, Reason> {
-    let found = crate::layers::find(&mut block);
+    let found = crate::layers::parse(&mut block);
     let link = match found.network {
         Network::Ipv4 => LinkType::IPV4,
         Network::Ipv6 => LinkType::IPV6,
@@ -140,13 +140,13 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// Length of addresses, tag, and the type after it.
-const TAGGED: usize = ethernet::LENGTH + vlan::LENGTH;
+/// Length of addresses, tag, and the type after it, in bytes.
+const TAGGED_SIZE: usize = ethernet::LENGTH + vlan::LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
     let kind = block.frame.get(ETHERTYPE..).and_then(|rest| rest.first_chunk::<2>());
     block.marks.link == LinkType::ETHERNET.0
-        && block.frame.len() >= TAGGED
+        && block.frame.len() >= TAGGED_SIZE
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
@@ -174,7 +174,7 @@ fn without_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>)
 
 /// Emits the twin.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
-    match what(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
+    match target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         StripTarget::Link => emit_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
         StripTarget::Bytes(bytes) => emit_bytes(s, on, out, bytes),
@@ -224,11 +224,11 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();
     } else {
-        let header = s.need::<TAGGED>(on.frame, no_tag);
+        let header = s.need::<TAGGED_SIZE>(on.frame, no_tag);
         let words =
             [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
         let to = FrameOffset::at(vlan::LENGTH as u16);
-        s.writable(FrameOffset::at(TAGGED as u16));
+        s.writable(FrameOffset::at(TAGGED_SIZE as u16));
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.behind(at), word);
         }
@@ -254,18 +254,18 @@ mod tests {
 
     const TAGGED: [u8; 9] = [0x81, 0, 0, 7, 8, 0, 0x45, 1, 2];
 
-    fn seen(found: &[Answer]) -> Vec<(u32, u32, u32, u16)> {
+    fn views(found: &[Answer]) -> Vec<(u32, u32, u32, u16)> {
         let of = |a: &Answer| (a.view, a.length, a.marks.captured, a.marks.link);
         found.iter().map(of).collect()
     }
 
     #[test]
-    fn link_header_is_cut_with_its_tags() {
+    fn link_header_is_removed_with_its_tags() {
         let mut tagged = Frame::udp(1, 2, b"xyz");
         tagged.bytes.splice(12..12, [0x81, 0, 0, 7]);
         let frames = [Frame::udp(1, 2, b"xyz"), tagged, Frame::ipv6(17, &[0; 8])];
         let packets = answers(&STRIP, &["eth"], &frames);
-        assert_eq!(seen(&packets), [(0, 31, 31, 228), (0, 31, 31, 228), (0, 48, 48, 229)]);
+        assert_eq!(views(&packets), [(0, 31, 31, 228), (0, 31, 31, 228), (0, 48, 48, 229)]);
         assert_eq!(packets[0].bytes, frames[0].bytes[14..]);
         assert_eq!(packets[1].bytes, frames[0].bytes[14..]);
         let behind = chain(&[(&STRIP, &["eth"]), (&IP, &[])], &frames);
@@ -281,17 +281,17 @@ mod tests {
         assert_eq!(found[0].bytes, frames[1].bytes);
         assert_eq!((found[1].class, found[1].why), (Class::NONE, Some("no tag")));
         let behind = chain(&[(&ETH, &[]), (&STRIP, &["vlan"])], &frames[..1]);
-        assert_eq!(seen(&behind), [(14, 3, 17, 1)]);
+        assert_eq!(views(&behind), [(14, 3, 17, 1)]);
     }
 
     #[test]
-    fn bytes_are_cut_off_the_front() {
+    fn leading_bytes_are_removed() {
         let frames = [Frame::ethernet(&[8, 0, 1, 2, 3])];
         let found = answers(&STRIP, &["15"], &frames);
-        assert_eq!((seen(&found), &found[0].bytes[..]), (vec![(0, 2, 2, u16::MAX)], &[2, 3][..]));
+        assert_eq!((views(&found), &found[0].bytes[..]), (vec![(0, 2, 2, u16::MAX)], &[2, 3][..]));
         let viewed = chain(&[(&ETH, &[]), (&STRIP, &["10"])], &frames);
         assert_eq!(
-            (seen(&viewed), &viewed[0].bytes[..]),
+            (views(&viewed), &viewed[0].bytes[..]),
             (vec![(4, 3, 7, u16::MAX)], &[1, 2, 3][..])
         );
         assert_eq!(answers(&STRIP, &["18"], &frames)[0].why, Some("short"));

@@ -44,14 +44,14 @@ struct Vlan;
 impl Lanes for Vlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
-            let (tag, behind) = next(block).ok_or(NO_TAG)?;
+            let (tag, behind) = next_tag(&block).ok_or(NO_TAG)?;
             Ok(block.view_at(behind, u32::MAX).with_class(Class::natural(tag.id().into())))
         });
     }
 }
 
 /// Returns the first tag at or after the start of the view, and the offset past it.
-fn next(block: &Block<'_>) -> Option<(Tag, u32)> {
+fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head(block);
     let tags = wire::link::read(LinkType(block.marks.link), head).tags;
     let places = (u32::from(tags.at)..).step_by(vlan::LENGTH);
@@ -89,19 +89,19 @@ mod tests {
 
     const STACKED: [u8; 11] = [0x88, 0xa8, 0x20, 100, 0x81, 0, 0, 0, 8, 0, 0x45];
 
-    fn seen(found: &[Answer]) -> Vec<(u32, u32)> {
+    fn views(found: &[Answer]) -> Vec<(u32, u32)> {
         found.iter().map(|a| (a.class.0, a.view)).collect()
     }
 
     #[test]
     fn tags_are_read_outer_first() {
         let frames = [Frame::ethernet(&STACKED), Frame::ethernet(&[8, 0, 0x45])];
-        assert_eq!(seen(&answers(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
+        assert_eq!(views(&answers(&VLAN, &[], &frames)), [(100, 18), (0, 0)]);
         let second = chain(&[(&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(seen(&second), [(Class::ZERO.0, 22)]);
+        assert_eq!(views(&second), [(Class::ZERO.0, 22)]);
         let behind_eth = chain(&[(&ETH, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(seen(&behind_eth), [(100, 18)]);
+        assert_eq!(views(&behind_eth), [(100, 18)]);
         let third = chain(&[(&VLAN, &[]), (&VLAN, &[]), (&VLAN, &[])], &frames[..1]);
-        assert_eq!(seen(&third), [(0, 22)]);
+        assert_eq!(views(&third), [(0, 22)]);
     }
 }

@@ -35,7 +35,7 @@ deep` (more extension headers or tags than are followed).",
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(IPPROTO.reasons, 4);
+const _: () = HeaderError::assert_names(IPPROTO.reasons, 4);
 
 struct Ipproto;
 

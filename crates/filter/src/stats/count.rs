@@ -1,7 +1,7 @@
 //! `count`: counts messages, blocks and the bytes in their views.
 //!
 //! In: anything. Out: the same. Reads rich pointers, no bytes: the description of a message is
-//! recognized as a first block with an empty view. Its counters are one private session of plain
+//! recognized as a first block with an empty view. The counters are a private session of plain
 //! data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
@@ -72,13 +72,13 @@ impl Statistics for Count {
     }
 }
 
-/// Returns true for the description that begins a message: a first block with an empty view. The
-/// empty end of a direction without data is a hole.
+/// Returns true for the description that begins a message: a first block with an empty view that is
+/// no hole. The end of a direction without data is an empty hole.
 fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }
 
-/// Emits the twin. Frames describe no messages.
+/// Emits the twin. Frames contain no descriptions, so it counts no messages.
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);

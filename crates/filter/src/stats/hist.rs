@@ -1,7 +1,7 @@
 //! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
 //! In: anything. Out: the same. Reads rich pointers and timestamps, no bytes. Buckets double in
-//! width, so that 65 of them cover nanoseconds to hours; the state is one private session of plain
+//! width, so that 65 of them cover nanoseconds to hours; the state is a private session of plain
 //! data. [SL §6.1 Table I]
 //!
 //! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives
@@ -33,7 +33,7 @@ block that is older than the one before it is counted as `backwards` and has no 
     .positional()],
     state: StateFacts::private::<Histogram>().several(|arguments| match arguments.text("of") {
         Some("time") => {
-            WorkerRule::Not("it measures the time between any two blocks", WorkerRule::LEAVE)
+            WorkerRule::Not("it measures the time between any two blocks", WorkerRule::DEFAULT_HINT)
         }
         _ => WorkerRule::Sums,
     }),
@@ -44,7 +44,7 @@ block that is older than the one before it is counted as `backwards` and has no 
 };
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::statistics(Hist { of: Of::new(arguments), seen: Sessions::default() }))
+    Ok(Filter::statistics(Hist { of: Quantity::new(arguments), seen: Sessions::default() }))
 }
 
 /// One bucket for 0, and one per power of two in 64 bits.
@@ -80,13 +80,13 @@ impl Session for Histogram {
 const BUCKET_HELP: &str = "with the value 0, and from 2^(N-1) to 2^N - 1 (ns, or bytes)";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum Quantity {
     Time,
     Length,
 }
 
 struct Hist {
-    of: Of,
+    of: Quantity,
     seen: Sessions<Histogram>,
 }
 
@@ -95,8 +95,8 @@ impl Statistics for Hist {
         let seen = self.seen.of(PRIVATE);
         for (pointer, context) in tags.blocks() {
             match self.of {
-                Of::Length => seen.add(pointer.length().into()),
-                Of::Time => seen.record(context.time),
+                Quantity::Length => seen.add(pointer.length().into()),
+                Quantity::Time => seen.record(context.time),
             }
         }
     }
@@ -108,8 +108,8 @@ impl Statistics for Hist {
         let first = seen.buckets.iter().position(filled).unwrap_or(BUCKETS);
         let last = seen.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
         let buckets = seen.buckets.iter().enumerate().take(last).skip(first);
-        rows.extend(buckets.map(|(number, n)| (self.of.name(number), *n)));
-        if self.of == Of::Time {
+        rows.extend(buckets.map(|(number, n)| (self.of.label(number), *n)));
+        if self.of == Quantity::Time {
             rows.push(("backwards".to_owned(), seen.backwards));
         }
         Report::of_rows(rows)
@@ -142,26 +142,26 @@ impl Histogram {
     }
 }
 
-impl Of {
+impl Quantity {
     fn new(arguments: &Arguments) -> Self {
         if arguments.text("of") == Some("length") { Self::Length } else { Self::Time }
     }
 
-    /// Returns the label of a bucket, as a half-open interval.
-    fn name(self, number: usize) -> String {
+    /// Returns the label of a bucket, with its range of values.
+    fn label(self, number: usize) -> String {
         let low = number.checked_sub(1).map_or(0, |power| 1u64 << power);
         let high = 1u64.checked_shl(number as u32).unwrap_or(u64::MAX);
         match (self, number) {
             (Self::Length, 0 | 1) => format!("{low} bytes"),
             (Self::Length, _) => format!("{low} to {} bytes", high - 1),
             (Self::Time, 0) => "0 ns".to_owned(),
-            (Self::Time, _) => format!("{} to {}", span(low), span(high)),
+            (Self::Time, _) => format!("{} to {}", format_time(low), format_time(high)),
         }
     }
 }
 
 /// Formats a time in the largest unit with a value of at least one, with at most three decimals.
-fn span(ns: u64) -> String {
+fn format_time(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (1_000, "us"),
@@ -173,24 +173,24 @@ fn span(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin. A block's time is the kernel's clock when it is processed.
+/// Emits the twin, for which the time of a block is the kernel's clock when it is processed.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Histogram>() as u16);
-    match Of::new(a) {
-        Of::Length => {
+    match Quantity::new(a) {
+        Quantity::Length => {
             s.add_to(seen, BLOCKS, 1);
             let length = s.viewed(on);
             let length = s.widen(length);
             let bucket = s.bucket(length);
             s.add_nth(seen, ROW, bucket, 1);
         }
-        Of::Time => emit_arrival(s, seen),
+        Quantity::Time => emit_arrival(s, seen),
     }
     Ok(Answer::new(on.class, on))
 }
 
-/// Emits the code that records an arrival. Another processor may run between its two steps, and
-/// record a shorter interval.
+/// Emits the code that records an arrival. If another processor runs between its two steps, it
+/// records a wrong interval.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(seen, LAST, now);
@@ -277,6 +277,6 @@ mod tests {
 
     #[test]
     fn last_bucket_has_a_label() {
-        assert_eq!(Of::Time.name(64), "9223372036.854 s to 18446744073.709 s");
+        assert_eq!(Quantity::Time.label(64), "9223372036.854 s to 18446744073.709 s");
     }
 }

@@ -1,7 +1,7 @@
 //! `inspect`: statistics of contents: lengths, printable share, entropy.
 //!
-//! In: anything. Out: the same. Reads every byte in view and changes nothing; its state is a count
-//! per byte value, one private session of plain data.
+//! In: anything. Out: the same. Reads every byte in view and changes nothing; the state is a count
+//! per byte value, in a private session of plain data.
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -20,7 +20,7 @@ they came.",
     reads: ReadDepth::All,
     counters: &["bytes not here"],
     state: StateFacts::private::<ByteCounts>().several(|_| {
-        WorkerRule::Not("its mean and its entropy are of all blocks", WorkerRule::LEAVE)
+        WorkerRule::Not("its mean and its entropy are of all blocks", WorkerRule::DEFAULT_HINT)
     }),
     reports: true,
     user: Some(|_| Ok(Filter::classify(Inspect::default()))),
@@ -62,7 +62,7 @@ struct Inspect {
 impl Classify for Inspect {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (bytes, length) = (block.bytes(), block.length());
-        self.seen.of(PRIVATE).look(bytes, length);
+        self.seen.of(PRIVATE).add(bytes, length);
         let missing = u64::from(length) - bytes.len() as u64;
         if missing > 0 {
             cx.count(NOT_HERE, missing);
@@ -97,7 +97,7 @@ impl Classify for Inspect {
 }
 
 impl ByteCounts {
-    fn look(&mut self, bytes: &[u8], length: u32) {
+    fn add(&mut self, bytes: &[u8], length: u32) {
         self.shortest = if self.blocks == 0 { length } else { self.shortest.min(length) };
         self.longest = self.longest.max(length);
         self.blocks = self.blocks.wrapping_add(1);

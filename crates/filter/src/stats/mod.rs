@@ -1,4 +1,5 @@
-//! Statistics filters: reports on unchanged blocks (counts, histograms, contents).
+//! Statistics filters: they report on blocks (counts, histograms, contents) and pass them
+//! unchanged.
 
 pub mod count;
 pub mod hist;

@@ -1,17 +1,17 @@
-//! Editing in plain memory, block by block: always in copies.
+//! Runs editing filters over plain memory, block by block, on copies.
 
 use super::Space;
 use crate::contract::{Batch, Block, ClassifyContext, Edit, Editable, Keep, Workbench, lanes};
 use abi::Marks;
 use std::ops::Range;
 
-/// A block under edit, as a copy.
-struct Copied {
+/// A copy of a block that is being edited.
+struct CopiedBlock {
     frame: Vec<u8>,
     old: Option<Vec<u8>>,
 }
 
-impl Workbench for Copied {
+impl Workbench for CopiedBlock {
     fn frame(&mut self) -> &[u8] {
         &self.frame
     }
@@ -27,7 +27,7 @@ impl Workbench for Copied {
 }
 
 /// Runs an editing filter over the live blocks; returns the lengths of lost blocks.
-pub(super) fn edited<'a>(
+pub(super) fn run_edit<'a>(
     filter: &mut dyn Edit,
     batch: &mut Batch<'a>,
     space: &mut Space<'a>,
@@ -36,7 +36,8 @@ pub(super) fn edited<'a>(
     let mut all_lost = Vec::new();
     for l in lanes(batch.live()) {
         let block = batch.block(l);
-        let mut bench = Copied { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
+        let mut bench =
+            CopiedBlock { frame: space.arena.at(block.entry().frame()).to_vec(), old: None };
         let lanes = (block.pointer, block.marks, block.context);
         let mut editable = Editable::new(lanes, &mut bench);
         let class = filter.edit(&mut editable, common);

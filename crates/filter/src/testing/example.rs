@@ -1,12 +1,12 @@
-//! Arguments of filters, from their own examples.
+//! Arguments of filters, taken from the examples in their descriptions.
 
 use crate::contract::Description;
 
-/// Returns the arguments of a filter in its own example: the words after its name, up to the next
-/// pipe.
+/// Returns the arguments of a filter in the example of its description: the words after its name,
+/// up to the next pipe.
 ///
 /// # Panics
-/// Panics if the filter is not in its own example.
+/// Panics if the example does not contain the filter.
 #[must_use]
 pub fn example_words(description: &Description) -> Vec<String> {
     let stages = stages(description.example);
@@ -15,7 +15,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
     own.into_iter().skip(1).collect()
 }
 
-/// Returns the arguments with which its twin is examined.
+/// Returns the sets of arguments with which a twin is examined.
 pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     match description.examined {
         [] => vec![example_words(description)],
@@ -23,7 +23,7 @@ pub(super) fn examined_words(description: &Description) -> Vec<Vec<String>> {
     }
 }
 
-/// Splits a request into words, stage by stage.
+/// Splits a request into stages, and each stage into words.
 fn stages(text: &str) -> Vec<Vec<String>> {
     let mut stages = vec![Vec::new()];
     let mut word: Option<String> = None;

@@ -7,20 +7,20 @@ use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 /// A piece of one direction of a connection, or of a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
-    /// Its session.
+    /// Session number.
     pub session: u32,
-    /// Direction, first and last flags.
+    /// Flags: direction, first, last.
     pub flags: Flags,
-    /// Its bytes.
+    /// Bytes; empty for a hole.
     pub bytes: Vec<u8>,
     /// Length of a hole; 0 for bytes.
     pub missing: u32,
-    /// True for the description of a message; its bytes are not in view.
+    /// True for the description of a message, whose bytes are not in view.
     pub described: bool,
 }
 
 impl Fragment {
-    /// Makes bytes of a session, in the middle of a text.
+    /// Makes a piece of a session with these bytes, in the middle of a text.
     #[must_use]
     pub fn of(session: u32, bytes: &[u8]) -> Self {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
@@ -45,7 +45,7 @@ impl Fragment {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// Makes the pieces of a text, cut at these offsets.
+    /// Makes the pieces of a text, split at these offsets.
     #[must_use]
     pub fn cut(session: u32, text: &[u8], places: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(places.iter().copied());
@@ -86,12 +86,12 @@ impl<'a> Space<'a> {
         }
         Batch::new(columns.into(), |columns, l| match columns.pointer(l).is_hole() {
             true => &[],
-            false => self.handed_out(&columns.entry(l)),
+            false => self.provided(&columns.entry(l)),
         })
     }
 }
 
-/// Runs pieces through a filter that leaves blocks in their lanes, in one batch.
+/// Runs pieces, in one batch, through a filter that leaves blocks in their lanes.
 ///
 /// # Panics
 /// Panics if there are more pieces than lanes.

@@ -1,4 +1,4 @@
-//! Literal frames: the minimum for valid headers, everything else zero.
+//! Literal frames: valid headers of minimum length, with all other fields zero.
 
 use super::ETHERNET;
 use wire::ip::protocol;
@@ -6,11 +6,11 @@ use wire::ip::protocol;
 /// A literal frame.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
-    /// Its link type.
+    /// Link type.
     pub link: u16,
     /// Captured bytes.
     pub bytes: Vec<u8>,
-    /// Length on the wire, if longer than the capture.
+    /// Length on the wire in bytes, if longer than the captured bytes.
     pub wire_length: Option<u32>,
     /// Timestamp.
     pub time: u64,
@@ -29,7 +29,7 @@ impl Frame {
         Self::of(ETHERNET, &[&[0; 12], rest].concat())
     }
 
-    /// Makes an IPv4 packet with a 20-byte header; data at offset 34.
+    /// Makes an IPv4 packet with a 20-byte header; the data is at offset 34.
     #[must_use]
     pub fn ipv4(protocol: u8, data: &[u8]) -> Self {
         let [high, low] = length(20 + data.len());
@@ -38,7 +38,7 @@ impl Frame {
         Self::ethernet(&[&[8, 0], &header[..], &addresses, data].concat())
     }
 
-    /// Makes an IPv6 packet; extension headers and data at offset 54.
+    /// Makes an IPv6 packet; extension headers and data are at offset 54.
     #[must_use]
     pub fn ipv6(next: u8, data: &[u8]) -> Self {
         let [high, low] = length(data.len());
@@ -46,7 +46,7 @@ impl Frame {
         Self::ethernet(&[&[0x86, 0xdd], &header[..], &[0; 32], data].concat())
     }
 
-    /// Makes a UDP datagram over IPv4; payload at offset 42.
+    /// Makes a UDP datagram over IPv4; the payload is at offset 42.
     #[must_use]
     pub fn udp(source: u16, target: u16, payload: &[u8]) -> Self {
         let stated = length(8 + payload.len());
@@ -54,7 +54,7 @@ impl Frame {
         Self::ipv4(protocol::UDP, &[&ports, &stated[..], &[0, 0], payload].concat())
     }
 
-    /// Makes a TCP segment over IPv4; payload at offset 54.
+    /// Makes a TCP segment over IPv4; the payload is at offset 54.
     #[must_use]
     pub fn tcp(source: u16, target: u16, payload: &[u8]) -> Self {
         let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
@@ -62,8 +62,8 @@ impl Frame {
         Self::ipv4(protocol::TCP, &[&ports, &rest[..], payload].concat())
     }
 
-    /// Makes a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2, with an
-    /// acknowledgement only if [`Frame::acknowledging`] sets one; payload at offset 54.
+    /// Makes a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2; the payload is at
+    /// offset 54. [`Frame::acknowledging`] adds an acknowledgement.
     #[must_use]
     pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
         let mut frame = Self::tcp(ports.0, ports.1, payload);
@@ -72,7 +72,7 @@ impl Frame {
         frame
     }
 
-    /// Returns the same IPv4 segment with the ACK flag and this number.
+    /// Returns the same IPv4 segment with the ACK flag and this acknowledgement number.
     #[must_use]
     pub fn acknowledging(mut self, number: u32) -> Self {
         self.put(34 + 8, &number.to_be_bytes());

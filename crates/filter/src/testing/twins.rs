@@ -1,5 +1,5 @@
-//! Test support for twins: every chain of twins that the forms allow, as one program, and the user
-//! implementations as a judge in addition to the interpreter and the kernel.
+//! Test support for twins: every chain of twins that the forms allow, as one program, and a judge
+//! that runs the user implementations, in addition to the interpreter and the kernel.
 
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};
@@ -80,7 +80,7 @@ pub fn chains(length: usize) -> Vec<Chain> {
     all
 }
 
-/// Returns chains of more than forty filters, too long for one program.
+/// Returns chains of more than forty filters, which are too long for one program.
 #[must_use]
 pub fn long_chains() -> Vec<Chain> {
     let twin = |name: &str, words: &[&str]| Examined {
@@ -100,13 +100,13 @@ pub fn long_chains() -> Vec<Chain> {
     groups.into_iter().map(long).collect()
 }
 
-/// Returns true if a filter of the chain edits frames: such a chain does not fit every hook.
+/// Returns true if a filter of the chain edits frames, so that the chain does not fit every hook.
 #[must_use]
 pub fn changes(chain: &[Examined]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
 }
 
-/// Emits the chain as one program, if it fits.
+/// Emits the chain as one program; `None` if it edits frames and does not fit the target.
 ///
 /// # Panics
 /// Panics if the chain does not fit and changes no frame.
@@ -127,7 +127,8 @@ pub fn request(chain: &[Examined]) -> String {
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
-/// Emits the chain as one program that returns the class. Index n of its filters is filter n.
+/// Emits the chain as one program that returns the class; filter n of the chain has index n in the
+/// program.
 pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
@@ -143,8 +144,8 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
     })
 }
 
-/// The user implementations of a chain as a judge of its program, which supplies the hook and the
-/// order of counters.
+/// A judge of a chain's program that runs the user implementations; the program supplies the hook
+/// and the order of counters.
 #[derive(Debug)]
 pub struct User<'p> {
     nodes: Vec<Node>,

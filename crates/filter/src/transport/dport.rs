@@ -36,10 +36,10 @@ elsewhere).",
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(DPORT.reasons, 5);
+const _: () = HeaderError::assert_names(DPORT.reasons, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
-/// The filter for one side's port, shared with `sport`.
+/// Classifies by the source or the destination port; `sport` uses it too.
 pub(super) struct PortOf<const SOURCE: bool>;
 
 impl<const SOURCE: bool> Classify for PortOf<SOURCE> {

@@ -2,8 +2,8 @@
 //!
 //! In: the flow of a frame. Out: the filter's [`Record`] of it, with its session number. Numbers
 //! are assigned in the order of first appearance, from the lowest of the filter's own range
-//! ([`SessionNumbers`]); a lone filter counts from 1. After the range is exhausted numbers are
-//! reused, except those of known flows.
+//! ([`SessionNumbers`]); a lone filter counts from 1. After the range is exhausted, numbers that no
+//! known flow has are reused.
 //!
 //! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
 //! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
@@ -27,8 +27,8 @@ pub(crate) struct Flows<R> {
     most: usize,
     /// Range of session numbers.
     numbers: SessionNumbers,
-    /// In the reuse phase: numbers of known flows beyond the last assigned, in descending order.
-    /// `None` if they must be collected again.
+    /// In the reuse phase, the numbers of known flows beyond the last assigned number, in
+    /// descending order; `None` if they must be collected again.
     taken: Option<Vec<u32>>,
 }
 
@@ -44,13 +44,13 @@ pub(crate) trait Record: Session {
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Identity {
-    /// Hash seed in the private record; otherwise free for the filter.
+    /// Hash seed in the private record; in other records free for the filter.
     pub(crate) word: u64,
-    /// Session number; in the private record the last one assigned.
+    /// Session number; in the private record the last number assigned.
     pub(crate) session: u32,
-    /// Nonzero if forward is down: from the greater address and port to the lesser.
+    /// Nonzero if the forward direction is down: from the greater address and port to the lesser.
     pub(crate) down: u8,
-    /// [`AGAIN`] in the private record; otherwise free for the filter.
+    /// [`REUSED`] in the private record; in other records free for the filter.
     pub(crate) flags: u8,
     /// Free for the filter.
     pub(crate) port: u16,
@@ -92,9 +92,9 @@ pub(crate) struct FlowSession {
 }
 
 /// Flag of the private record: all numbers have been assigned once.
-const AGAIN: u8 = 1;
+const REUSED: u8 = 1;
 
-/// Delegates to the table; renumbers after a move.
+/// Delegates to the table; after a move the numbers in use are collected again.
 impl<R: Record> FilterState for Flows<R> {
     fn sessions(&self) -> Vec<u64> {
         self.table.keys()
@@ -115,7 +115,7 @@ impl<R: Record> FilterState for Flows<R> {
         let shared = self.table.of(PRIVATE).identity_mut();
         if !numbers.has(shared.session) {
             // Numbers assigned elsewhere may belong to others here: continue with unused ones.
-            (shared.session, shared.flags) = (0, shared.flags | AGAIN);
+            (shared.session, shared.flags) = (0, shared.flags | REUSED);
         }
         Ok(())
     }
@@ -126,8 +126,8 @@ impl<R: Record> FilterState for Flows<R> {
 }
 
 impl<R: Record> Flows<R> {
-    /// Creates a table for `most` flows, at least one, with this hash seed
-    /// ([`Arguments::seed`](crate::Arguments::seed)) and range of session numbers.
+    /// Creates a table for at most `most` flows (at least one), with this hash seed
+    /// ([`Arguments::seed`](crate::Arguments::seed)) and this range of session numbers.
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
@@ -188,32 +188,33 @@ impl<R: Record> Flows<R> {
     fn next_number(&mut self) -> u32 {
         let shared = self.table.of(PRIVATE).identity_mut();
         match self.numbers.after(shared.session) {
-            Some(next) if shared.flags & AGAIN == 0 => {
+            Some(next) if shared.flags & REUSED == 0 => {
                 shared.session = next;
                 next
             }
-            next => self.next_again(next),
+            next => self.next_reused(next),
         }
     }
 
-    /// Returns the next number in the reuse phase; `next` follows the last one assigned, if any.
+    /// Returns the next number in the reuse phase; `next` follows the last assigned number, unless
+    /// that was the highest.
     #[cold]
-    fn next_again(&mut self, next: Option<u32>) -> u32 {
+    fn next_reused(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
             let taken = self.taken.take().unwrap_or_else(|| self.taken_from(next));
-            self.free(next, taken)
+            self.first_free(next, taken)
         });
         // There are more numbers than flows; if a moved state brought too many flows, the lowest
         // number will do.
-        let from_the_lowest = || self.free(self.numbers.first(), self.taken_from(0));
+        let from_the_lowest = || self.first_free(self.numbers.first(), self.taken_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
         let shared = self.table.of(PRIVATE).identity_mut();
-        (shared.session, shared.flags) = (next, shared.flags | AGAIN);
+        (shared.session, shared.flags) = (next, shared.flags | REUSED);
         next
     }
 
-    /// Returns the first number from `next` on that is not in `taken`.
-    fn free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
+    /// Returns the first number from `next` on that is not in `taken`; `None` after the highest.
+    fn first_free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
         while taken.last().is_some_and(|lowest| *lowest <= next) {
             if taken.pop() == Some(next) {
                 next = self.numbers.after(next)?;
@@ -252,7 +253,7 @@ impl<R: Record> Flows<R> {
     }
 
     /// Returns the keys of all flows, ordered by session number.
-    pub(crate) fn in_order(&self) -> Vec<u64> {
+    pub(crate) fn keys_by_session(&self) -> Vec<u64> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let session = |key: u64| self.get(key).map_or(0, |record| record.identity().session);
         let mut numbered: Vec<(u32, u64)> = keys.map(|key| (session(key), key)).collect();
@@ -276,8 +277,9 @@ impl Flows<Identity> {
     }
 }
 
-/// Hashes an IPv4 flow, with ends of 48 bits each: the product of both, each combined with a
-/// secret, and the SplitMix64 finalizer. A fourth of the cost of the general hash of `wire::flow`.
+/// Hashes an IPv4 flow, given by two ends of 48 bits: multiplies the ends, each combined with a
+/// secret, and applies the SplitMix64 finalizer. Costs a quarter of the general hash of
+/// `wire::flow`.
 #[inline]
 fn hash(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;
@@ -387,8 +389,8 @@ mod tests {
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
     }
 
-    /// Few numbers, many flows: after any sequence of ends, evictions and moves, known flows have
-    /// distinct numbers within their filter's range.
+    /// With few numbers and many flows, known flows have distinct numbers in their filter's range
+    /// after any sequence of ends, evictions and moves.
     #[test]
     fn a14_known_flows_have_distinct_numbers() {
         let mut random = testkit::Random::replayable();
@@ -416,7 +418,7 @@ mod tests {
                     1..6 => drop(flows.end(Flows::<Identity>::key(&flow, seed).0)),
                     _ => began += u32::from(flows.session(&flow, seed).new),
                 }
-                let known = flows.in_order();
+                let known = flows.keys_by_session();
                 let known = known.iter().map(|key| flows.get(*key).expect("known").session);
                 let mut known: Vec<u32> = known.collect();
                 let own = |number: &u32| {

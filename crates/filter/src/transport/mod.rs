@@ -10,7 +10,8 @@ pub mod vxlan;
 
 use crate::contract::{UsableInput, ValueRange};
 
-/// Declares the packets of a transport protocol as input, where an earlier filter classified them.
+/// Declares the packets of a transport protocol as usable input from the filters that classify them
+/// by protocol.
 pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [

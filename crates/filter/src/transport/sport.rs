@@ -2,7 +2,7 @@
 //!
 //! In: any view into a frame; the port is found through the marks. Out: the same block with the
 //! class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`. Stateless, hence
-//! replicable. [SL §4.2, `dport |22 ssh`] Otherwise like `dport`.
+//! replicable. [SL §4.2, `dport |22 ssh`] All else is as in `dport`.
 
 use super::dport::{DPORT, PortOf};
 use crate::prelude::*;

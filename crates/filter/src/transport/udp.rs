@@ -2,9 +2,9 @@
 //! and identifies flows as sessions.
 //!
 //! In: any view into a frame. Out: datagrams, viewed from the payload to the end that the header
-//! states. A length of zero means the end of the packet (RFC 2675, and segmentation offload). Of
-//! the first fragment of a datagram the present part is viewed; later fragments have no header, and
-//! no class. Checksums are not verified: a sender may leave them to its device.
+//! states. A length of zero means the end of the packet (RFC 2675, and segmentation offload). The
+//! view of a first fragment ends with the fragment; later fragments have no header, and no class.
+//! Checksums are not verified: a sender may leave them to its device.
 //!
 //! The twin returns the same class, but assigns no session.
 
@@ -51,7 +51,7 @@ is elsewhere).",
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(UDP.reasons, 5);
+const _: () = HeaderError::assert_names(UDP.reasons, 5);
 const NOT_UDP: Reason = UDP.reason("not udp");
 
 const NEW: Counter = UDP.counter("new sessions");

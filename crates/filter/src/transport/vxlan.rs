@@ -40,7 +40,7 @@ Not answered: `no vxlan` (another port or protocol, or no network identifier), `
         names: &[],
     },
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "no vxlan"],
-    analysis: Analysis { relinks: Some(|_| Some(&[LinkType::ETHERNET])), ..Analysis::NONE },
+    analysis: Analysis { output_links: Some(|_| Some(&[LinkType::ETHERNET])), ..Analysis::NONE },
     user: Some(|arguments| {
         let port = arguments.number("port").unwrap_or_default();
         Ok(Filter::lanes(Vxlan { port }))
@@ -48,7 +48,7 @@ Not answered: `no vxlan` (another port or protocol, or no network identifier), `
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(VXLAN.reasons, 5);
+const _: () = HeaderError::assert_names(VXLAN.reasons, 5);
 const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
 /// Length of the VXLAN header in bytes.
@@ -67,7 +67,7 @@ impl Lanes for Vxlan {
 }
 
 impl Vxlan {
-    /// Returns the block with the inner frame; fails with the reason for having none.
+    /// Returns the block with the inner frame, or the reason why it has none.
     fn inner<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
         let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);
@@ -76,7 +76,7 @@ impl Vxlan {
         if end < begins {
             return Err(HeaderError::Malformed.reason());
         }
-        let header = layers::within(&block, at).first_chunk::<{ LENGTH as usize }>();
+        let header = layers::packet_bytes(&block, at).first_chunk::<{ LENGTH as usize }>();
         let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Cut.reason())?;
         if flags & HAS_NETWORK == 0 {
             return Err(NO_VXLAN);

@@ -1,4 +1,5 @@
-//! Frames at the boundaries of twins' decisions, and the forms in which the kernel may hold them.
+//! Frames at the boundaries of the decisions of twins, and the shapes in which the kernel may hold
+//! a frame.
 
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, EXAM_KEY, Frame};
@@ -12,7 +13,7 @@ pub(crate) fn ethernet(frames: Vec<Frame>) -> Vec<Vec<u8>> {
 }
 
 /// Returns frames on both sides of each comparison of a twin: tags, extension headers, lengths.
-pub(crate) fn borders() -> Vec<Vec<u8>> {
+pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     let mut frames = ethernet(super::shapes());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
     let mut change = |at: usize, values: &[u8]| {
@@ -71,7 +72,8 @@ pub(crate) fn borders() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns IPv6 packets with up to three extension headers before `datagram`.
+/// Returns IPv6 packets with up to three extension headers, some before `datagram`, some without
+/// data after them.
 fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for first in EXTENSIONS {
@@ -102,7 +104,8 @@ fn extensions(datagram: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns flows with ports after two extension headers, and a checksum that becomes zero.
+/// Returns frames with ports after two extension headers, and a frame whose checksum becomes zero
+/// under the changes of the example of `rewrite`.
 fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     // Flows with two headers before the ports: a port read one byte early changes the share.
@@ -119,12 +122,12 @@ fn ports_and_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Protocol numbers of IPv6 extension headers, and numbers adjacent to them.
+/// Protocol numbers of IPv6 extension headers, and numbers adjacent to these.
 const EXTENSIONS: [u8; 19] =
     [0, 1, 42, 43, 44, 45, 50, 51, 52, 59, 60, 61, 134, 135, 136, 138, 139, 140, 141];
 
-/// Returns headers of maximum length, followed by data truncated at each length that they may
-/// state.
+/// Returns frames whose headers have maximum length, with the data truncated to each length that
+/// the headers may state.
 fn longest() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -168,8 +171,8 @@ fn longest() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns the patterns with which `match` is examined, at their offset: exact, in the other case,
-/// with one bit wrong in each byte, and truncated.
+/// Returns frames with the patterns with which `match` is examined, at their offset: exact, in the
+/// other letter case, with one bit wrong in each byte, and truncated.
 fn patterns() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for pattern in [&b"et "[..], b"SH-2.0-o", b"bcdefgh"] {
@@ -196,9 +199,9 @@ fn lengths() -> Vec<Vec<u8>> {
     [63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024].map(with).into()
 }
 
-/// Returns datagrams with tokens as in the exam of `token`: valid ones over data of all lengths
-/// around whole words, with numbers in order, late, repeated and of all residues; and invalid ones,
-/// with one bit wrong in each covered field.
+/// Returns datagrams with tokens as in the exam of `token`: valid tokens over data of all lengths
+/// around whole words, with numbers in order, late, repeated and of all residues; and invalid
+/// tokens, with one bit wrong in each covered field.
 fn tokens() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (1..=90).map(|n: u8| n.wrapping_mul(0x35)).collect();
     let sealed = |is_six: bool, length: usize, number: u64| {
@@ -238,7 +241,7 @@ fn tokens() -> Vec<Vec<u8>> {
 }
 
 /// Returns frames with pending transport checksums: the sum of the pseudo header only.
-pub(crate) fn unfilled() -> Vec<Vec<u8>> {
+pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
     let mut frames = spread(40);
     for frame in &mut frames {
         let (at, sum) = pseudo(frame).expect("TCP or UDP");
@@ -249,7 +252,7 @@ pub(crate) fn unfilled() -> Vec<Vec<u8>> {
 
 /// Returns true if the valid transport checksum of a frame happens to equal that of its pseudo
 /// header, and so looks pending. True for one in 65,536 frames.
-pub(crate) fn looks_unfilled(frame: &[u8]) -> bool {
+pub(crate) fn looks_pending(frame: &[u8]) -> bool {
     pseudo(frame).is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
 }
 
@@ -271,15 +274,15 @@ fn pseudo(frame: &[u8]) -> Option<(usize, u16)> {
     Some((at, sum.folded()))
 }
 
-/// Makes complete TCP and UDP frames over both IP versions that [look pending](looks_unfilled).
-pub(crate) fn unfilled_by_chance() -> Vec<Vec<u8>> {
+/// Makes complete TCP and UDP frames over both IP versions that [look pending](looks_pending).
+pub(crate) fn pending_by_chance() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
     let four = || Frame::ethernet().ipv4("10.0.0.1", "192.0.2.80");
     let six = || Frame::ethernet().ipv6("2001:db8::1", "2001:db8:80::80");
     let found = |make: &dyn Fn(&[u8]) -> Vec<u8>| {
         let mut frames = (0..=u16::MAX).map(|word| make(&word.to_be_bytes()));
-        frames.find(|frame| looks_unfilled(frame)).expect("one of them has this checksum")
+        frames.find(|frame| looks_pending(frame)).expect("one of them has this checksum")
     };
     vec![
         found(&|payload| four().tcp(&segment, payload)),
@@ -319,7 +322,7 @@ fn spread(count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Yields the frame cut at the ends of headers, and one byte before.
+/// Yields the frame truncated at the ends of headers, and one byte before these.
 pub(crate) fn edges(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = [14, 18, 22, 34, 38, 42, 52, 54, 58, 62, 66, 70];
     ends.into_iter().flat_map(|end| [end - 1, end]).filter_map(|end| frame.get(..end))
@@ -339,7 +342,7 @@ pub(crate) fn shapes_of(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// Returns true for a number adjacent to that of an extension header.
+/// Returns true for a protocol number adjacent to the number of an extension header.
 fn is_near(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

@@ -14,10 +14,10 @@ use wire::LinkType;
 /// Maximum size of a capture in bytes; larger ones are skipped, so that an exam takes seconds.
 const CAPTURE_MAX: u64 = 1 << 20;
 
-/// Function that returns at most this many frames from the start of each capture.
+/// Function that returns frames from the start of each capture, at most as many as its argument.
 pub(crate) type Captured = fn(usize) -> Vec<Frame>;
 
-/// Returns the first `each` packets of every capture that testkit makes.
+/// Returns the first `each` packets of every generated capture.
 pub(crate) fn captured(each: usize) -> Vec<Frame> {
     first(&testkit::generated_captures(), each)
 }
@@ -92,7 +92,7 @@ pub(crate) fn shapes() -> Vec<Frame> {
 }
 
 /// Returns every frame truncated to every length, with its original length on the wire.
-pub(crate) fn cut(frames: &[Frame]) -> Vec<Frame> {
+pub(crate) fn truncated(frames: &[Frame]) -> Vec<Frame> {
     let cut = |frame: &Frame, length: usize| Frame {
         bytes: frame.bytes[..length].to_vec(),
         wire_length: Some(frame.bytes.len() as u32),

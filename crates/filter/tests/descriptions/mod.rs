@@ -1,5 +1,5 @@
-//! Descriptions that a chain of filters emits for a capture, in order; and the checks of suricata's
-//! tests for comparison.
+//! Descriptions that a chain of filters emits for a capture, and the checks of suricata's tests,
+//! with which they are compared.
 
 #![allow(dead_code, reason = "each test uses its share")]
 
@@ -10,19 +10,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::{Field, FieldType, Record};
 
-/// A described message.
+/// The description of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Described {
-    /// Its class.
+pub(crate) struct DescribedMessage {
+    /// Class of the message.
     pub(crate) class: Class,
     /// Fields with their values as text, in the order of the description.
     pub(crate) fields: Vec<(Field, String)>,
 }
 
-impl Described {
+impl DescribedMessage {
     fn of(class: Class, frame: &[u8]) -> Self {
         let record = Record::parse(frame).expect("the frame of a description is a record");
-        let fields = record.fields().map(|(field, value)| (field, shown(field, value)));
+        let fields = record.fields().map(|(field, value)| (field, value_text(field, value)));
         Self { class, fields: fields.collect() }
     }
 
@@ -38,7 +38,7 @@ impl Described {
     }
 }
 
-fn shown(field: Field, value: &[u8]) -> String {
+fn value_text(field: Field, value: &[u8]) -> String {
     match field.shape() {
         FieldType::Number | FieldType::Flag | FieldType::Time => {
             wire::record::number(value).unwrap_or_default().to_string()
@@ -55,18 +55,18 @@ fn shown(field: Field, value: &[u8]) -> String {
 /// A chain of filters, and the descriptions emitted so far.
 pub(crate) struct FilterChain {
     nodes: Vec<Node>,
-    told: Vec<Described>,
+    messages: Vec<DescribedMessage>,
 }
 
 impl FilterChain {
     /// Creates the chain with default arguments.
     pub(crate) fn new(filters: &[&'static Description]) -> Self {
         let node = |d: &&'static Description| Node::new(d, &[]).expect("defaults are arguments");
-        Self { nodes: filters.iter().map(node).collect(), told: Vec::new() }
+        Self { nodes: filters.iter().map(node).collect(), messages: Vec::new() }
     }
 
     /// Returns the descriptions of a capture.
-    pub(crate) fn describe(&mut self, path: &Path) -> &[Described] {
+    pub(crate) fn describe(&mut self, path: &Path) -> &[DescribedMessage] {
         let bytes = fs::read(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let frames = capture(&bytes);
         let arena = Arena::new(16 * frames.len() + 1024);
@@ -75,23 +75,30 @@ impl FilterChain {
         for frames in frames.chunks(LANES) {
             now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
             let batch = space.batch(frames);
-            self.from(0, vec![batch], &mut space, now);
+            self.run_from(0, vec![batch], &mut space, now);
         }
         for at in 0..self.nodes.len() {
             let rest = self.nodes[at].finish(&mut space, now);
-            self.from(at + 1, rest, &mut space, now);
+            self.run_from(at + 1, rest, &mut space, now);
         }
-        &self.told
+        &self.messages
     }
 
-    /// Runs batches through the filters from index `at` on; a filter after the first receives only
-    /// blocks with a class.
-    fn from<'a>(&mut self, at: usize, batches: Vec<Batch<'a>>, space: &mut Space<'a>, now: u64) {
+    /// Runs batches through the filters from index `at` on, and records the descriptions among the
+    /// output. A filter after the first receives only blocks with a class.
+    fn run_from<'a>(
+        &mut self,
+        at: usize,
+        batches: Vec<Batch<'a>>,
+        space: &mut Space<'a>,
+        now: u64,
+    ) {
         let Some(node) = self.nodes.get_mut(at) else {
             for batch in &batches {
                 let described = batch.blocks().filter(|(_, block)| block.marks.is_description());
-                let told = described.map(|(_, b)| Described::of(b.pointer.class, b.frame));
-                self.told.extend(told);
+                let messages =
+                    described.map(|(_, b)| DescribedMessage::of(b.pointer.class, b.frame));
+                self.messages.extend(messages);
             }
             return;
         };
@@ -102,7 +109,7 @@ impl FilterChain {
             }
             after.extend(node.pass(batch, space, now));
         }
-        self.from(at + 1, after, space, now);
+        self.run_from(at + 1, after, space, now);
     }
 }
 
@@ -119,19 +126,19 @@ pub(crate) struct Check {
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// Returns all checks of events of this kind in tests for version 8, which has one event per DNS
-/// message, as far as their captures are present.
+/// Returns the checks of events of this kind in all tests whose captures are present and that run
+/// under version 8, which has one event per DNS message.
 pub(crate) fn checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
-    find(suricata, &mut tests);
+    find_tests(suricata, &mut tests);
     tests.sort();
     tests.iter().flat_map(|test| checks_in(test, event)).collect()
 }
 
-fn find(folder: &Path, found: &mut Vec<PathBuf>) {
-    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            find(&path, found);
+            find_tests(&path, found);
         } else if path.ends_with("test.yaml") {
             found.push(path);
         }
@@ -173,13 +180,15 @@ fn checks_in(path: &Path, event: &str) -> Vec<Check> {
     checks
 }
 
-/// Returns the capture that a test names, or the only capture in its folder.
-fn capture_of(folder: &Path, text: &str) -> Option<PathBuf> {
+/// Returns the capture that a test names, or the only capture in its directory; `None` if there is
+/// no such file.
+fn capture_of(directory: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {
-        return Some(folder.join(named.trim().trim_matches(['"', '\'']))).filter(|p| p.is_file());
+        return Some(directory.join(named.trim().trim_matches(['"', '\''])))
+            .filter(|p| p.is_file());
     }
-    let beside = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let beside = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let mut captures = beside.filter(|path| {
         path.extension().is_some_and(|extension| extension == "pcap" || extension == "pcapng")
     });

@@ -97,6 +97,6 @@ pub(super) fn links(
 
 /// Returns the link types that leave a node.
 fn output_links(used: Option<&Use>, input: &LinkTypes) -> LinkTypes {
-    let relinked = used.and_then(|used| used.description.analysis.relinks?(&used.arguments));
+    let relinked = used.and_then(|used| used.description.analysis.output_links?(&used.arguments));
     relinked.map_or_else(|| input.clone(), |links| LinkTypes::from_option(Some(links.to_vec())))
 }

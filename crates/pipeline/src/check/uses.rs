@@ -67,12 +67,12 @@ fn validate(
     for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
         let (Some(used), Some(read)) = (used, read) else { continue };
         let (entry, arguments) = (used.description, std::mem::take(&mut used.arguments));
-        used.arguments = arguments.behind(links);
+        used.arguments = arguments.with_links(links);
         if !read.valid {
             continue;
         }
         if let Some((parameter, value)) =
-            entry.analysis.settles.and_then(|ask| ask(&used.arguments))
+            entry.analysis.fix_parameter.and_then(|ask| ask(&used.arguments))
         {
             let mut text = format!(" {parameter}=");
             // Writing into a `String` cannot fail.

@@ -125,7 +125,7 @@ fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, St
                     what it refuses never comes in";
         facts.push(("asks ahead", what.to_owned()));
     }
-    if entry.analysis.ahead.is_some() {
+    if entry.analysis.pushdown.is_some() {
         let who = "by the source before it, in the kernel, unless an arc takes what it refuses";
         facts.push(("asked ahead", who.to_owned()));
     }

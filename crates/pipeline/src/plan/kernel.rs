@@ -15,7 +15,7 @@ use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
 use super::program::{self, KernelRing, Program, attachment};
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use, reachable};
-use filter::{Attach, Classes, FilterKind, StateScope, expressible, target};
+use filter::{Attach, Classes, FilterKind, StateScope, check_chain, target};
 
 /// Returns the reason why the kernel cannot run a node, independent of the other placements; `None`
 /// if it can.
@@ -47,7 +47,7 @@ pub(super) fn refusal(
     if attach.takes && route.len() == 1 {
         return prefers_process(graph, id, machine, refusals);
     }
-    let (at, why) = expressible(&chain, target(&attach, hardened)).err()?;
+    let (at, why) = check_chain(&chain, target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
     Some(if first == id { why } else { reason_upstream(graph, first) })
 }

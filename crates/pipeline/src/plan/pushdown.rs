@@ -78,12 +78,12 @@ fn check_pushable(graph: &Graph, id: NodeId) -> Result<Option<&'static str>, Str
         return Err("a section cannot be evaluated in the kernel, only one filter".to_owned());
     };
     let name = used.description.name;
-    let Some(ahead) = used.description.analysis.ahead else {
+    let Some(test) = used.description.analysis.pushdown else {
         return Err(format!("`{name}` cannot be evaluated in the kernel"));
     };
     if graph.outputs(id).any(|edge| edge.classes.contains(0)) {
         return Err(format!("an arc selects what `{name}` rejects"));
     }
-    ahead(&used.arguments)
+    test(&used.arguments)
         .map_err(|why| format!("`{name}` cannot be evaluated in the kernel: {why}"))
 }

@@ -68,9 +68,9 @@ struct Ineligible(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
 fn check(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
-    let instead = |why: String| Ineligible(why, WorkerRule::LEAVE.to_owned());
+    let instead = |why: String| Ineligible(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
-    if let WorkerRule::Not(why, hint) = description.several_of(&used.arguments) {
+    if let WorkerRule::Not(why, hint) = description.worker_rule(&used.arguments) {
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
     }
     if used.arguments.get(STATE.name).is_some() {
@@ -85,7 +85,7 @@ fn check(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineli
     match description.kind {
         FilterKind::Source => check_source(graph, id, used, is_input()),
         FilterKind::Sink => check_sink(used),
-        _ if description.several_of(&used.arguments) == WorkerRule::Sums => Ok(()),
+        _ if description.worker_rule(&used.arguments) == WorkerRule::Sums => Ok(()),
         _ => match description.state.keeps {
             StateScope::Nothing => Ok(()),
             StateScope::Private => {
@@ -106,7 +106,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     }
     if !framed {
         let why = "what it gives has no addresses by which sessions are told apart";
-        return Err(Ineligible(why.to_owned(), WorkerRule::LEAVE.to_owned()));
+        return Err(Ineligible(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
     if takes.is_some_and(|attach| attach.takes || attach.flows) {
         let why = "the first one that takes a packet from the host has taken it from the others";
@@ -135,7 +135,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
 /// Checks that a sink does not write one file in order, since several writers cannot. Fails with
 /// the reason.
 fn check_sink(used: &Use) -> Result<(), Ineligible> {
-    if let WorkerRule::Folder(_) = used.description.several_of(&used.arguments) {
+    if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
     }
     let file = used.description.parameters.iter().filter(|parameter| is_path(parameter));

@@ -25,7 +25,7 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
     }
     for (_, node) in graph.ids() {
         let Some(used) = node.filter() else { continue };
-        let WorkerRule::Folder(name) = used.description.several_of(&used.arguments) else {
+        let WorkerRule::Directory(name) = used.description.worker_rule(&used.arguments) else {
             continue;
         };
         let Some(folder) = used.arguments.text(name) else { continue };

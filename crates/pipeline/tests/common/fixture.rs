@@ -2,7 +2,7 @@
 
 use filter::{
     Arguments, Attach, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
-    OutputForm, PLAIN, Parameter, ReadDepth, Type,
+    OutputForm, PASS_THROUGH_TWIN, Parameter, ReadDepth, Type,
 };
 use pipeline::plan::{Machine, Plan, plan};
 use pipeline::registry::{Registry, RegistryList};
@@ -47,8 +47,11 @@ const READ: Description = source(
     &[FILE_PARAMETER, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
 );
 const PRINT: Description = sink("print", &[]);
-const DISCARD: Description =
-    Description { reads: ReadDepth::Nothing, kernel: Some(PLAIN), ..sink("discard", &[]) };
+const DISCARD: Description = Description {
+    reads: ReadDepth::Nothing,
+    kernel: Some(PASS_THROUGH_TWIN),
+    ..sink("discard", &[])
+};
 const PCAP: Description = sink("pcap", &[FILE_PARAMETER]);
 
 const EXEC: Description = Description {

@@ -188,7 +188,7 @@ impl LocalGraph {
                 let frames = Frames::new(|number, _| taken.segment(from + number));
                 let mut batch = frames.batch(room);
                 walk.route(node, &mut batch, 0);
-                rooms.push(batch.into_room());
+                rooms.push(batch.into_memory());
             }
             walk.settle();
         });

@@ -49,9 +49,9 @@ impl<'a> Walk<'_, 'a> {
         if self.deferred.is_empty() {
             return None;
         }
-        let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.at_rest()));
+        let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.into_compact()));
         let around =
-            self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.at_rest(), hops));
+            self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.into_compact(), hops));
         Some(PausedWalk {
             deferred: self.deferred,
             edited: Vec::new(),
@@ -78,7 +78,7 @@ impl<'a> Walk<'_, 'a> {
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
-            self.pass.keep(edited.into_room());
+            self.pass.keep(edited.into_memory());
         }
         self.settle();
     }
@@ -87,8 +87,8 @@ impl<'a> Walk<'_, 'a> {
     pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
         let mut room = self.pass.rooms.pop().unwrap_or_default();
         room.columns.clear();
-        let taken = std::mem::replace(batch, Batch::unseen(room));
-        self.deferred.push(DeferredEdit { at, room: taken.at_rest(), hops });
+        let taken = std::mem::replace(batch, Batch::without_bytes(room));
+        self.deferred.push(DeferredEdit { at, room: taken.into_compact(), hops });
         Ran::Ended
     }
 }

@@ -100,14 +100,14 @@ impl Space {
             let (general, pool) = (&intakes[INTAKE_GENERAL], &intakes[from]);
             let segment = |_, frame| pool.segment(frame).or_else(|| general.segment(frame));
             let mut batch =
-                if look { Frames::new(segment).batch(room) } else { Batch::unseen(room) };
+                if look { Frames::new(segment).batch(room) } else { Batch::without_bytes(room) };
             if !batch.is_empty() {
                 match edge {
                     None => walk.source(at, &mut batch),
                     Some(arc) => walk.source_along(at, arc, &mut batch),
                 }
             }
-            spare = Some(batch.into_room());
+            spare = Some(batch.into_memory());
         });
         if last {
             self.graph.tick(now, &[]);
@@ -149,7 +149,7 @@ impl Space {
                     let Some(taken) = walk.memory.imported.first() else { return };
                     let mut batch = Frames::new(|number, _| taken.segment(number)).batch(room);
                     walk.source(at, &mut batch);
-                    *spare = Some(batch.into_room());
+                    *spare = Some(batch.into_memory());
                 });
                 if limits.last {
                     self.graph.tick(now, &all);

@@ -324,7 +324,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
                 let mut output = Output::default();
                 if node.copied {
-                    output.note_sessions();
+                    output.enable_session_log();
                 }
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));

@@ -40,7 +40,7 @@ Lost bytes stand in the file as zeros (at most 16 MiB of them; unfilled says how
 are left out with `holes=skip`. At most `open` files are open at one time, and at most `sessions`
 sessions are remembered; a session that was forgotten goes on in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
-    state: StateFacts::NONE.several(|_| WorkerRule::Folder("dir")),
+    state: StateFacts::NONE.several(|_| WorkerRule::Directory("dir")),
     parameters: &[
         Parameter::named("dir", Type::Path, "files/", "the directory to write into").positional(),
         Parameter::named(

@@ -42,7 +42,7 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     takes: FRAMED,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
-        Some("connection" | "session") => WorkerRule::Folder("file"),
+        Some("connection" | "session") => WorkerRule::Directory("file"),
         _ => WorkerRule::Not(
             "a capture has one beginning, and the frames of all in order",
             "write `per=connection`, so that each has files of its own, or leave `--engines` out",

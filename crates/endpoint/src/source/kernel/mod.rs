@@ -289,7 +289,7 @@ impl KernelSource {
         let beside = if header.tag.is_some() { TAG as u32 } else { 0 };
         let whole = header.length.saturating_add(beside);
         let mut marks = Marks::frame(layers.link.0, place.length(), whole);
-        filter::layers::remember(&mut marks, &layers);
+        filter::layers::record(&mut marks, &layers);
         Some(FrameCopy { place, unset, marks })
     }
 

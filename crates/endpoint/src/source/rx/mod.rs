@@ -84,9 +84,9 @@ drain.",
     ],
     right: None,
     analysis: Analysis {
-        settles: Some(flows::settles),
+        fix_parameter: Some(flows::record_names),
         refuses: Some(refuses),
-        warns: Some(flows::warns),
+        warning: Some(flows::match_warning),
         remark: Some(flows::remark),
         ..Analysis::NONE
     },
@@ -243,7 +243,7 @@ fn refuses(arguments: &Arguments) -> Option<Mistake> {
     if arguments.flag("promisc") {
         return with("promisc", "frames for other hosts are not the host's, and need no `take`");
     }
-    flows::refuses(arguments)
+    flows::expression_error(arguments)
 }
 
 /// Creates the failure of an expression without a kernel program: a socket cannot take.

@@ -1,22 +1,22 @@
 //! Class and description of one DNS message.
 
-use super::{AHEAD, CUT, MALFORMED, NOT_DNS, QUERIES, RESPONSE, RESPONSES};
+use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::dns::{DnsFault, Entry, Message, Name, Question, Section};
 use wire::record::{Field, RecordKind as About, Writer};
 
-/// Size of the buffer for a description, in bytes.
-const ROOM: usize = 4096;
+/// Maximum size of a description in bytes.
+const DESCRIPTION_MAX: usize = 4096;
 /// Maximum number of answers in a description.
-const ANSWERS: usize = 16;
+const ANSWERS_MAX: usize = 16;
 
 /// A message and the block around it.
 pub(super) struct ReceivedMessage<'a, 'm> {
     /// The block in which the message begins.
     pub(super) block: Block<'a>,
     /// Captured bytes of the message.
-    pub(super) of: &'m [u8],
+    pub(super) raw: &'m [u8],
     /// Length of the message on the wire, in bytes.
     pub(super) length: usize,
 }
@@ -27,29 +27,29 @@ pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
 ) -> Result<(Class, Option<Block<'a>>), Reason> {
-    let ReceivedMessage { block, of, length } = message;
-    let cut = of.len() < length;
-    let message = Message::parse(of).ok_or(if cut { CUT } else { NOT_DNS })?;
-    let found = MessageContents::look(&message, length, cut)?;
+    let ReceivedMessage { block, raw, length } = message;
+    let cut = raw.len() < length;
+    let message = Message::parse(raw).ok_or(if cut { CUT } else { NOT_DNS })?;
+    let found = MessageContents::read(&message, length, cut)?;
     let class = found.class();
-    let context = first_of(block.context);
+    let context = first_fragment_context(block.context);
     let ends = Endpoints::of(block, message.is_response());
-    let written = cx.describe(ROOM, class, context, |room| {
+    let written = cx.describe(DESCRIPTION_MAX, class, context, |room| {
         let mut writer = Writer::new(room, About::Dns);
         writer.number(Field::Time, context.time);
         if let Some(ends) = ends {
             ends.write(&mut writer);
         }
-        found.header(&message, &mut writer);
-        found.answers(&message, &mut writer);
+        found.write_header(&message, &mut writer);
+        found.write_answers(&message, &mut writer);
         writer.finish()
     });
-    cx.count(AHEAD, found.ahead.into());
+    cx.count(POINTERS_AHEAD, found.has_forward_pointer.into());
     cx.count(if message.is_response() { RESPONSES } else { QUERIES }, 1);
     Ok((class, written))
 }
 
-fn first_of(context: BlockMetadata) -> BlockMetadata {
+fn first_fragment_context(context: BlockMetadata) -> BlockMetadata {
     let flags = context.flags.without(Flags::LAST).without(Flags::END_MASK).with(Flags::FIRST);
     BlockMetadata { flags, ..context }
 }
@@ -58,7 +58,7 @@ fn first_of(context: BlockMetadata) -> BlockMetadata {
 #[derive(Default)]
 struct MessageContents<'m> {
     question: Option<Question<'m>>,
-    /// Owner of the first record: multicast DNS responses have no question.
+    /// Owner name of the first record; replaces the question, which multicast DNS responses lack.
     owner: Option<Name<'m>>,
     response: bool,
     /// The response code, including the bits of an OPT record.
@@ -67,12 +67,12 @@ struct MessageContents<'m> {
     ttl: Option<u32>,
     /// True if the message is truncated, or unreadable after the answers.
     incomplete: bool,
-    /// True if a name has a compression pointer that points ahead.
-    ahead: bool,
+    /// True if a compression pointer in a name points forward.
+    has_forward_pointer: bool,
 }
 
 impl<'m> MessageContents<'m> {
-    fn look(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
+    fn read(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
         if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);
         }
@@ -86,11 +86,11 @@ impl<'m> MessageContents<'m> {
                     return Err(NOT_DNS);
                 }
                 Ok(Entry::Question(question)) => {
-                    found.ahead |= question.name.points_ahead();
+                    found.has_forward_pointer |= question.name.points_ahead();
                     found.question.get_or_insert(question);
                 }
                 Ok(Entry::Record(record)) => {
-                    found.ahead |= record.name.points_ahead();
+                    found.has_forward_pointer |= record.name.points_ahead();
                     found.owner.get_or_insert(record.name);
                     found.code |= record.extended().unwrap_or(0);
                     if record.section == Section::Answer {
@@ -123,7 +123,7 @@ impl<'m> MessageContents<'m> {
         }
     }
 
-    fn header(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
+    fn write_header(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
         writer.number(Field::Id, message.id().into());
         writer.number(Field::Opcode, message.opcode().0.into());
         if self.response {
@@ -132,7 +132,7 @@ impl<'m> MessageContents<'m> {
             write_display(writer, Field::RcodeName, wire::dns::Rcode(self.code));
         }
         if message.flags().next().is_some() {
-            write_display(writer, Field::Flags, Spaced(message));
+            write_display(writer, Field::Flags, FlagNames(message));
         }
         if let Some(question) = &self.question {
             write_display(writer, Field::Name, question.name);
@@ -146,7 +146,7 @@ impl<'m> MessageContents<'m> {
         }
     }
 
-    fn answers(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
+    fn write_answers(&self, message: &Message<'_>, writer: &mut Writer<'_>) {
         if !self.response {
             return;
         }
@@ -159,16 +159,16 @@ impl<'m> MessageContents<'m> {
             _ => None,
         });
         let answers = records.take_while(|record| record.section == Section::Answer);
-        for record in answers.take(ANSWERS) {
+        for record in answers.take(ANSWERS_MAX) {
             write_display(writer, Field::Data, record.data);
         }
     }
 }
 
 /// Adapter that displays the flags of a message, separated by spaces.
-struct Spaced<'s, 'm>(&'s Message<'m>);
+struct FlagNames<'s, 'm>(&'s Message<'m>);
 
-impl std::fmt::Display for Spaced<'_, '_> {
+impl std::fmt::Display for FlagNames<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, name) in self.0.flags().enumerate() {
             write!(f, "{}{name}", if number > 0 { " " } else { "" })?;

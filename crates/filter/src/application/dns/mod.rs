@@ -8,7 +8,7 @@
 //!
 //! Other blocks pass with class 0. On a connection the first message decides; after a gap over a
 //! length field, the filter resynchronizes at the next block that begins with a message. A message
-//! with a gap has no answer, the next one has.
+//! with a gap has no class; the next message has one.
 //!
 //! State is plain data: per direction the held blocks of one message, and the number of missing
 //! bytes.
@@ -21,13 +21,13 @@ mod tests;
 use crate::layers;
 use crate::prelude::*;
 use message::{ReceivedMessage, describe};
-use stream::Dialogue;
+use stream::DnsConnection;
 use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
 /// Declares all blocks of the transport filter `giver` as usable input.
-const fn carried(giver: &'static str) -> UsableInput {
+const fn all_blocks_of(giver: &'static str) -> UsableInput {
     UsableInput { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
 
@@ -59,7 +59,7 @@ followed, as resolvers do); and how often messages of a connection were found ag
     takes: Forms::of(&[Form::Segment, Form::Stream]),
     needs: InputNeeds {
         otherwise: "it reads what datagrams and connections carry, behind their headers",
-        ..InputNeeds::of(&[carried("udp"), carried("tcp"), carried("token")])
+        ..InputNeeds::of(&[all_blocks_of("udp"), all_blocks_of("tcp"), all_blocks_of("token")])
     },
     gives: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
@@ -75,7 +75,7 @@ followed, as resolvers do); and how often messages of a connection were found ag
     ],
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses", "pointers ahead", "found again"],
-    state: StateFacts::sessions::<Dialogue>().held(1 << 16),
+    state: StateFacts::sessions::<DnsConnection>().held(1 << 16),
     user: Some(make),
     ..Description::EMPTY
 };
@@ -89,11 +89,11 @@ const NOT_DNS: Reason = DNS.reason("not dns");
 const MALFORMED: Reason = DNS.reason("malformed");
 const CUT: Reason = DNS.reason("cut");
 const GAP: Reason = DNS.reason("gap");
-const PIECES: Reason = DNS.reason("too many pieces");
+const TOO_MANY_PIECES: Reason = DNS.reason("too many pieces");
 const FORGOTTEN: Reason = DNS.reason("forgotten");
 const QUERIES: Counter = DNS.counter("queries");
 const RESPONSES: Counter = DNS.counter("responses");
-const AHEAD: Counter = DNS.counter("pointers ahead");
+const POINTERS_AHEAD: Counter = DNS.counter("pointers ahead");
 const FOUND_AGAIN: Counter = DNS.counter("found again");
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
@@ -112,31 +112,31 @@ const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let dns =
-        Dns { table: Sessions::default(), most: arguments.count("sessions"), room: Vec::new() };
+        Dns { table: Sessions::default(), most: arguments.count("sessions"), buf: Vec::new() };
     Ok(Filter::stream(dns))
 }
 
 struct Dns {
-    table: Sessions<Dialogue>,
+    table: Sessions<DnsConnection>,
     most: usize,
-    /// Buffer in which a message is assembled.
-    room: Vec<u8>,
+    /// Scratch space for the reassembly of a message.
+    buf: Vec<u8>,
 }
 
 impl Stream for Dns {
     fn block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         match transport(&mut block) {
-            Some(protocol::TCP) => self.connection(block, true, cx),
-            Some(_) => datagram(block, cx),
+            Some(protocol::TCP) => self.take(block, true, cx),
+            Some(_) => take_datagram(block, cx),
             // A gap or a generated block belongs to a known connection, if any.
-            None => self.connection(block, block.pointer.is_hole(), cx),
+            None => self.take(block, block.pointer.is_hole(), cx),
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.table.keys() {
-            if let Some(mut dialogue) = self.table.end(key) {
-                dialogue.give_up(CUT, cx);
+            if let Some(mut connection) = self.table.end(key) {
+                connection.give_up(CUT, cx);
             }
         }
     }
@@ -147,24 +147,24 @@ impl Stream for Dns {
 }
 
 impl Dns {
-    fn connection<'a>(&mut self, block: Block<'a>, surely: bool, cx: &mut StreamContext<'_, 'a>) {
+    fn take<'a>(&mut self, block: Block<'a>, known: bool, cx: &mut StreamContext<'_, 'a>) {
         // Key 0 is the private session's.
         let key = u64::from(block.context.session) + 1;
         if self.table.get(key).is_none() {
-            if !surely {
-                return datagram(block, cx);
+            if !known {
+                return take_datagram(block, cx);
             }
             if block.context.session == 0 {
                 // Blocks without a session belong to no connection.
-                let block = unanswered(block, NOT_DNS, cx);
+                let block = mark_unanswered(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
-            if let Some(mut dialogue) = self.table.make_room(key, self.most) {
-                dialogue.give_up(FORGOTTEN, cx);
+            if let Some(mut connection) = self.table.make_room(key, self.most) {
+                connection.give_up(FORGOTTEN, cx);
             }
         }
-        let dialogue = self.table.of(key);
-        if dialogue.take(block, &mut self.room, cx) {
+        let connection = self.table.of(key);
+        if connection.take(block, &mut self.buf, cx) {
             self.table.end(key);
         }
     }
@@ -177,7 +177,7 @@ fn transport(block: &mut Block<'_>) -> Option<u8> {
 }
 
 /// Handles a datagram as one message, or none.
-fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+fn take_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // Another filter's description: it describes nothing that leaves here.
         return cx.consume(&block);
@@ -185,30 +185,30 @@ fn datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     let Some(block) = cx.whole(block).filter(Block::is_whole) else {
         return cx.drop(&block, CUT);
     };
-    let length = stated(&block);
-    let message = ReceivedMessage { block, of: block.bytes(), length };
+    let length = message_length(&block);
+    let message = ReceivedMessage { block, raw: block.bytes(), length };
     match describe(message, cx) {
         Ok((class, description)) => {
-            let first = described(description, cx);
+            let first = emit_description(description, cx);
             cx.pass(fragment(block, class, first.with(Flags::LAST)));
         }
         Err(why) => {
-            let block = unanswered(block, why, cx);
+            let block = mark_unanswered(block, why, cx);
             cx.pass(block);
         }
     }
 }
 
-/// Returns the message length according to UDP, which may exceed the captured bytes.
-fn stated(block: &Block<'_>) -> usize {
+/// Returns the message length: that in the UDP header, or the length of the view if greater.
+fn message_length(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
-    let header = Udp::parse(layers::within(block, block.marks.transport.into()));
+    let header = Udp::parse(layers::packet_bytes(block, block.marks.transport.into()));
     let stated = header.map_or(0, |(udp, _)| usize::from(udp.length()));
     here.max(stated.saturating_sub(udp::LENGTH))
 }
 
 /// Emits the description, if there was memory for it; returns the flags of the first fragment.
-fn described<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
+fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
             cx.make(description);
@@ -226,11 +226,11 @@ fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
 }
 
 /// Converts a block to a complete message of its own, outside of any DNS message.
-fn alone(block: Block<'_>, class: Class) -> Block<'_> {
+fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
-/// Passes a block without a class, counted by reason.
-fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
-    alone(block, cx.absent(why))
+/// Returns the block as a complete message without a class, counted by reason.
+fn mark_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
+    standalone_message(block, cx.absent(why))
 }

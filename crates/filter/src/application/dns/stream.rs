@@ -7,7 +7,8 @@
 
 use super::message::{ReceivedMessage, describe};
 use super::{
-    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, PIECES, alone, described, fragment, unanswered,
+    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, fragment,
+    mark_unanswered, standalone_message,
 };
 use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
@@ -19,7 +20,7 @@ const PIECES_MAX: u32 = 256;
 /// The state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Dialogue {
+pub(super) struct DnsConnection {
     forward: DnsDirection,
     backward: DnsDirection,
 }
@@ -29,7 +30,7 @@ pub(super) struct Dialogue {
 #[repr(C)]
 struct DnsDirection {
     /// Pieces of the current message, after its length field if `recognized` is zero.
-    list: HeldList,
+    held: HeldList,
     /// Number of bytes of the message not received yet.
     missing: u32,
     /// Length of the message in bytes.
@@ -38,9 +39,9 @@ struct DnsDirection {
     prefix: u8,
     /// Nonzero once a message was recognized.
     recognized: u8,
-    /// Nonzero if the current message is unreadable: one plus the index in [`REASONS`].
+    /// Nonzero if the current message is unreadable: the [`Reason::mark`] of the cause.
     broken: u8,
-    /// Nonzero if the direction is unreadable: one plus the index in [`REASONS`].
+    /// Nonzero if the rest of the direction is unreadable: the [`Reason::mark`] of the cause.
     closed: u8,
     /// Nonzero once blocks have arrived.
     begun: u8,
@@ -48,14 +49,14 @@ struct DnsDirection {
     ended: u8,
 }
 
-impl Session for Dialogue {
+impl Session for DnsConnection {
     /// Returns the session number: keys are offset by one, since key 0 is the private session.
     fn number(&self, key: u64) -> u64 {
         key.saturating_sub(1)
     }
 
-    fn lists(&mut self) -> Vec<&mut HeldList> {
-        vec![&mut self.forward.list, &mut self.backward.list]
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.forward.held, &mut self.backward.held]
     }
 
     const FIELDS: &'static [Field<Self>] = &[
@@ -71,20 +72,20 @@ impl Session for Dialogue {
 const MISSING_HELP: &str = "of the message that has begun";
 const ENDED_HELP: &str = "the last block of the direction has come";
 
-impl Dialogue {
+impl DnsConnection {
     /// Handles the next block; returns true if the connection is over.
     pub(super) fn take<'a>(
         &mut self,
         block: Block<'a>,
-        room: &mut Vec<u8>,
+        buf: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let flags = block.context.flags;
         let way = if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
         way.begun = 1;
         match block.pointer.is_hole() {
-            true => way.hole(block, cx),
-            false => way.bytes(block, room, cx),
+            true => way.take_hole(block, cx),
+            false => way.take(block, buf, cx),
         }
         if flags.has(Flags::END) {
             way.ended = 1;
@@ -106,7 +107,7 @@ impl Dialogue {
 }
 
 impl DnsDirection {
-    fn hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn take_hole<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let length = block.length();
         if length == 0 {
             return cx.consume(&block);
@@ -116,50 +117,50 @@ impl DnsDirection {
             if length > self.missing {
                 self.closed = GAP.mark();
             } else {
-                self.step(length);
+                self.advance(length);
                 self.broken = if self.missing > 0 { GAP.mark() } else { 0 };
             }
         }
-        let block = unanswered(block, GAP, cx);
+        let block = mark_unanswered(block, GAP, cx);
         cx.pass(block);
     }
 
-    fn bytes<'a>(&mut self, block: Block<'a>, room: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
+    fn take<'a>(&mut self, block: Block<'a>, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, 'a>) {
         let Some(block) = cx.whole(block).filter(Block::is_whole) else {
             return cx.drop(&block, CUT);
         };
-        if Reason::of_mark(self.closed) == Some(GAP) && begins(block.bytes()) {
+        if Reason::of_mark(self.closed) == Some(GAP) && is_message_start(block.bytes()) {
             *self = Self { closed: 0, broken: 0, prefix: 0, missing: 0, ..*self };
             cx.count(FOUND_AGAIN, 1);
         }
-        let mut pieces = Pieces { block, at: 0, lead: 0, given: false };
-        while self.closed == 0 && pieces.at < block.length() {
+        let mut pieces = BlockSplitter { block, taken: 0, lead: 0, emitted: false };
+        while self.closed == 0 && pieces.taken < block.length() {
             if self.prefix < 2 {
-                self.length(&mut pieces, cx);
+                self.read_length(&mut pieces, cx);
                 continue;
             }
             let piece = pieces.next(self.missing);
-            self.step(piece.length());
-            self.piece(piece, &mut pieces, room, cx);
+            self.advance(piece.length());
+            self.take_piece(piece, &mut pieces, buf, cx);
             pieces.lead = 0;
             if self.missing == 0 {
                 (self.prefix, self.broken) = (0, 0);
             }
         }
         if let Some(why) = Reason::of_mark(self.closed)
-            && pieces.at < block.length()
+            && pieces.taken < block.length()
         {
             let rest = pieces.next(u32::MAX);
-            pieces.give(unanswered(rest, why, cx), cx);
+            pieces.emit(mark_unanswered(rest, why, cx), cx);
         }
-        if !pieces.given {
+        if !pieces.emitted {
             cx.consume(&block);
         }
     }
 
     /// Consumes the next byte of the length field. Until a message was recognized, the byte is also
     /// held: alone if the block ends after it, else with the bytes that follow.
-    fn length<'a>(&mut self, pieces: &mut Pieces<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn read_length<'a>(&mut self, pieces: &mut BlockSplitter<'a>, cx: &mut StreamContext<'_, 'a>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
         self.prefix = self.prefix.saturating_add(1);
@@ -171,91 +172,92 @@ impl DnsDirection {
                 self.closed = why.mark();
                 self.missing = 0;
                 self.release(why, cx);
-                return pieces.back(if self.recognized == 0 { pieces.lead } else { 2 });
+                return pieces.step_back(if self.recognized == 0 { pieces.lead } else { 2 });
             }
         }
-        if pieces.lead > 0 && pieces.at == pieces.block.length() {
-            pieces.back(pieces.lead);
+        if pieces.lead > 0 && pieces.taken == pieces.block.length() {
+            pieces.step_back(pieces.lead);
             let lead = pieces.next(pieces.lead);
-            if !cx.hold_part(&mut self.list, &lead, &mut pieces.given) {
-                self.release(PIECES, cx);
-                self.broken = PIECES.mark();
+            if !cx.hold_part(&mut self.held, &lead, &mut pieces.emitted) {
+                self.release(TOO_MANY_PIECES, cx);
+                self.broken = TOO_MANY_PIECES.mark();
             }
         }
     }
 
-    fn step(&mut self, length: u32) {
+    fn advance(&mut self, length: u32) {
         self.missing = self.missing.saturating_sub(length);
         if self.missing == 0 {
             self.prefix = 0;
         }
     }
 
-    /// Handles a piece of a message: a middle piece, the last, or the whole.
-    fn piece<'a>(
+    /// Handles the next piece of a message: emits a complete message, or holds the piece.
+    fn take_piece<'a>(
         &mut self,
         piece: Block<'a>,
-        pieces: &mut Pieces<'a>,
-        room: &mut Vec<u8>,
+        pieces: &mut BlockSplitter<'a>,
+        buf: &mut Vec<u8>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if let Some(why) = Reason::of_mark(self.broken) {
-            return pieces.give(unanswered(piece, why, cx), cx);
+            return pieces.emit(mark_unanswered(piece, why, cx), cx);
         }
         let whole = self.missing == 0;
         let length = usize::from(self.length);
-        if self.recognized == 0 && !self.may_be(&piece, pieces.lead, cx) {
+        if self.recognized == 0 && !self.may_begin_message(&piece, pieces.lead, cx) {
             self.closed = NOT_DNS.mark();
             self.release(NOT_DNS, cx);
-            return pieces.back(pieces.lead + piece.length());
+            return pieces.step_back(pieces.lead + piece.length());
         }
-        if whole && self.list.is_empty() {
-            return match describe(ReceivedMessage { block: piece, of: piece.bytes(), length }, cx) {
+        if whole && self.held.is_empty() {
+            return match describe(ReceivedMessage { block: piece, raw: piece.bytes(), length }, cx)
+            {
                 Ok((class, description)) => {
                     self.recognized = 1;
-                    let first = described(description, cx);
-                    pieces.give(fragment(piece, class, first.with(Flags::LAST)), cx);
+                    let first = emit_description(description, cx);
+                    pieces.emit(fragment(piece, class, first.with(Flags::LAST)), cx);
                 }
                 Err(NOT_DNS) if self.recognized == 0 => {
                     self.closed = NOT_DNS.mark();
-                    pieces.back(pieces.lead + piece.length());
+                    pieces.step_back(pieces.lead + piece.length());
                 }
                 Err(why) => {
                     self.recognized = 1;
-                    pieces.give(unanswered(piece, why, cx), cx);
+                    pieces.emit(mark_unanswered(piece, why, cx), cx);
                 }
             };
         }
-        let key = self.list.len();
+        let key = self.held.len();
         let all = pieces.lead + piece.length();
-        pieces.back(all);
+        pieces.step_back(all);
         let piece = pieces.next(all);
         if key >= PIECES_MAX {
-            self.release(PIECES, cx);
-            pieces.give(unanswered(piece, PIECES, cx), cx);
+            self.release(TOO_MANY_PIECES, cx);
+            pieces.emit(mark_unanswered(piece, TOO_MANY_PIECES, cx), cx);
         } else {
-            let held = cx.hold_part(&mut self.list, &piece, &mut pieces.given);
+            let held = cx.hold_part(&mut self.held, &piece, &mut pieces.emitted);
             if held && whole {
-                self.gathered(length, room, cx);
+                self.finish_held(length, buf, cx);
             }
             if held {
                 return;
             }
-            self.release(PIECES, cx);
+            self.release(TOO_MANY_PIECES, cx);
         }
-        self.broken = if whole { 0 } else { PIECES.mark() };
+        self.broken = if whole { 0 } else { TOO_MANY_PIECES.mark() };
     }
 
     /// Returns true if the held pieces and `piece`, which follows `lead` bytes of the length field
     /// in its block, may begin a message. Also true if the header is incomplete, or complete in the
     /// held pieces already.
-    fn may_be(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
+    fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
         if before as usize >= LENGTH {
             return true;
         }
         let mut header = [0; LENGTH];
-        let held = cx.held(&self.list).flat_map(|(_, held)| held.bytes());
+        let held = cx.held(&self.held).flat_map(|(_, held)| held.bytes());
         let held = held.skip(2usize.saturating_sub(lead as usize));
         let known =
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
@@ -264,25 +266,25 @@ impl DnsDirection {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// Handles a message that is complete in held pieces.
-    fn gathered(&mut self, length: usize, room: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
+    /// Emits the message whose pieces are all held, or releases them without a class.
+    fn finish_held(&mut self, length: usize, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
         let mut lead = if self.recognized == 0 { 2 } else { 0 };
-        room.clear();
-        room.extend(cx.held(&self.list).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize));
-        let Some((_, block)) = cx.front(&self.list) else { return };
-        match describe(ReceivedMessage { block, of: room, length }, cx) {
+        buf.clear();
+        buf.extend(cx.held(&self.held).flat_map(|(_, piece)| piece.bytes()).skip(lead as usize));
+        let Some((_, block)) = cx.front(&self.held) else { return };
+        match describe(ReceivedMessage { block, raw: buf, length }, cx) {
             Ok((class, description)) => {
                 self.recognized = 1;
-                let mut flags = described(description, cx);
-                while let Some((_, piece)) = cx.front(&self.list) {
+                let mut flags = emit_description(description, cx);
+                while let Some((_, piece)) = cx.front(&self.held) {
                     if piece.length() <= lead {
-                        cx.forget(&mut self.list);
+                        cx.forget(&mut self.held);
                         lead -= piece.length();
                         continue;
                     }
-                    let last = self.list.len() == 1;
+                    let last = self.held.len() == 1;
                     flags = if last { flags.with(Flags::LAST) } else { flags };
-                    cx.release(&mut self.list, |piece| {
+                    cx.release(&mut self.held, |piece| {
                         fragment(piece.narrow(lead, u32::MAX), class, flags)
                     });
                     (flags, lead) = (Flags::NONE, 0);
@@ -299,16 +301,16 @@ impl DnsDirection {
 
     /// Releases the held pieces without a class.
     fn release(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        while !self.list.is_empty() {
+        while !self.held.is_empty() {
             let class = cx.absent(why);
-            cx.release(&mut self.list, |piece| alone(piece, class));
+            cx.release(&mut self.held, |piece| standalone_message(piece, class));
         }
     }
 }
 
-/// Returns true if a message certainly begins here, after unseen bytes: its length, a plausible
-/// header and, where the whole message is present, contents that match the header.
-fn begins(bytes: &[u8]) -> bool {
+/// Returns true if a message certainly begins here, after missing bytes: a length, a plausible
+/// header and, if the whole message is present, contents that match the header.
+fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
     let message = rest.get(..length).unwrap_or(rest);
@@ -317,33 +319,33 @@ fn begins(bytes: &[u8]) -> bool {
 }
 
 /// A block that leaves in pieces: the first replaces it, the others are new blocks.
-struct Pieces<'a> {
+struct BlockSplitter<'a> {
     block: Block<'a>,
     /// Number of bytes taken from the block.
-    at: u32,
+    taken: u32,
     /// Number of bytes of a first message's length field just before `at`.
     lead: u32,
     /// True after the first output.
-    given: bool,
+    emitted: bool,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> BlockSplitter<'a> {
     /// Returns the next piece of at most `length` bytes. Only the last has the end-of-session flag.
     fn next(&mut self, length: u32) -> Block<'a> {
-        let mut piece = self.block.narrow(self.at, length);
-        self.at += piece.length();
-        if self.at < self.block.length() {
+        let mut piece = self.block.narrow(self.taken, length);
+        self.taken += piece.length();
+        if self.taken < self.block.length() {
             piece.context.flags = piece.context.flags.without(Flags::END_MASK);
         }
         piece
     }
 
     /// Steps back over bytes of this block.
-    fn back(&mut self, length: u32) {
-        self.at = self.at.saturating_sub(length);
+    fn step_back(&mut self, length: u32) {
+        self.taken = self.taken.saturating_sub(length);
     }
 
-    fn give(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.give_part(piece, &mut self.given);
+    fn emit(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        cx.give_part(piece, &mut self.emitted);
     }
 }

@@ -173,7 +173,7 @@ fn truncated_message_is_marked_incomplete() {
     assert_eq!((record.number(Field::Answers), record.text(Field::Data)), (Some(2), None));
 }
 
-/// The same messages come out of a connection cut at any offset, with the same bytes.
+/// Segments of any size yield the same messages with the same bytes.
 #[test]
 fn messages_are_the_same_for_any_segmentation() {
     let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
@@ -332,7 +332,7 @@ fn classes_are_named_by_types_and_codes() {
 }
 
 #[test]
-fn bytes_behind_fin_leave_with_the_connection() {
+fn bytes_after_fin_leave_with_the_connection() {
     let whole = framed(&query(1));
     let part = &whole[..20];
     let ends = sent(&whole).back().end();
@@ -367,7 +367,7 @@ fn random_bytes_balance_the_ledger() {
 }
 
 #[test]
-fn padding_behind_a_short_udp_header_is_not_its_length() {
+fn padding_after_a_short_udp_header_is_no_message() {
     let short = Frame::ipv4(17, &[0, 53, 0, 53]);
     let mut padded = short.clone();
     padded.bytes.extend([0, 40, 0, 0, 7, 7, 7, 7]);

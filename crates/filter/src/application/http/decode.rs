@@ -4,8 +4,8 @@
 //! decoding fails, the pieces unchanged. Output is bounded before it is produced, against
 //! decompression bombs.
 //!
-//! It tolerates the same deviations as browsers: an announced coding that was not applied, gzip
-//! with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
+//! Decoding tolerates the same deviations as browsers: an announced coding that was not applied,
+//! gzip with a wrong or missing checksum, `deflate` without the zlib header that RFC 9110 §8.4.1.2
 //! requires, a truncated body.
 
 use super::walk::Walk;
@@ -18,36 +18,37 @@ use std::io::Read;
 use wire::http::{Coding, Codings};
 
 impl Walk<'_, '_, '_> {
-    /// Holds the body of the open message from `from` to the current offset.
+    /// Holds the bytes from `from` to the current offset, part of the coded body of the open
+    /// message.
     pub(super) fn hold_data(&mut self, from: u32) {
         let length = self.at - from;
         let gathered = self.way().gathered.saturating_add(length);
         if gathered as usize > self.options.most {
             self.cx.count(why::TOO_LARGE, 1);
             self.give_up_decoding();
-            return self.give_data(from, self.has_ended());
+            return self.emit_data(from, self.has_ended());
         }
         self.way().gathered = gathered;
         let piece = self.block.narrow(from, length);
         let list = &mut self.it.ways[self.way].held;
-        let kept = self.cx.hold_part(list, &piece, &mut self.given);
+        let kept = self.cx.hold_part(list, &piece, &mut self.emitted);
         if !kept {
             self.way().broken = 1;
             self.give_up_decoding();
         }
     }
 
-    /// Releases the pieces unchanged.
+    /// Releases the held pieces unchanged.
     pub(super) fn give_up_decoding(&mut self) {
         let class = Class(self.way().class);
         self.way().codings = 0;
         self.way().gathered = 0;
         let mut held = std::mem::take(&mut self.way().held);
-        let turned = self.turned();
+        let to_flags = self.to_message_flags();
         while !held.is_empty() {
             self.cx.release(&mut held, |block| {
                 let mut block = block.with_class(class);
-                block.context.flags = turned(block.context.flags);
+                block.context.flags = to_flags(block.context.flags);
                 block
             });
         }
@@ -63,10 +64,10 @@ impl Walk<'_, '_, '_> {
         let decoded = self.decoder.decode(codings);
         let (Ok(counter) | Err(counter)) = decoded;
         self.cx.count(counter, 1);
-        if decoded.is_ok() { self.give_decoded() } else { self.give_up_decoding() }
+        if decoded.is_ok() { self.emit_decoded() } else { self.give_up_decoding() }
     }
 
-    fn give_decoded(&mut self) {
+    fn emit_decoded(&mut self) {
         let mut held = std::mem::take(&mut self.way().held);
         while !held.is_empty() {
             self.cx.forget(&mut held);
@@ -74,13 +75,13 @@ impl Walk<'_, '_, '_> {
         self.way().codings = 0;
         self.way().gathered = 0;
         let class = Class(self.way().class);
-        let last = self.last();
+        let last = self.last_flag();
         let mut context = self.block.context;
-        context.flags = self.turned()(context.flags);
+        context.flags = self.to_message_flags()(context.flags);
         let mut rest = self.decoder.output.as_slice();
         while !rest.is_empty() {
-            let (next, behind) = rest.split_at(rest.len().min(BLOCK_MAX));
-            rest = behind;
+            let (next, after) = rest.split_at(rest.len().min(BLOCK_MAX));
+            rest = after;
             if rest.is_empty() {
                 context.flags = context.flags.with(last);
                 self.it.ways[self.way].owes = 0;
@@ -106,11 +107,11 @@ pub(super) struct BodyDecoder {
 
 /// Output size in bytes below which the limit of the decompression ratio is not enforced; short
 /// runs compress very well.
-const RATIO_FREE: usize = 64 * 1024;
-/// Growth of the output buffer in bytes.
-const STEP: usize = 64 * 1024;
-/// Maximum nested codings; a session cannot encode more.
-const LAYERS: usize = 4;
+const RATIO_FREE_SIZE: usize = 64 * 1024;
+/// Growth step of the output buffer in bytes.
+const OUTPUT_STEP: usize = 64 * 1024;
+/// Maximum number of nested codings that are undone; a session cannot record more.
+const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
     /// Creates a decoder with at most `most` bytes of output and, beyond 64 KB, `ratio` times the
@@ -122,9 +123,9 @@ impl BodyDecoder {
     /// Undoes the codings of the input; returns the counter of the result. A coding that was
     /// announced but not applied is skipped.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
-        let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE).min(self.most);
+        let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.most);
         let (mut whole, mut undone) = (true, false);
-        for coding in codings.outermost_first().take(LAYERS) {
+        for coding in codings.outermost_first().take(CODINGS_MAX) {
             self.output.clear();
             match undo(coding, &self.input, &mut self.output, limit) {
                 Ok(ended) => {
@@ -136,7 +137,7 @@ impl BodyDecoder {
             }
         }
         std::mem::swap(&mut self.input, &mut self.output);
-        self.input.shrink_to(STEP);
+        self.input.shrink_to(OUTPUT_STEP);
         match undone {
             true if whole => Ok(why::DECODED),
             true => Ok(why::DECODED_IN_PART),
@@ -164,41 +165,42 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
                 _ => Err(why::NOT_DECODABLE),
             }
         }
-        Coding::Brotli => unbrotli(bytes, out, limit),
+        Coding::Brotli => decode_brotli(bytes, out, limit),
         Coding::Other => Err(why::NOT_DECODABLE),
     }
 }
 
-/// End of compressed input.
+/// State of the decompression at the end of its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// At its regular end.
+    /// Complete: at the regular end of the format.
     Whole,
-    /// Before its regular end.
-    Cut,
-    /// Invalid contents.
+    /// The input is truncated.
+    Truncated,
+    /// The input is invalid.
     Corrupt,
 }
 
-/// Decodes consecutive gzip members (RFC 1952). Checksums are ignored.
+/// Decodes consecutive gzip members (RFC 1952), ignoring checksums; returns true if the last member
+/// is complete.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER: usize = 8;
-    let mut rest = behind_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
+    let mut rest = skip_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
         if end != End::Whole {
             return if out.is_empty() { Err(why::NOT_DECODABLE) } else { Ok(false) };
         }
-        let behind = rest.get(taken..).unwrap_or_default();
-        let next = behind.get(TRAILER..).and_then(behind_gzip_header);
+        let trailer = rest.get(taken..).unwrap_or_default();
+        let next = trailer.get(TRAILER..).and_then(skip_gzip_header);
         match next {
             Some(next) => rest = next,
-            None => return Ok(behind.len() >= TRAILER),
+            None => return Ok(trailer.len() >= TRAILER),
         }
     }
 }
 
-fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
+fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
     const CHECKSUM: u8 = 1 << 1;
     const EXTRA: u8 = 1 << 2;
     const NAME: u8 = 1 << 3;
@@ -206,8 +208,8 @@ fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
     let [0x1f, 0x8b, 8, flags, _, _, _, _, _, _, rest @ ..] = bytes else { return None };
     let mut rest = rest;
     if flags & EXTRA != 0 {
-        let (length, behind) = rest.split_first_chunk()?;
-        rest = behind.get(usize::from(u16::from_le_bytes(*length))..)?;
+        let (length, after) = rest.split_first_chunk()?;
+        rest = after.get(usize::from(u16::from_le_bytes(*length))..)?;
     }
     for text in [NAME, COMMENT] {
         if flags & text != 0 {
@@ -226,7 +228,7 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
     let mut inflate = Decompress::new(false);
     loop {
         // One byte beyond the limit distinguishes too large from exactly full.
-        out.reserve(STEP.min(limit + 1 - out.len()));
+        out.reserve(OUTPUT_STEP.min(limit + 1 - out.len()));
         let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
         let step = inflate.decompress_vec(rest, out, FlushDecompress::None);
         if out.len() > limit {
@@ -236,13 +238,13 @@ fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize)
             Err(_) => End::Corrupt,
             Ok(Status::StreamEnd) => End::Whole,
             Ok(Status::Ok | Status::BufError) if out.len() == out.capacity() => continue,
-            Ok(Status::Ok | Status::BufError) => End::Cut,
+            Ok(Status::Ok | Status::BufError) => End::Truncated,
         };
         return Ok((end, inflate.total_in() as usize));
     }
 }
 
-fn unbrotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
+fn decode_brotli(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     let mut reader = Decompressor::new(bytes, 4096).take(limit as u64 + 1);
     let read = reader.read_to_end(out);
     match read {

@@ -12,8 +12,8 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Size in bytes of a description without the texts of its head.
-const ROOM: usize = 256;
+/// Size of a description in bytes, texts of the head excluded.
+const BASE_SIZE: usize = 256;
 
 impl<'a> Walk<'_, '_, 'a> {
     /// Emits the description of a message that begins; `alone` if no fragment follows. A message
@@ -21,15 +21,16 @@ impl<'a> Walk<'_, '_, 'a> {
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
-        let asked = if requests { None } else { self.request() };
-        let ends = self.ends();
-        let time = self.begun_at();
+        let asked = if requests { None } else { self.pending_request() };
+        let ends = self.endpoints();
+        let time = self.begin_time();
         let broken = self.way().broken != 0;
-        let room = ROOM + texts(head) + asked.map_or(0, |(_, record)| texts_of(&record));
+        let room =
+            BASE_SIZE + text_size(head) + asked.map_or(0, |(_, record)| fields_size(&record));
         let mut context = self.block.context;
-        context.flags = self.turned()(context.flags).with(Flags::FIRST);
+        context.flags = self.to_message_flags()(context.flags).with(Flags::FIRST);
         if alone {
-            context.flags = context.flags.with(self.last());
+            context.flags = context.flags.with(self.last_flag());
         }
         let class = Class(self.way().class);
         let described = self.cx.describe(room, class, context, |room| {
@@ -41,10 +42,10 @@ impl<'a> Walk<'_, '_, 'a> {
             }
             match head.start {
                 Start::Request { method, target, .. } => {
-                    request(&mut writer, head, method, target);
+                    write_request(&mut writer, head, method, target);
                 }
                 Start::Response { status, reason } => {
-                    response(&mut writer, head, status, reason, asked.map(|(_, record)| record));
+                    write_response(&mut writer, head, status, reason, asked.map(|asked| asked.1));
                 }
             }
             if broken {
@@ -60,17 +61,17 @@ impl<'a> Walk<'_, '_, 'a> {
                 self.hold_response(&block, asked.map(|(key, _)| key));
             }
         } else if requests {
-            self.it.unkept = self.it.unkept.saturating_add(1);
+            self.it.unheld = self.it.unheld.saturating_add(1);
         }
     }
 
     /// Returns the arrival time of the head's first byte.
-    fn begun_at(&self) -> u64 {
+    fn begin_time(&self) -> u64 {
         let held = self.cx.front(&self.it.ways[self.way].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
-    fn ends(&self) -> Option<Endpoints> {
+    fn endpoints(&self) -> Option<Endpoints> {
         // The last block of a connection may be a generated one.
         let held = self.cx.front(&self.it.ways[self.way].held);
         let block = held.map_or(self.block, |(_, block)| block);
@@ -78,15 +79,15 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Emits an exchange, described by its request, its response and the observed bodies.
-    pub(super) fn exchange(
+    pub(super) fn emit_exchange(
         &mut self,
         request: Option<Record<'a>>,
-        sent: Option<Record<'a>>,
+        request_body: Option<Record<'a>>,
         response: Option<(Record<'a>, u32, ObservedBody)>,
     ) {
-        let room = ROOM
-            + request.map_or(0, |record| texts_of(&record))
-            + response.map_or(0, |(record, ..)| texts_of(&record));
+        let room = BASE_SIZE
+            + request.map_or(0, |record| fields_size(&record))
+            + response.map_or(0, |(record, ..)| fields_size(&record));
         let mut context = self.block.context;
         let stream = Flags::BACKWARD.with(Flags::END_MASK);
         context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
@@ -99,13 +100,13 @@ impl<'a> Walk<'_, '_, 'a> {
                 writer.text(field, value);
             }
             let length = |record: &Record<'_>| record.number(Field::RequestBody);
-            writer.number(Field::RequestBody, sent.as_ref().and_then(length).unwrap_or(0));
-            if let Some(sent) = sent {
-                missing = missing.saturating_add(sent.number(Field::Missing).unwrap_or(0));
-                broken |= sent.number(Field::Incomplete).is_some();
+            writer.number(Field::RequestBody, request_body.as_ref().and_then(length).unwrap_or(0));
+            if let Some(request_body) = request_body {
+                missing = missing.saturating_add(request_body.number(Field::Missing).unwrap_or(0));
+                broken |= request_body.number(Field::Incomplete).is_some();
             }
             if let Some((record, _, observed)) = response {
-                answered(&mut writer, &record, request.is_none());
+                write_exchange_response(&mut writer, &record, request.is_none());
                 writer.number(Field::ResponseBody, observed.bytes);
                 missing = missing.saturating_add(observed.missing.into());
                 broken |= observed.broken;
@@ -124,10 +125,11 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Records an observed body until the response arrives.
-    pub(super) fn hold_observed_body(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
+    /// Creates a record of an observed request body, to be held until the exchange is emitted;
+    /// `None` without memory.
+    pub(super) fn observed_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
-        self.cx.describe(ROOM, Class::YES, context, |room| {
+        self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
             writer.number(Field::RequestBody, observed.bytes);
             if observed.missing > 0 {
@@ -160,24 +162,24 @@ pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101
 }
 
-fn request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
+fn write_request(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8], target: &[u8]) {
     let fields = &head.fields;
     writer.text(Field::Method, method);
     writer.text(Field::Url, target);
-    line(writer, Field::Host, fields.host);
-    text(writer, Field::Version, head.version);
-    user(writer, fields.authorization);
+    write_line(writer, Field::Host, fields.host);
+    write_text(writer, Field::Version, head.version);
+    write_user(writer, fields.authorization);
     for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
     {
         if let Some(value) = value {
             writer.line(field, value);
         }
     }
-    body(writer, head);
+    write_body_fields(writer, head);
     writer.number(Field::RequestHead, (head.end - head.begin) as u64);
 }
 
-fn response(
+fn write_response(
     writer: &mut Writer<'_>,
     head: &Head<'_>,
     status: u16,
@@ -189,27 +191,27 @@ fn response(
             writer.text(field, value);
         }
     }
-    text(writer, Field::Version, head.version);
+    write_text(writer, Field::Version, head.version);
     if status > 0 {
         writer.number(Field::Status, status.into());
     }
-    text(writer, Field::StatusText, reason);
-    body(writer, head);
+    write_text(writer, Field::StatusText, reason);
+    write_body_fields(writer, head);
     writer.number(Field::ResponseHead, (head.end - head.begin) as u64);
 }
 
 /// Writes the fields of a head about its body.
-fn body(writer: &mut Writer<'_>, head: &Head<'_>) {
+fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     let fields = &head.fields;
-    line(writer, Field::ContentType, fields.content_type);
-    line(writer, Field::ContentEncoding, fields.content_encoding);
+    write_line(writer, Field::ContentType, fields.content_type);
+    write_line(writer, Field::ContentEncoding, fields.content_encoding);
     if let Some(length) = fields.length {
         writer.number(Field::ContentLength, length);
     }
 }
 
 /// Writes the response's part of an exchange; without an observed request, also the common fields.
-fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
+fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
             Field::Time if alone => writer.text(field, value),
@@ -230,14 +232,14 @@ fn answered(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     }
 }
 
-fn text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
+fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.text(field, value);
     }
 }
 
 /// Writes a field value as one line.
-fn line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
+fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.line(field, value);
     }
@@ -246,7 +248,7 @@ fn line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
 /// Maximum length of a user name in `Basic` credentials (RFC 7617).
 const USER_MAX: usize = 192;
 
-/// Accepts missing padding, since only the name matters.
+/// A Base64 decoder that accepts missing padding, since only the user name is needed.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -254,7 +256,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
+fn write_user(writer: &mut Writer<'_>, authorization: &[u8]) {
     let Some((scheme, rest)) = authorization.split_at_checked(6) else { return };
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return;
@@ -269,15 +271,15 @@ fn user(writer: &mut Writer<'_>, authorization: &[u8]) {
     let Ok(length) = BASE64.decode_slice(letters, &mut bytes) else { return };
     let decoded = bytes.get(..length).unwrap_or_default();
     match decoded.iter().position(|byte| *byte == b':') {
-        Some(end) => text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
+        Some(end) => write_text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
         // The colon may lie beyond the maximum. Without a colon these are no credentials.
-        None if !is_whole => text(writer, Field::User, decoded),
+        None if !is_whole => write_text(writer, Field::User, decoded),
         None => {}
     }
 }
 
 /// Returns an upper bound on the length of a description's texts, in bytes.
-fn texts(head: &Head<'_>) -> usize {
+fn text_size(head: &Head<'_>) -> usize {
     let fields = &head.fields;
     let start = match head.start {
         Start::Request { method, target, .. } => method.len() + target.len(),
@@ -294,6 +296,6 @@ fn texts(head: &Head<'_>) -> usize {
 }
 
 /// Returns an upper bound on the length of an existing description's texts, in bytes.
-fn texts_of(record: &Record<'_>) -> usize {
+fn fields_size(record: &Record<'_>) -> usize {
     record.fields().map(|(_, value)| value.len() + 3).sum()
 }

@@ -10,14 +10,14 @@ use wire::http::{
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
-/// Maximum distance of a response head from a stray line before it, in bytes.
+/// Number of bytes of a response in which a head after stray lines is searched.
 const JUNK_MAX: usize = 256;
 /// Number of bytes that decide the protocol of a connection.
-const DECIDES: usize = 32;
+const GUESS_SIZE: usize = 32;
 
 impl Walk<'_, '_, '_> {
     /// Handles the bytes at the start of a message.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn take_message_start(&mut self) {
         let lost = self.way().phase() == Phase::Lost;
         if !lost {
             // Skips empty lines between messages.
@@ -31,35 +31,36 @@ impl Walk<'_, '_, '_> {
         if self.it.protocol().is_none() && !self.may_be_http(rest) {
             return;
         }
-        match self.read(rest) {
+        match self.parse_head(rest) {
             Ok(head) => {
                 self.cx.count(why::FOUND_AGAIN, u64::from(lost && self.it.protocol().is_some()));
                 let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
-                self.message(&head, from, to);
+                self.begin_message(&head, from, to);
             }
-            Err(Stop::More) if !lost || convinces(rest) => {
+            Err(Stop::More) if !lost || is_certain_start(rest) => {
                 let mut seek = HeadSearch::default();
                 // The end of a head may need one more byte to be certain, so the search for it
                 // starts after all of this.
                 let _ = seek.ends_in(rest);
                 self.hold_head(rest.len(), seek);
             }
-            Err(Stop::More) => self.aside(),
-            Err(Stop::Fault(_)) if self.answers_without_a_head() => self.headless(),
-            Err(Stop::Fault(_)) => self.fault(),
+            Err(Stop::More) => self.pass_rest(),
+            Err(Stop::Fault(_)) if self.may_be_headless() => self.take_headless(),
+            Err(Stop::Fault(_)) => self.handle_fault(),
         }
     }
 
-    /// Returns true if the bytes may still be a response: the first ones after a request.
-    fn answers_without_a_head(&self) -> bool {
+    /// Returns true if bytes without a head may belong to a response: in lenient mode, the first
+    /// bytes of the direction, if a request is pending.
+    fn may_be_headless(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.it.ways[self.way].phase() == Phase::New;
-        lenient && first && !self.is_requests() && self.request().is_some()
+        lenient && first && !self.is_requests() && self.pending_request().is_some()
     }
 
-    /// Handles a head after a stray line, or a body without a head (HTTP/0.9), which ends with its
+    /// Handles a head after stray lines, or a body without a head (HTTP/0.9), which ends with its
     /// connection.
-    fn headless(&mut self) {
+    fn take_headless(&mut self) {
         let rest = self.rest();
         let within = rest.get(..JUNK_MAX).unwrap_or(rest);
         let starts =
@@ -68,7 +69,7 @@ impl Walk<'_, '_, '_> {
         if let Some(start) = { ends }.find(starts) {
             let junk = self.block.narrow(self.at, start as u32);
             let class = self.cx.absent(why::MALFORMED);
-            self.put(junk.with_class(class));
+            self.emit(junk.with_class(class));
             self.at += start as u32;
             self.way().enter(Phase::Between);
             return;
@@ -76,7 +77,7 @@ impl Walk<'_, '_, '_> {
         let start = Start::Response { status: 0, reason: &[] };
         let fields = Fields::default();
         let head = Head { begin: 0, end: 0, start, version: &[], modern: false, fields };
-        self.message(&head, self.at, self.at);
+        self.begin_message(&head, self.at, self.at);
     }
 
     /// Returns true if the first bytes allow HTTP/1, and derives the direction of requests.
@@ -94,9 +95,10 @@ impl Walk<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1. A known protocol stops the other direction as
-    /// well; an unknown one only if the other is unknown, too. A direction that was not observed
-    /// from its first byte may still become HTTP/1. Always returns false.
+    /// Stops parsing a direction that is not HTTP/1. A recognized protocol also stops the other
+    /// direction; an unrecognized one only if the other direction was stopped as well. A direction
+    /// out of sync stays so after an unrecognized protocol: it may still become HTTP/1. Always
+    /// returns false.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.way().phase() == Phase::Lost;
         self.release_held(self.way, why::NOT_HTTP);
@@ -109,11 +111,11 @@ impl Walk<'_, '_, '_> {
             self.release_held(1 - self.way, why::NOT_HTTP);
             self.it.ways.iter_mut().for_each(|way| way.enter(Phase::Other));
         }
-        self.aside();
+        self.pass_rest();
         false
     }
 
-    fn read<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, Stop> {
+    fn parse_head<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, Stop> {
         let mode = self.options.mode;
         match self.is_requests() {
             true => Head::request(text, mode),
@@ -125,32 +127,32 @@ impl Walk<'_, '_, '_> {
     fn hold_head(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.way().gathered.saturating_add(length as u32);
         if gathered as usize > self.options.head {
-            return self.fault();
+            return self.handle_fault();
         }
         let way = self.way();
         way.enter(Phase::Head);
         way.seek = seek.number();
         way.gathered = gathered;
-        if !self.hold() {
+        if !self.hold_rest() {
             // No memory to hold it: the message that it begins is lost.
-            self.lose();
+            self.lose_framing();
             self.at = self.block.length();
         }
     }
 
     /// Holds the rest of the block. Returns false without memory for it.
-    pub(super) fn hold(&mut self) -> bool {
+    pub(super) fn hold_rest(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
-        self.cx.hold_part(&mut self.it.ways[self.way].held, &piece, &mut self.given)
+        self.cx.hold_part(&mut self.it.ways[self.way].held, &piece, &mut self.emitted)
     }
 
     /// Continues a head with held pieces.
-    pub(super) fn gather(&mut self) {
+    pub(super) fn continue_head(&mut self) {
         let rest = self.rest();
         let mut seek = HeadSearch::of(self.way().seek);
         let ends = seek.ends_in(rest);
-        let undecided = self.it.protocol().is_none() && (self.way().gathered as usize) < DECIDES;
+        let undecided = self.it.protocol().is_none() && (self.way().gathered as usize) < GUESS_SIZE;
         if !ends && !undecided {
             return self.hold_head(rest.len(), seek);
         }
@@ -159,33 +161,32 @@ impl Walk<'_, '_, '_> {
         let before = text.len();
         text.extend_from_slice(rest);
         if self.it.protocol().is_some() || self.may_be_http(&text) {
-            match self.read(&text) {
+            match self.parse_head(&text) {
                 Ok(head) => {
                     let to = self.at + head.end.saturating_sub(before) as u32;
-                    self.message(&head, self.at, to);
+                    self.begin_message(&head, self.at, to);
                 }
                 Err(Stop::More) => self.hold_head(rest.len(), seek),
-                Err(Stop::Fault(_)) => self.fault(),
+                Err(Stop::Fault(_)) => self.handle_fault(),
             }
         }
         *self.text = text;
     }
 
-    /// Ends a direction within a head. If its start line is complete, the message is described by
-    /// that and the complete fields, and marked as broken off (RFC 9112 §8); an announced body is
-    /// not expected.
-    pub(super) fn unfinished(&mut self) {
+    /// Ends a direction within a head. If the start line is complete, a message is described by it
+    /// and the complete fields, without a body, and marked as incomplete (RFC 9112 §8).
+    pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.text);
         self.cx.gather(&self.it.ways[self.way].held, &mut text);
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
         if self.it.protocol().is_some() || self.may_be_http(&text) {
-            match self.read(&text).ok().filter(|head| !head.version.is_empty()) {
+            match self.parse_head(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };
                     self.open_message(&head, Body::default(), true);
-                    self.give_head(self.at, self.at);
+                    self.emit_head(self.at, self.at);
                     self.finish_message();
                 }
                 None => {
@@ -197,23 +198,23 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Begins a message; the last piece of its head is at `from..to`.
-    pub(super) fn message(&mut self, head: &Head<'_>, from: u32, to: u32) {
+    /// Begins a message; the last piece of its head is `from..to` in the block.
+    pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
             self.release_held(self.way, why::SWITCHED);
-            return self.switch();
+            return self.switch_protocol();
         }
         let mode = self.options.mode;
         let body = match head.start {
             Start::Request { .. } => match Body::of_request(head, mode) {
                 Ok(body) => body,
-                Err(_) => return self.fault(),
+                Err(_) => return self.handle_fault(),
             },
             Start::Response { .. } => Body::of_response(head, self.request_method(), mode),
         };
         self.open_message(head, body, false);
-        self.give_head(from, to);
+        self.emit_head(from, to);
         if body.has_ended() || body.is_switched() {
             self.finish_message();
         }
@@ -262,7 +263,7 @@ fn class_of(head: &Head<'_>) -> u32 {
 }
 
 /// Returns true if a head certainly begins here, amid unparsed bytes.
-pub(super) fn convinces(rest: &[u8]) -> bool {
+pub(super) fn is_certain_start(rest: &[u8]) -> bool {
     match guess(rest) {
         Guess::Request => {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);

@@ -6,9 +6,9 @@
 //! byte (`wire::http`). Only a head across blocks is copied, for parsing; its pieces are emitted
 //! unchanged. [SL §4.2], CONTRACT 4-8
 //!
-//! State is plain data, 152 bytes per connection. A request waits there, as its description, for
-//! its response: responses arrive in the order of requests (RFC 9112 §9.3.2), and their framing
-//! depends on them (§6.3).
+//! State is plain data, 152 bytes per connection. The description of a request is held there until
+//! the response arrives: responses arrive in the order of requests (RFC 9112 §9.3.2), and their
+//! framing depends on them (§6.3).
 //!
 //! Parsing is lenient by default: an observer must not see less than the endpoints do. After a loss
 //! the filter resynchronizes at the next block that begins with a message.
@@ -178,7 +178,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Http {
     options: Options,
     connections: Sessions<HttpConnection>,
-    /// Buffer in which a head is assembled; empty between calls.
+    /// Scratch space for the reassembly of a head.
     text: Vec<u8>,
     decoder: BodyDecoder,
 }
@@ -201,7 +201,7 @@ impl Stream for Http {
         }
         match self.connections.find(key) {
             Some(connection) => {
-                if let Some(block) = connection.goes_on(&block) {
+                if let Some(block) = connection.take_body_block(&block) {
                     return match self.options.emit {
                         Emit::Message | Emit::Body => cx.pass(block),
                         Emit::Head => cx.consume(&block),
@@ -215,7 +215,7 @@ impl Stream for Http {
             true => block,
             false => {
                 let whole = cx.whole(block).filter(Block::is_whole);
-                whole.unwrap_or_else(|| walk::hole_like(block))
+                whole.unwrap_or_else(|| walk::into_hole(block))
             }
         };
         let connection = self.connections.of(key);
@@ -272,14 +272,14 @@ impl Http {
     fn close(&mut self, key: u64, mut connection: HttpConnection, cx: &mut StreamContext<'_, '_>) {
         let before = connection.kind;
         for way in 0..2 {
-            let block = walk::end_of(key, way, cx.now);
+            let block = walk::end_hole(key, way, cx.now);
             let (text, decoder) = (&mut self.text, &mut self.decoder);
             Walk::new(&self.options, text, decoder, cx, &mut connection, block).close();
         }
-        let block = walk::end_of(key, 0, cx.now);
+        let block = walk::end_hole(key, 0, cx.now);
         let (text, decoder) = (&mut self.text, &mut self.decoder);
-        Walk::new(&self.options, text, decoder, cx, &mut connection, block).drain();
-        if before == 0 && connection.was_met() {
+        Walk::new(&self.options, text, decoder, cx, &mut connection, block).drop_pending();
+        if before == 0 && connection.has_bytes() {
             self.tally(Protocol::Other.number());
         }
     }

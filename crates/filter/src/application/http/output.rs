@@ -7,18 +7,18 @@ use super::why;
 use crate::prelude::*;
 
 impl<'a> Walk<'_, '_, 'a> {
-    pub(super) fn give_head(&mut self, from: u32, to: u32) {
+    pub(super) fn emit_head(&mut self, from: u32, to: u32) {
         self.at = to;
         self.way().gathered = 0;
         let mut held = std::mem::take(&mut self.way().held);
         let (class, emit) = (Class(self.way().class), self.options.emit);
         while !held.is_empty() {
-            let turned = self.turned();
+            let to_flags = self.to_message_flags();
             match emit {
                 Emit::Body => self.cx.forget(&mut held),
                 Emit::Message | Emit::Head => self.cx.release(&mut held, |block| {
                     let mut block = block.with_class(class);
-                    block.context.flags = turned(block.context.flags);
+                    block.context.flags = to_flags(block.context.flags);
                     block
                 }),
             }
@@ -32,7 +32,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Continues the body of the open message from `from` to the current offset.
-    pub(super) fn give_data(&mut self, from: u32, last: bool) {
+    pub(super) fn emit_data(&mut self, from: u32, last: bool) {
         let coded = self.way().codings != 0;
         match self.options.emit {
             Emit::Head => {}
@@ -40,7 +40,7 @@ impl<'a> Walk<'_, '_, 'a> {
             Emit::Message => {
                 self.open.get_or_insert(from);
             }
-            Emit::Body => self.give(from, self.at, last),
+            Emit::Body => self.emit_fragment(from, self.at, last),
         }
     }
 
@@ -48,33 +48,33 @@ impl<'a> Walk<'_, '_, 'a> {
     pub(super) fn flush(&mut self, last: bool) {
         let from = self.open.take().filter(|from| last || *from < self.at);
         if let Some(from) = from {
-            self.give(from, self.at, last);
+            self.emit_fragment(from, self.at, last);
         }
     }
 
-    /// Returns the flags of the open message's last fragment: an incomplete message ends without
-    /// being marked as complete.
-    pub(super) fn last(&self) -> Flags {
+    /// Returns the flag of the open message's last fragment: `LAST`, or `END` if the message is
+    /// incomplete.
+    pub(super) fn last_flag(&self) -> Flags {
         if self.it.ways[self.way].broken != 0 { Flags::END } else { Flags::LAST }
     }
 
     /// Emits a fragment of the open message.
-    pub(super) fn give(&mut self, from: u32, to: u32, last: bool) {
+    pub(super) fn emit_fragment(&mut self, from: u32, to: u32, last: bool) {
         let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
-        let end = self.last();
-        let flags = self.turned()(piece.context.flags);
+        let end = self.last_flag();
+        let flags = self.to_message_flags()(piece.context.flags);
         piece.context.flags = if last { flags.with(end) } else { flags };
         self.way().owes &= u8::from(!last);
-        self.put(piece);
+        self.emit(piece);
     }
 
-    pub(super) fn put(&mut self, piece: Block<'a>) {
-        self.cx.give_part(piece, &mut self.given);
+    pub(super) fn emit(&mut self, piece: Block<'a>) {
+        self.cx.give_part(piece, &mut self.emitted);
     }
 
     /// Returns a function that clears the flags of the stream (first, last, end) and sets the
     /// direction: requests forward, responses backward.
-    pub(super) fn turned(&self) -> impl Fn(Flags) -> Flags + use<> {
+    pub(super) fn to_message_flags(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.is_requests();
         move |flags: Flags| {
             let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END_MASK).with(Flags::BACKWARD);
@@ -84,22 +84,22 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Passes the rest of the block without a class.
-    pub(super) fn aside(&mut self) {
+    pub(super) fn pass_rest(&mut self) {
         let reason = match self.way().phase() {
             Phase::Switched => why::SWITCHED,
             Phase::Closed => why::AFTER_CLOSE,
             Phase::Other => why::NOT_HTTP,
             _ => why::LOST,
         };
-        self.give_aside(reason);
+        self.pass_unanswered(reason);
     }
 
-    pub(super) fn give_aside(&mut self, reason: Reason) {
+    pub(super) fn pass_unanswered(&mut self, reason: Reason) {
         self.flush(false);
         if self.at < self.block.length() {
             let class = self.cx.absent(reason);
             let piece = self.block.narrow(self.at, u32::MAX).with_class(class);
-            self.put(piece);
+            self.emit(piece);
         }
         self.at = self.block.length();
     }

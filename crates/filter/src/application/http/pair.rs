@@ -13,23 +13,23 @@ use crate::prelude::*;
 use wire::http::RequestMethod;
 use wire::record::{Field, Record};
 
-const SENT: u32 = 1;
+const REQUEST_BODY: u32 = 1;
 const RESPONSE: u32 = 2;
 /// Mask of the bits in a key that distinguish request, body and response of an exchange.
-const PART: u32 = 3;
+const PART_MASK: u32 = 3;
 
 impl<'a> Walk<'_, '_, 'a> {
     /// Returns the request to which the next response belongs, with its key.
-    pub(super) fn request(&self) -> Option<(u32, Record<'a>)> {
-        let (key, block) = self.cx.front(&self.it.asked)?;
-        let record = Record::parse(block.frame).filter(|_| key & PART == 0)?;
+    pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
+        let (key, block) = self.cx.front(&self.it.pending)?;
+        let record = Record::parse(block.frame).filter(|_| key & PART_MASK == 0)?;
         Some((key, record))
     }
 
     /// Returns the method of the request to which the next response belongs; the framing of the
     /// response depends on it.
     pub(super) fn request_method(&self) -> RequestMethod {
-        let method = self.request().and_then(|(_, record)| record.text(Field::Method));
+        let method = self.pending_request().and_then(|(_, record)| record.text(Field::Method));
         match method {
             Some(b"HEAD") => RequestMethod::Head,
             Some(b"CONNECT") => RequestMethod::Connect,
@@ -39,110 +39,110 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Holds the description of a request until its response arrives.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
-        let key = self.it.serial << 2;
-        let waiting = self.it.asked.len() as usize;
-        let room = waiting < self.options.pending && self.it.unkept == 0;
-        if room && self.cx.keep(&mut self.it.asked, described, key) {
-            self.it.serial = self.it.serial.wrapping_add(1);
+        let key = self.it.next_request << 2;
+        let waiting = self.it.pending.len() as usize;
+        let room = waiting < self.options.pending && self.it.unheld == 0;
+        if room && self.cx.keep(&mut self.it.pending, described, key) {
+            self.it.next_request = self.it.next_request.wrapping_add(1);
             return;
         }
-        self.it.unkept = self.it.unkept.saturating_add(1);
+        self.it.unheld = self.it.unheld.saturating_add(1);
         self.cx.count(why::UNPAIRED, 1);
         if self.options.exchanges {
-            self.exchange(Record::parse(described.frame), None, None);
+            self.emit_exchange(Record::parse(described.frame), None, None);
         }
     }
 
     /// Holds the description of a response until it ends.
     pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
-        let key = request.unwrap_or(self.it.serial << 2) | RESPONSE;
+        let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE;
         if request.is_none() {
-            self.it.serial = self.it.serial.wrapping_add(1);
+            self.it.next_request = self.it.next_request.wrapping_add(1);
         }
-        self.cx.keep(&mut self.it.asked, described, key);
+        self.cx.keep(&mut self.it.pending, described, key);
     }
 
-    /// Handles the end of a request: with exchanges requested, holds the observed part of its body
-    /// if the request is still pending.
-    pub(super) fn request_ended(&mut self) {
+    /// Handles the end of a request: if exchanges are requested and its response is pending, holds
+    /// a record of the observed body.
+    pub(super) fn end_request(&mut self) {
         let seen = ObservedBody::of(self.way());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
-        if nothing || !self.options.exchanges || self.it.unkept > 0 {
+        if nothing || !self.options.exchanges || self.it.unheld > 0 {
             return;
         }
-        let last = self.it.serial.wrapping_sub(1) << 2;
+        let last = self.it.next_request.wrapping_sub(1) << 2;
         // The response may have arrived before the end of the request.
-        let waits = self.cx.held(&self.it.asked).any(|(key, _)| key == last);
-        if let (true, Some(record)) = (waits, self.hold_observed_body(seen)) {
-            self.cx.keep(&mut self.it.asked, &record, last | SENT);
+        let waits = self.cx.held(&self.it.pending).any(|(key, _)| key == last);
+        if let (true, Some(record)) = (waits, self.observed_body_record(seen)) {
+            self.cx.keep(&mut self.it.pending, &record, last | REQUEST_BODY);
         }
     }
 
-    /// Ends a response, and its request.
-    pub(super) fn response_ended(&mut self) {
+    /// Handles the end of a response: ends its request too, unless the response is interim.
+    pub(super) fn end_response(&mut self) {
         if is_interim(Class(self.way().class)) {
             return;
         }
-        let Some((front, _)) = self.cx.front(&self.it.asked) else {
-            self.it.unkept = self.it.unkept.saturating_sub(1);
+        let Some((front, _)) = self.cx.front(&self.it.pending) else {
+            self.it.unheld = self.it.unheld.saturating_sub(1);
             return;
         };
         if self.options.exchanges {
-            self.exchange_of_front(true);
+            self.emit_front_exchange(true);
         }
-        if front & PART != 0 {
-            self.it.unkept = self.it.unkept.saturating_sub(1);
+        if front & PART_MASK != 0 {
+            self.it.unheld = self.it.unheld.saturating_sub(1);
         }
         self.forget_front(front);
     }
 
-    /// Drops all pending requests: no response will arrive.
-    pub(super) fn drain(&mut self) {
-        while let Some((front, _)) = self.cx.front(&self.it.asked) {
+    /// Ends all pending requests, to which no response will arrive.
+    pub(super) fn drop_pending(&mut self) {
+        while let Some((front, _)) = self.cx.front(&self.it.pending) {
             self.cx.count(why::UNPAIRED, 1);
             if self.options.exchanges {
-                self.exchange_of_front(false);
+                self.emit_front_exchange(false);
             }
             self.forget_front(front);
         }
-        self.it.unkept = 0;
+        self.it.unheld = 0;
     }
 
     fn forget_front(&mut self, front: u32) {
-        while let Some((key, _)) = self.cx.front(&self.it.asked) {
-            if key | PART != front | PART {
+        while let Some((key, _)) = self.cx.front(&self.it.pending) {
+            if key | PART_MASK != front | PART_MASK {
                 break;
             }
-            self.cx.forget(&mut self.it.asked);
+            self.cx.forget(&mut self.it.pending);
         }
     }
 
     /// Emits the oldest exchange; `ended` if its response ended in this block.
-    fn exchange_of_front(&mut self, ended: bool) {
+    fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
-        for (key, block) in self.cx.held(&self.it.asked) {
-            if *front.get_or_insert(key | PART) != key | PART {
+        for (key, block) in self.cx.held(&self.it.pending) {
+            if *front.get_or_insert(key | PART_MASK) != key | PART_MASK {
                 break;
             }
-            match key & PART {
+            match key & PART_MASK {
                 0 => request = Record::parse(block.frame),
-                SENT => sent = Record::parse(block.frame),
+                REQUEST_BODY => sent = Record::parse(block.frame),
                 _ => response = Record::parse(block.frame).map(|r| (r, block.pointer.class.0)),
             }
         }
         let requests = usize::from(self.it.flipped);
         let open = &self.it.ways[requests];
-        let last = self.it.serial.wrapping_sub(1) << 2 | PART;
+        let last = self.it.next_request.wrapping_sub(1) << 2 | PART_MASK;
         // A request that is still open when its response ends.
         if sent.is_none() && open.phase() == Phase::Body && front == Some(last) {
             let seen = ObservedBody { broken: true, ..ObservedBody::of(open) };
-            sent = self.hold_observed_body(seen).and_then(|block| Record::parse(block.frame));
+            sent = self.observed_body_record(seen).and_then(|block| Record::parse(block.frame));
         }
         let way = &self.it.ways[1 - requests];
         let mut seen = ObservedBody::of(way);
         seen.broken |= !ended;
         let response = response.map(|(record, class)| (record, class, seen));
-        self.exchange(request, sent, response);
+        self.emit_exchange(request, sent, response);
     }
 }

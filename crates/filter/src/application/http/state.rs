@@ -5,19 +5,19 @@ use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection; that of the private session holds the tallies.
+/// The state of a connection; the private session holds the tallies.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
-    /// Its directions, as the stream filter numbers them: 0 forward, 1 backward.
+    /// Directions by the number that the stream filter assigns: 0 forward, 1 backward.
     pub(super) ways: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
-    pub(super) asked: HeldList,
+    pub(super) pending: HeldList,
     /// Sequence number of the next request.
-    pub(super) serial: u32,
-    /// Number of requests after those in `asked` that could not be held.
-    pub(super) unkept: u32,
+    pub(super) next_request: u32,
+    /// Number of later requests that could not be held in `pending`.
+    pub(super) unheld: u32,
     /// Protocol: one of [`Protocol`], 0 if unknown.
     pub(super) kind: u8,
     /// Nonzero if requests go backward: without a handshake the stream filter guessed the
@@ -33,16 +33,16 @@ pub(super) struct HttpConnection {
 const _: () = assert!(size_of::<HttpConnection>() <= 160);
 
 impl Session for HttpConnection {
-    fn lists(&mut self) -> Vec<&mut HeldList> {
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
         let [one, other] = &mut self.ways;
-        vec![&mut self.asked, &mut one.held, &mut other.held]
+        vec![&mut self.pending, &mut one.held, &mut other.held]
     }
 
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("speaks", Unit::Number, SPEAKS_HELP, |it, _| it.kind.into()),
-        Field::new("requests", Unit::Messages, "that were seen", |it, _| it.serial.into()),
+        Field::new("requests", Unit::Messages, "that were seen", |it, _| it.next_request.into()),
         Field::new("waits", Unit::YesNo, "a request waits for its response", |it, _| {
-            (!it.asked.is_empty()).into()
+            (!it.pending.is_empty()).into()
         }),
         Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[0].seen),
         Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[1].seen),
@@ -64,23 +64,23 @@ pub(super) struct HttpDirection {
     pub(super) missing: u32,
     /// Held pieces of an incomplete head, or of a body to be decoded.
     pub(super) held: HeldList,
-    /// Number of bytes in them.
+    /// Number of held bytes.
     pub(super) gathered: u32,
     /// Class of the open message.
     pub(super) class: u32,
     /// Content codings to undo.
     pub(super) codings: u16,
-    /// Discriminant of its [`Phase`].
+    /// Discriminant of a [`Phase`].
     pub(super) state: u8,
-    /// Progress of the search for the head's end.
+    /// Progress of the search for the end of a head ([`wire::http::HeadSearch`]).
     pub(super) seek: u8,
     /// Nonzero if the open message still needs its last fragment.
     pub(super) owes: u8,
     /// Nonzero if the open message broke off.
     pub(super) broken: u8,
-    /// Nonzero if the direction was observed from its first byte.
+    /// Nonzero once a nonempty block has arrived.
     pub(super) begun: u8,
-    /// Nonzero if the connection ends after the open message, in strict mode.
+    /// Nonzero if the connection ends after the open message; strict mode only.
     pub(super) closes: u8,
 }
 
@@ -157,14 +157,14 @@ impl HttpConnection {
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.ways;
         let ended = |way: &HttpDirection| way.phase() == Phase::Ended;
-        let unmet = |way: &HttpDirection| way.phase() == Phase::New && self.asked.is_empty();
+        let unmet = |way: &HttpDirection| way.phase() == Phase::New && self.pending.is_empty();
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
-    /// Returns the block, with its view unchanged, if all of it belongs to a body (fast path);
-    /// otherwise `None`.
+    /// Returns the block, prepared for output, if its bytes belong to a body that continues after
+    /// it (fast path); otherwise `None`.
     #[inline]
-    pub(super) fn goes_on<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
+    pub(super) fn take_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.ways;
         let way = if flags.has(Flags::BACKWARD) { other } else { one };
@@ -183,7 +183,7 @@ impl HttpConnection {
     }
 
     /// Returns true if any bytes arrived.
-    pub(super) fn was_met(&self) -> bool {
+    pub(super) fn has_bytes(&self) -> bool {
         self.ways.iter().any(|way| way.begun != 0)
     }
 }

@@ -11,7 +11,7 @@ use wire::record::{Field, Record, RecordKind};
 
 /// A block as the stream filter emits it.
 #[derive(Clone, Debug)]
-struct Part {
+struct StreamBlock {
     back: bool,
     bytes: Vec<u8>,
     /// Length of a hole, which has no bytes.
@@ -19,20 +19,20 @@ struct Part {
     flags: Flags,
 }
 
-fn ahead(bytes: impl AsRef<[u8]>) -> Part {
-    Part { back: false, bytes: bytes.as_ref().to_vec(), hole: 0, flags: Flags::NONE }
+fn forward(bytes: impl AsRef<[u8]>) -> StreamBlock {
+    StreamBlock { back: false, bytes: bytes.as_ref().to_vec(), hole: 0, flags: Flags::NONE }
 }
 
-fn back(bytes: impl AsRef<[u8]>) -> Part {
-    Part { back: true, ..ahead(bytes) }
+fn backward(bytes: impl AsRef<[u8]>) -> StreamBlock {
+    StreamBlock { back: true, ..forward(bytes) }
 }
 
-fn hole(back: bool, hole: u32) -> Part {
-    Part { back, bytes: Vec::new(), hole, flags: Flags::NONE }
+fn hole(back: bool, hole: u32) -> StreamBlock {
+    StreamBlock { back, bytes: Vec::new(), hole, flags: Flags::NONE }
 }
 
-fn end(back: bool) -> Part {
-    Part { flags: Flags::END, ..hole(back, 0) }
+fn end(back: bool) -> StreamBlock {
+    StreamBlock { flags: Flags::END, ..hole(back, 0) }
 }
 
 /// A reassembled output message.
@@ -65,16 +65,16 @@ impl Message {
 struct ConnectionOutput {
     messages: Vec<Message>,
     /// Unanswered bytes, per direction.
-    asides: [Vec<u8>; 2],
+    unanswered: [Vec<u8>; 2],
     /// Open messages, per direction.
     open: [Option<usize>; 2],
 }
 
 impl ConnectionOutput {
-    fn take(&mut self, block: &Block<'_>) {
+    fn record(&mut self, block: &Block<'_>) {
         let back = block.context.flags.has(Flags::BACKWARD);
         if !block.pointer.class.answered() {
-            self.asides[usize::from(back)].extend(block.bytes());
+            self.unanswered[usize::from(back)].extend(block.bytes());
             return;
         }
         let class = block.pointer.class.0;
@@ -109,8 +109,8 @@ impl ConnectionOutput {
         }
     }
 
-    fn aside(&self) -> Vec<u8> {
-        self.asides.concat()
+    fn unanswered(&self) -> Vec<u8> {
+        self.unanswered.concat()
     }
 
     fn classes(&self) -> Vec<u32> {
@@ -125,8 +125,8 @@ impl ConnectionOutput {
 
 const SESSION: u32 = 7;
 
-/// Makes the block of a part, in a frame of its own.
-fn block<'a>(space: &Space<'a>, part: &Part, time: u64) -> Block<'a> {
+/// Makes a block in a frame of its own.
+fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     let frame = match part.back {
         false => Frame::tcp(4000, 80, &part.bytes),
         true => {
@@ -151,14 +151,19 @@ fn block<'a>(space: &Space<'a>, part: &Part, time: u64) -> Block<'a> {
     block
 }
 
-fn pass<'a>(node: &mut Node, space: &mut Space<'a>, part: &Part, time: u64) -> Vec<Batch<'a>> {
+fn run_block<'a>(
+    node: &mut Node,
+    space: &mut Space<'a>,
+    part: &StreamBlock,
+    time: u64,
+) -> Vec<Batch<'a>> {
     let mut batch = Batch::empty();
     batch.push(block(space, part, time), 0).expect("a free lane");
     node.pass(batch, space, time)
 }
 
 /// Runs a connection observed from the first byte of both directions.
-fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutput, Node) {
+fn connection(words: &[&str], exchanges: bool, parts: &[StreamBlock]) -> (ConnectionOutput, Node) {
     let mut parts = parts.to_vec();
     for back in [false, true] {
         if let Some(first) = parts.iter_mut().find(|part| part.back == back) {
@@ -168,19 +173,19 @@ fn connection(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOut
     midstream(words, exchanges, &parts)
 }
 
-fn midstream(words: &[&str], exchanges: bool, parts: &[Part]) -> (ConnectionOutput, Node) {
+fn midstream(words: &[&str], exchanges: bool, parts: &[StreamBlock]) -> (ConnectionOutput, Node) {
     let asked: &[(u32, u32)] = if exchanges { &[(1000, 1999)] } else { &[] };
-    let mut node = Node::asked_for(&HTTP, words, asked).expect("good arguments");
+    let mut node = Node::with_classes(&HTTP, words, asked).expect("good arguments");
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
     let mut seen = ConnectionOutput::default();
     let mut left = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        left.extend(pass(&mut node, &mut space, part, 1000 + number as u64));
+        left.extend(run_block(&mut node, &mut space, part, 1000 + number as u64));
     }
     left.extend(node.finish(&mut space, 9999));
     for batch in &left {
-        batch.blocks().for_each(|(_, block)| seen.take(&block));
+        batch.blocks().for_each(|(_, block)| seen.record(&block));
     }
     assert_eq!(seen.open, [None, None], "a message without an end");
     assert_eq!(node.counts.held.blocks, 0, "nothing is held at the end");
@@ -191,13 +196,14 @@ const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\
                    Authorization: Basic am9lOnNlY3JldA==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 fine\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello";
 
-/// Server logs distinguish `""` from `"-"`; credentials without a colon have no user name (RFC
+/// Server logs distinguish `""` from `"-"`. Credentials without a colon have no user name (RFC
 /// 7617).
 #[test]
 fn empty_fields_differ_from_absent_fields() {
     let reported = |fields: &str, field: Field| {
         let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        let (seen, _) = connection(&[], true, &[ahead(&get), back(OK), end(false), end(true)]);
+        let (seen, _) =
+            connection(&[], true, &[forward(&get), backward(OK), end(false), end(true)]);
         let fields = &seen.messages[0].fields;
         fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.clone())
     };
@@ -214,7 +220,7 @@ fn empty_fields_differ_from_absent_fields() {
 
 #[test]
 fn v22_request_and_response_are_described() {
-    let (seen, node) = connection(&[], true, &[ahead(GET), back(OK), end(false), end(true)]);
+    let (seen, node) = connection(&[], true, &[forward(GET), backward(OK), end(false), end(true)]);
     assert_eq!(seen.classes(), [1, 200, 1200]);
     assert_eq!(seen.texts(), [GET, OK, ""]);
     let [request, response, exchange] = &seen.messages[..] else { panic!() };
@@ -265,7 +271,7 @@ fn length(body: &str) -> String {
     format!("Content-Length: {}\r\n", body.len())
 }
 
-/// Status and method of every response or exchange with a class of at least `low`.
+/// Returns the class and method of every message with a class of at least `low`.
 fn pairs(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
     let from = seen.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
@@ -288,7 +294,7 @@ fn responses_pair_with_requests_in_order() {
         response(204, "", ""),
         response(418, "", "until the end"),
     ];
-    let parts = [ahead(requests.concat()), back(responses.concat()), end(false), end(true)];
+    let parts = [forward(requests.concat()), backward(responses.concat()), end(false), end(true)];
     let (seen, node) = connection(&[], true, &parts);
     let wanted = [(304, "GET"), (200, "HEAD"), (100, "POST"), (201, "POST"), (204, "PUT")];
     let wanted: Vec<(u32, &str)> = wanted.into_iter().chain([(418, "BREW")]).collect();
@@ -309,7 +315,7 @@ fn responses_pair_with_requests_in_order() {
     let lengths = bodies.map(|m| (m.number(Field::RequestBody), m.number(Field::ResponseBody)));
     let lengths: Vec<_> = lengths.map(|(a, b)| (a.unwrap(), b.unwrap())).collect();
     assert_eq!(lengths, [(0, 0), (0, 0), (3, 4), (2, 0), (0, 13)]);
-    assert!(seen.aside().is_empty());
+    assert!(seen.unanswered().is_empty());
     assert_eq!(node.counts.unanswered.iter().sum::<u64>(), 0);
 }
 
@@ -318,7 +324,7 @@ fn emit_selects_the_parts_of_a_message() {
     let chunked =
         response(200, "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
     let get = request("GET", "", "");
-    let parts = [ahead(&get), back(&chunked)];
+    let parts = [forward(&get), backward(&chunked)];
     let texts = |word: &str| connection(&[word], false, &parts).0.texts();
     let head = chunked.split_inclusive("\r\n\r\n").next().unwrap();
     assert_eq!(texts("emit=message"), [&get[..], &chunked]);
@@ -329,9 +335,9 @@ fn emit_selects_the_parts_of_a_message() {
 #[test]
 fn v21_report_counts_connections_per_protocol() {
     let tally = |there: &str, here: &str| {
-        let (seen, node) = connection(&[], false, &[ahead(there), back(here)]);
+        let (seen, node) = connection(&[], false, &[forward(there), backward(here)]);
         let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();
-        (tally, seen.messages.len(), seen.aside().len())
+        (tally, seen.messages.len(), seen.unanswered().len())
     };
     assert_eq!(tally(GET, OK), (vec![1, 0, 0, 0], 2, 0));
     assert_eq!(tally("\x16\x03\x01\x02\0\x01", "x"), (vec![0, 1, 0, 0], 0, 7));
@@ -343,28 +349,28 @@ fn v21_report_counts_connections_per_protocol() {
 #[test]
 fn overlong_head_is_malformed() {
     let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(600));
-    let mut parts: Vec<Part> = long.as_bytes().chunks(50).map(ahead).collect();
-    parts.push(ahead(GET));
+    let mut parts: Vec<StreamBlock> = long.as_bytes().chunks(50).map(forward).collect();
+    parts.push(forward(GET));
     let (seen, node) = connection(&["head=256"], false, &parts);
     assert_eq!(seen.messages.len(), 0);
-    assert_eq!(seen.aside().len(), long.len() + GET.len());
+    assert_eq!(seen.unanswered().len(), long.len() + GET.len());
     assert!(node.unanswered().all(|(why, n)| why == "not http" || n == 0));
-    parts.insert(0, ahead(GET));
+    parts.insert(0, forward(GET));
     let (seen, node) = connection(&["head=256"], false, &parts);
     assert_eq!(seen.texts(), [GET, GET]);
-    assert_eq!(seen.aside().len(), long.len());
+    assert_eq!(seen.unanswered().len(), long.len());
     assert!(node.unanswered().any(|(why, n)| why == "malformed" && n > 0));
 }
 
 #[test]
-fn strict_mode_stops_behind_the_last_message() {
+fn strict_mode_stops_after_the_last_message() {
     let close = response(200, &format!("{}Connection: close\r\n", length("x")), "x");
-    let parts = [ahead(GET), back(close.repeat(2))];
+    let parts = [forward(GET), backward(close.repeat(2))];
     assert_eq!(connection(&[], false, &parts).0.classes(), [1, 200, 200]);
     let (seen, node) = connection(&["strict=yes"], false, &parts);
     assert_eq!(seen.classes(), [1, 200]);
     assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("after close", 1)));
-    let loose = [ahead("GET / HTTP/1.1\nHost: a\n\n")];
+    let loose = [forward("GET / HTTP/1.1\nHost: a\n\n")];
     assert_eq!(connection(&[], false, &loose).0.classes(), [1]);
     assert_eq!(connection(&["strict=yes"], false, &loose).0.classes(), [0; 0]);
 }
@@ -374,7 +380,7 @@ fn connection_beyond_the_maximum_evicts_one() {
     let arena = Arena::new(4096);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &["connections=3"]).expect("good arguments");
-    let mut part = ahead(&GET[..10]);
+    let mut part = forward(&GET[..10]);
     part.flags = Flags::FIRST;
     for session in 1..=100 {
         let mut block = block(&space, &part, 0);
@@ -394,7 +400,7 @@ fn view_beyond_captured_bytes_is_a_hole() {
     let arena = Arena::new(64);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &[]).expect("good arguments");
-    let mut part = ahead(GET);
+    let mut part = forward(GET);
     part.flags = Flags::FIRST;
     let mut lying = block(&space, &part, 0);
     lying.marks.view += 20;

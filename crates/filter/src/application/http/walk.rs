@@ -1,10 +1,10 @@
 //! The pass over one block of a direction: assigns its bytes to messages.
 //!
-//! In: the state of its connection and the block. Out: fragments. The block itself leaves as the
-//! first of them, so that one block for one message costs nothing but the description.
+//! In: the state of the connection, and the block. Out: fragments. The block itself is emitted as
+//! the first fragment, so that a message of one block costs only its description.
 
 use super::decode::BodyDecoder;
-use super::heads::convinces;
+use super::heads::is_certain_start;
 use super::options::{Emit, Options};
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use super::why;
@@ -25,19 +25,19 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) at: u32,
     /// Start of the open message's pending fragment.
     pub(super) open: Option<u32>,
-    /// True after the block itself was emitted.
-    pub(super) given: bool,
+    /// True once a part of the block was emitted or held: further parts are new blocks.
+    pub(super) emitted: bool,
 }
 
-/// Returns a hole in place of this block.
-pub(super) fn hole_like(block: Block<'_>) -> Block<'_> {
+/// Converts a block to a hole of the same length.
+pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
     let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
 /// Returns an empty hole that ends a direction without FIN.
-pub(super) fn end_of<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
+pub(super) fn end_hole<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
         time: now,
@@ -58,7 +58,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         block: Block<'a>,
     ) -> Self {
         let way = usize::from(block.context.flags.has(Flags::BACKWARD));
-        Self { options, text, decoder, cx, it, block, way, at: 0, open: None, given: false }
+        Self { options, text, decoder, cx, it, block, way, at: 0, open: None, emitted: false }
     }
 
     /// Handles the whole block.
@@ -73,30 +73,30 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             }
         }
         if self.block.pointer.is_hole() {
-            self.hole();
+            self.take_hole();
         } else {
             while self.at < length {
                 match self.way().phase() {
-                    Phase::New | Phase::Between | Phase::Lost => self.begin(),
-                    Phase::Head => self.gather(),
-                    Phase::Body => self.body(),
-                    _ => self.aside(),
+                    Phase::New | Phase::Between | Phase::Lost => self.take_message_start(),
+                    Phase::Head => self.continue_head(),
+                    Phase::Body => self.take_body(),
+                    _ => self.pass_rest(),
                 }
             }
         }
         if self.block.context.flags.has(Flags::END) {
-            self.end();
+            self.end_direction();
         }
         self.flush(false);
-        if !self.given {
+        if !self.emitted {
             self.cx.consume(&self.block);
         }
     }
 
-    /// Ends a direction without a block.
+    /// Ends a direction whose connection was closed; emits nothing for the block.
     pub(super) fn close(mut self) {
-        self.given = true;
-        self.end();
+        self.emitted = true;
+        self.end_direction();
         self.flush(false);
     }
 
@@ -115,7 +115,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     }
 
     /// Handles the bytes of a body.
-    fn body(&mut self) {
+    fn take_body(&mut self) {
         let rest = self.rest();
         let at = self.at;
         let mut body = self.way().body;
@@ -126,7 +126,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
                 self.at += length as u32;
                 let way = self.way();
                 way.seen = way.seen.saturating_add(length as u64);
-                self.give_data(at, body.has_ended());
+                self.emit_data(at, body.has_ended());
             }
             Ok(BodyPart::Framing(length)) => {
                 self.at += length as u32;
@@ -138,7 +138,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             Err(_) => {
                 self.way().broken = 1;
                 self.finish_message();
-                return self.fault();
+                return self.handle_fault();
             }
         }
         if body.has_ended() || taken == Ok(BodyPart::End) {
@@ -160,18 +160,18 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.cx.count(why::INCOMPLETE, broken.into());
         let switched = self.way().body.is_switched();
         match self.is_requests() {
-            true => self.request_ended(),
-            false => self.response_ended(),
+            true => self.end_request(),
+            false => self.end_response(),
         }
         let closes = self.way().closes != 0;
         self.way().enter(if closes { Phase::Closed } else { Phase::Between });
         if switched {
-            self.switch();
+            self.switch_protocol();
         }
     }
 
     /// Switches both directions to another protocol.
-    pub(super) fn switch(&mut self) {
+    pub(super) fn switch_protocol(&mut self) {
         for way in 0..2 {
             if self.it.ways[way].phase() == Phase::Head {
                 self.release_held(way, why::SWITCHED);
@@ -182,8 +182,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a violation of the syntax.
-    pub(super) fn fault(&mut self) {
+    /// Handles a syntax error: detects a switched protocol, or loses the framing.
+    pub(super) fn handle_fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
         if self.it.protocol().is_none() {
             self.reject_protocol(Protocol::Other);
@@ -192,34 +192,34 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if may_switch {
             self.release_held(self.way, why::SWITCHED);
             self.way().enter(Phase::Switched);
-            return self.aside();
+            return self.pass_rest();
         }
         let lost = self.way().phase() == Phase::Lost;
         // The violation may be in an earlier block, and a message may begin here.
         let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
         self.release_held(self.way, why::MALFORMED);
         if lost {
-            return self.aside();
+            return self.pass_rest();
         }
-        self.lose();
-        if before && convinces(self.rest()) {
+        self.lose_framing();
+        if before && is_certain_start(self.rest()) {
             return;
         }
-        self.give_aside(why::MALFORMED);
+        self.pass_unanswered(why::MALFORMED);
     }
 
     /// Abandons the message framing; for responses also the pairing with requests. Exchanges of
     /// complete requests are emitted first; open requests stay pending.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn lose_framing(&mut self) {
         self.release_held(self.way, why::LOST);
         self.way().enter(Phase::Lost);
         if self.it.protocol().is_some() && !self.is_requests() {
-            self.drain();
+            self.drop_pending();
         }
     }
 
     /// Handles bytes that were never captured.
-    fn hole(&mut self) {
+    fn take_hole(&mut self) {
         let length = self.block.length();
         if length == 0 {
             return;
@@ -234,7 +234,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             self.way().missing = self.way().missing.saturating_add(missed);
             self.at = missed;
             if missed > 0 {
-                self.give_data(0, body.has_ended());
+                self.emit_data(0, body.has_ended());
             }
             if missed == length && !body.has_ended() {
                 return;
@@ -244,14 +244,14 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
         if self.at < length {
             if matches!(self.way().phase(), Phase::New | Phase::Between | Phase::Head) {
-                self.lose();
+                self.lose_framing();
             }
-            self.aside();
+            self.pass_rest();
         }
     }
 
     /// Ends the direction.
-    fn end(&mut self) {
+    fn end_direction(&mut self) {
         match self.way().phase() {
             Phase::Body => {
                 // Only the sender's FIN proves that a body without length is complete.
@@ -260,12 +260,12 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
                 self.way().broken = u8::from(!whole);
                 self.finish_message();
             }
-            Phase::Head => self.unfinished(),
+            Phase::Head => self.end_within_head(),
             _ => {}
         }
         self.way().enter(Phase::Ended);
         if self.it.ways.iter().all(|way| way.phase() == Phase::Ended) {
-            self.drain();
+            self.drop_pending();
         }
     }
 

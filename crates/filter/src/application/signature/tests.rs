@@ -29,7 +29,8 @@ fn after(before: &[u8], rest: &[u8]) -> Vec<u8> {
     [before, rest].concat()
 }
 
-/// Samples: filter, direction, text, and the number of bytes that decide.
+/// Returns samples: filter, direction, text, and the number of bytes after which the protocol is
+/// certain.
 fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     let (client, server) = (Flags::NONE, Flags::BACKWARD);
     let text = |bytes: &[u8]| bytes.to_vec();
@@ -64,7 +65,7 @@ fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     ]
 }
 
-/// Texts that resemble the four protocols without being one.
+/// Returns texts that resemble one of the four protocols but are none of them.
 fn others() -> Vec<Vec<u8>> {
     let text = |bytes: &[u8]| bytes.to_vec();
     let late = after(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
@@ -225,7 +226,7 @@ fn datagram_may_end_with_its_last_packet() {
 }
 
 #[test]
-fn packets_are_searched_behind_their_headers() {
+fn packets_are_searched_after_their_headers() {
     use crate::testing::{Arena, Frame, Space};
     let arena = Arena::new(8);
     let mut space = Space::new(&arena);

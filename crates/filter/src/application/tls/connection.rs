@@ -14,11 +14,11 @@ use wire::tls::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum blocks of a hello.
+/// Maximum number of blocks that a hello spans.
 const PIECES_MAX: u32 = 1024;
-/// Size of the buffer for a description.
-const ROOM: usize = 4096;
-/// Maximum length of a server name; those of DNS are shorter.
+/// Maximum size of a description in bytes.
+const DESCRIPTION_MAX: usize = 4096;
+/// Maximum length of a server name in bytes; names in DNS are shorter.
 const NAME_MAX: usize = 512;
 /// Maximum application protocols in a description.
 const PROTOCOLS_MAX: usize = 8;
@@ -29,7 +29,8 @@ const PROTOCOLS_MAX: usize = 8;
 pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
-    /// The client's description, held until the server's has copied the common fields.
+    /// Description of the client's hello, held until the server's hello, whose description copies
+    /// server name and JA4.
     client_description: HeldList,
     /// The version chosen, or else offered; 0 if unknown.
     version: u16,
@@ -45,18 +46,19 @@ pub(super) struct TlsConnection {
 #[repr(C)]
 struct TlsDirection {
     /// Blocks that arrived before the direction was decided.
-    list: HeldList,
-    /// Number of bytes in them.
+    held: HeldList,
+    /// Number of bytes in the held blocks.
     bytes: u32,
     /// Number of bytes needed before the next attempt to parse a hello.
     need: u32,
-    /// Nonzero once decided: 1 for TLS, otherwise 2 plus the reason's number.
+    /// Nonzero once decided: 1 for TLS, otherwise 1 plus the [`Reason::mark`] of the cause.
     decided: u8,
     /// Nonzero once blocks have arrived.
     seen: u8,
     /// Nonzero once the last block has arrived.
     ended: u8,
-    /// Nonzero after a HelloRetryRequest: a second hello follows, in both directions.
+    /// Nonzero after a HelloRetryRequest, which the server follows with a second hello: 1 within
+    /// its block, then 2.
     retries: u8,
 }
 
@@ -66,8 +68,8 @@ impl Session for TlsConnection {
         key.saturating_sub(1)
     }
 
-    fn lists(&mut self) -> Vec<&mut HeldList> {
-        vec![&mut self.forward.list, &mut self.backward.list, &mut self.client_description]
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
+        vec![&mut self.forward.held, &mut self.backward.held, &mut self.client_description]
     }
 
     const FIELDS: &'static [crate::Field<Self>] = &[
@@ -92,9 +94,9 @@ impl TlsConnection {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
         if self.way(backward).decided == 0 {
-            self.undecided(block, backward, end, buffers, cx);
+            self.take_undecided(block, backward, end, buffers, cx);
         } else {
-            self.give(block, backward, cx);
+            self.pass(block, backward, cx);
         }
         let way = self.way(backward);
         way.seen = 1;
@@ -102,7 +104,7 @@ impl TlsConnection {
         [self.forward, self.backward].iter().all(|way| way.seen == way.ended)
     }
 
-    /// Releases everything held, for this reason.
+    /// Releases all held blocks; an undecided direction is decided for this reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.decide(false, Err(why), cx);
         self.decide(true, Err(why), cx);
@@ -114,7 +116,7 @@ impl TlsConnection {
     }
 
     /// Handles a block of an undecided direction.
-    fn undecided<'a>(
+    fn take_undecided<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
@@ -131,15 +133,15 @@ impl TlsConnection {
             }
         } else {
             let total = way.bytes.saturating_add(block.length());
-            match self.look(block, backward, total, buffers, cx) {
-                None if end => Some(Err(self.unfinished(block, backward, cx))),
+            match self.parse_hello(block, backward, total, buffers, cx) {
+                None if end => Some(Err(self.missing_hello_reason(block, backward, cx))),
                 decided => decided,
             }
         };
         match decided {
             Some(decided) => {
                 self.decide(backward, decided, cx);
-                self.give(block, backward, cx);
+                self.pass(block, backward, cx);
                 let way = self.way(backward);
                 if way.retries == 1 {
                     // From here on the second hello is searched for, once.
@@ -151,33 +153,33 @@ impl TlsConnection {
     }
 
     /// Returns the reason for a missing hello at the end of a direction: truncated, or not started.
-    fn unfinished<'a>(
+    fn missing_hello_reason<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
         cx: &StreamContext<'_, 'a>,
     ) -> Reason {
-        let first = cx.front(&self.way(backward).list).map_or(block, |(_, first)| first);
+        let first = cx.front(&self.way(backward).held).map_or(block, |(_, first)| first);
         let begun = first.bytes().first().is_some_and(|content| *content == HANDSHAKE);
         if begun { CUT } else { NO_HELLO }
     }
 
     fn hold<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let way = self.way(backward);
-        if way.list.len() >= PIECES_MAX {
+        if way.held.len() >= PIECES_MAX {
             self.decide(backward, Err(TOO_LONG), cx);
-            return self.give(block, backward, cx);
+            return self.pass(block, backward, cx);
         }
         way.bytes = way.bytes.saturating_add(block.length());
-        let key = way.list.len();
-        if !cx.hold(&mut way.list, &block, key) {
+        let key = way.held.len();
+        if !cx.hold(&mut way.held, &block, key) {
             self.decide(backward, Err(TOO_LONG), cx);
         }
     }
 
-    /// Parses everything received in a direction, this block included, and describes a hello.
-    /// `None` if more bytes are needed.
-    fn look<'a>(
+    /// Parses all bytes received in a direction, this block included, and describes a hello.
+    /// Returns `None` if more bytes are needed.
+    fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
@@ -190,11 +192,11 @@ impl TlsConnection {
             return None;
         }
         let Buffers { blocks, records, numbers } = buffers;
-        let first = cx.front(&way.list).map_or(block, |(_, first)| first);
-        let bytes = if way.list.is_empty() {
+        let first = cx.front(&way.held).map_or(block, |(_, first)| first);
+        let bytes = if way.held.is_empty() {
             cx.whole(block)?.bytes()
         } else {
-            cx.gather(&way.list, blocks);
+            cx.gather(&way.held, blocks);
             blocks.extend_from_slice(cx.whole(block)?.bytes());
             blocks
         };
@@ -204,7 +206,7 @@ impl TlsConnection {
                 return None;
             }
             FirstHello::Client(hello) => {
-                self.client(&hello, first, numbers, cx);
+                self.take_client_hello(&hello, first, numbers, cx);
                 Ok(())
             }
             FirstHello::Server(hello)
@@ -216,7 +218,7 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello) => {
-                self.server(&hello, first, cx);
+                self.take_server_hello(&hello, first, cx);
                 Ok(())
             }
             FirstHello::Malformed => Err(MALFORMED),
@@ -227,7 +229,7 @@ impl TlsConnection {
         })
     }
 
-    /// Decides a direction and releases its blocks. A decision is final.
+    /// Decides a direction, unless decided already, and releases its blocks.
     fn decide(
         &mut self,
         backward: bool,
@@ -236,9 +238,9 @@ impl TlsConnection {
     ) {
         let way = self.way(backward);
         if way.decided == 0 {
-            way.decided = decided.map_or_else(|why| DECIDED + why.mark(), |()| DECIDED);
+            way.decided = decided.map_or_else(|why| DECIDED_TLS + why.mark(), |()| DECIDED_TLS);
         }
-        let mut list = std::mem::take(&mut way.list);
+        let mut list = std::mem::take(&mut way.held);
         while !list.is_empty() {
             let class = self.class(backward, cx);
             cx.release(&mut list, |block| block.with_class(class));
@@ -246,21 +248,22 @@ impl TlsConnection {
     }
 
     /// Passes a block with the class of its direction.
-    fn give<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
+    fn pass<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let class = self.class(backward, cx);
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class of a block; for an unreadable direction, the version of the other.
+    /// Returns the class of a block: the version; no class if the direction is not TLS, or if it is
+    /// unreadable and the version unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match Reason::of_mark(self.way(backward).decided.saturating_sub(DECIDED)) {
+        match Reason::of_mark(self.way(backward).decided.saturating_sub(DECIDED_TLS)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
             _ => Class(version.into()),
         }
     }
 
-    fn client<'a>(
+    fn take_client_hello<'a>(
         &mut self,
         hello: &ClientHello<'_>,
         first: Block<'a>,
@@ -297,7 +300,7 @@ impl TlsConnection {
         }
     }
 
-    fn server<'a>(
+    fn take_server_hello<'a>(
         &mut self,
         hello: &ServerHello<'_>,
         first: Block<'a>,
@@ -356,7 +359,7 @@ fn describe<'a>(
     let flags = context.flags.without(Flags::END_MASK);
     context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
     let ends = Endpoints::of(first, by_server);
-    cx.describe(ROOM, Class(version.into()), context, |room| {
+    cx.describe(DESCRIPTION_MAX, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);
         writer.number(Field::Time, context.time);
         if let Some(ends) = ends {
@@ -368,4 +371,4 @@ fn describe<'a>(
 }
 
 /// Value of [`TlsDirection::decided`] for TLS.
-const DECIDED: u8 = 1;
+const DECIDED_TLS: u8 = 1;

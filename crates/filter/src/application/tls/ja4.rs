@@ -12,22 +12,22 @@ use wire::tls::{ClientHello, Version, extension, is_grease};
 /// Length of a fingerprint in characters.
 const LENGTH: usize = 36;
 /// Length of a truncated hash in characters.
-const HASH: usize = 12;
+const HASH_SIZE: usize = 12;
 
 /// Returns the fingerprint of a TLS client over TCP. `numbers` is scratch space for sorting.
 pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u8; LENGTH] {
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
-    let [first, last] = ends(hello.protocols().next().unwrap_or_default());
+    let [first, last] = alpn_ends(hello.protocols().next().unwrap_or_default());
     let [ciphers_tens, ciphers_ones] = count(hello.ciphers().without_grease().count());
     let [extensions_tens, extensions_ones] = count(extensions().count());
     let [major, minor] = version(hello);
     let sni = if named { b'd' } else { b'i' };
 
-    sorted(numbers, hello.ciphers().without_grease());
+    sort_into(numbers, hello.ciphers().without_grease());
     let ciphers = hash(numbers, &[]);
     let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
-    sorted(numbers, extensions().filter(hashed));
+    sort_into(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());
     let (extensions, algorithms) = numbers.split_at(split);
@@ -52,7 +52,8 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
     text
 }
 
-/// Returns the highest version in the extension, or else that of the legacy field.
+/// Returns the two digits of the highest version in the extension, or of the legacy field without
+/// one.
 fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     let highest = hello.versions().and_then(|words| words.without_grease().max());
     match highest.map_or(hello.version, Version) {
@@ -66,7 +67,7 @@ fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     }
 }
 
-/// Formats two digits, at most 99.
+/// Formats a number as two digits, at most 99.
 fn count(number: usize) -> [u8; 2] {
     let number = number.min(99) as u8;
     [b'0' + number / 10, b'0' + number % 10]
@@ -74,47 +75,46 @@ fn count(number: usize) -> [u8; 2] {
 
 /// Returns the first and last character of the first protocol; of its hexadecimal form if either is
 /// not alphanumeric.
-fn ends(protocol: &[u8]) -> [u8; 2] {
+fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
         return [first, last];
     }
-    [digit(first >> 4), digit(last & 0x0f)]
+    [hex(first >> 4), hex(last & 0x0f)]
 }
 
-fn digit(value: u8) -> u8 {
+fn hex(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'a' - 10 + value }
 }
 
-fn sorted(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
+fn sort_into(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.clear();
     numbers.extend(values);
     numbers.sort_unstable();
 }
 
-/// Returns the truncated hash of a list, followed by an underscore and another list; zeros for an
-/// empty list.
-fn hash(list: &[u16], behind: &[u16]) -> [u8; HASH] {
+/// Returns the truncated hash of `list`, an underscore and `suffix`; zeros if `list` is empty.
+fn hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_SIZE] {
     if list.is_empty() {
-        return [b'0'; HASH];
+        return [b'0'; HASH_SIZE];
     }
     let mut hash = Sha256::new();
-    update(&mut hash, list);
-    if !behind.is_empty() {
+    hash_list(&mut hash, list);
+    if !suffix.is_empty() {
         hash.update(b"_");
-        update(&mut hash, behind);
+        hash_list(&mut hash, suffix);
     }
-    let mut text = [b'0'; HASH];
+    let mut text = [b'0'; HASH_SIZE];
     let digits = hash.finalize();
-    let digits = digits.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0x0f)]);
+    let digits = digits.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0x0f)]);
     text.iter_mut().zip(digits).for_each(|(place, byte)| *place = byte);
     text
 }
 
-fn update(hash: &mut Sha256, list: &[u16]) {
+fn hash_list(hash: &mut Sha256, list: &[u16]) {
     for (place, number) in list.iter().enumerate() {
         let [high, low] = number.to_be_bytes();
-        let text = [b',', digit(high >> 4), digit(high & 15), digit(low >> 4), digit(low & 15)];
+        let text = [b',', hex(high >> 4), hex(high & 15), hex(low >> 4), hex(low & 15)];
         hash.update(text.get(usize::from(place == 0)..).unwrap_or_default());
     }
 }

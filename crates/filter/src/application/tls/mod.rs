@@ -6,10 +6,10 @@
 //! still a stream. Blocks are held until their direction's first message is readable, and copied
 //! only if it spans several. [SL §4.2]
 //!
-//! Each direction is decided once, by its first bytes. An unreadable one (a gap, an inconsistent
-//! hello) has the version of the other direction, if known. After a HelloRetryRequest the server's
-//! second hello counts, and the client's first is described. TLS after another protocol (STARTTLS,
-//! CONNECT) is not recognized.
+//! Each direction is decided once, by its first bytes. An unreadable direction (a gap, an
+//! inconsistent hello) has the version of the other direction, if known. After a HelloRetryRequest
+//! the server's second hello counts, and the client's first is described. TLS after another
+//! protocol (STARTTLS, CONNECT) is not recognized.
 //!
 //! JA4 follows its specification, which is under the BSD license; JA4S and the rest of that family
 //! are not free for every use, and therefore absent.
@@ -94,7 +94,7 @@ struct Tls {
     buffers: Buffers,
 }
 
-/// Buffers in which a hello is assembled; scratch space.
+/// Scratch space for the reassembly of a hello.
 #[derive(Debug, Default)]
 struct Buffers {
     /// Bytes of blocks.

@@ -1,4 +1,4 @@
-//! `regex`: classifies by the first of several regular expressions of which a match ends in the
+//! `regex`: classifies by the first of several regular expressions with a match that ends in the
 //! block.
 //!
 //! In: anything, searched within its view. Out: the same block with the class. A match may span
@@ -70,7 +70,7 @@ Not answered: `no match`.",
 
 const NO_MATCH: Reason = REGEX.reason("no match");
 const EVICTED: Counter = REGEX.counter("evicted sessions");
-/// Maximum number of patterns; exceeds that of the longest request.
+/// Maximum number of patterns; the longest request has fewer.
 const PATTERNS_MAX: u32 = 65_535;
 
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -112,7 +112,7 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Lowest number of a pattern that matched, from 1; 0 if none has.
+    /// Lowest number, from 1, of a pattern that matched; 0 if none has.
     first: u32,
 }
 
@@ -135,7 +135,7 @@ impl SessionSearch {
     }
 }
 
-/// Bound above every pattern number: a search for all patterns.
+/// Bound above every pattern number, for a search for all patterns.
 const ALL: u32 = u32::MAX;
 
 impl Classify for Regex {
@@ -148,7 +148,7 @@ impl Classify for Regex {
             None => {
                 self.automaton.read(MatchState::BEGIN, block.bytes(), true, ALL).1.map(|n| n + 1)
             }
-            Some(session) => self.go_on(session, piece, block.bytes(), cx),
+            Some(session) => self.search_session(session, piece, block.bytes(), cx),
         };
         found.map_or_else(|| cx.absent(NO_MATCH), Class)
     }
@@ -164,8 +164,9 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// Returns the pattern number for a piece of a longer text; `None` without a match.
-    fn go_on(
+    /// Searches a piece of a session; returns the number, from 1, of the first pattern with a match
+    /// in it, with `keep` also of earlier matches; `None` without a match.
+    fn search_session(
         &mut self,
         session: u64,
         piece: TextPiece,
@@ -186,7 +187,7 @@ impl Regex {
             *side = TextSearch::default();
         }
         if piece.hole {
-            side.state = self.automaton.behind_hole();
+            side.state = self.automaton.after_hole();
         }
         let below = if self.keep { side.first.checked_sub(1).unwrap_or(ALL) } else { ALL };
         let mut answer = if self.keep { side.first } else { 0 };

@@ -171,11 +171,11 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// The expected ends of matches, by the regex crate.
+/// The expected ends of matches, as the regex crate finds them.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
-/// One byte of each kind that these patterns distinguish, and one more.
+/// One byte of each kind that the patterns distinguish, and one other.
 const KINDS: &[u8] = b"abc \n_\r\xff\0";
 
 impl ExpectedMatches {

@@ -1,12 +1,12 @@
-//! Classification of a whole batch at once.
+//! Classification of all blocks of a batch by one call.
 
 use super::lanes::lanes_of;
 use super::{Batch, Block, LANES, LaneMask, lanes, mask_of};
 use abi::Class;
 
 impl<'a> Batch<'a> {
-    /// Sets the class of each live block to the result of `answer`. Changes to the marks are stored
-    /// only if `MARKS`.
+    /// Sets the class of each live block to the result of `answer`. Changes of the marks are stored
+    /// only if `MARKS` is true.
     #[inline]
     pub fn classify<const MARKS: bool>(&mut self, mut answer: impl FnMut(&mut Block<'a>) -> Class) {
         self.find_frames();
@@ -42,7 +42,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Sets the class of each live block: yes if its view has a byte at offset `at` that satisfies
-    /// `wanted`, else none. Returns the live lanes without a class.
+    /// `wanted`, else absent. Returns the live lanes without a class.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
@@ -68,7 +68,7 @@ impl<'a> Batch<'a> {
         live & !answered
     }
 
-    /// Sets the class of each live block: yes if its view satisfies `wanted`, else none. Returns
+    /// Sets the class of each live block: yes if its view satisfies `wanted`, else absent. Returns
     /// the live lanes without a class.
     #[inline]
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {

@@ -4,9 +4,9 @@ use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// One block: a frame, a view into it, and its metadata.
 ///
-/// `frame` holds the bytes that are present. If the ring may overwrite the block, only its head is
-/// ([`Description::reads`](crate::Description::reads)), so lengths come from `pointer` and `marks`,
-/// never from the slices.
+/// `frame` holds the bytes that are present. If the ring may overwrite the block, only the head of
+/// the frame is present ([`Description::reads`](crate::Description::reads)), so lengths come from
+/// `pointer` and `marks`, never from the slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     /// Rich pointer to the view; it carries the class.
@@ -79,7 +79,7 @@ impl<'a> Block<'a> {
     }
 
     /// Removes the first `bytes` bytes of the frame, without copying. Header offsets are adjusted;
-    /// those of removed headers become unknown.
+    /// the offset of a removed header becomes unknown.
     #[must_use]
     pub fn without_front(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);

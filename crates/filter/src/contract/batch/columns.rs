@@ -3,7 +3,7 @@
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch, without the bytes: filled by a source or from a ring.
+/// The columns of a batch, without bytes; a source fills them, or they are filled from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
@@ -56,7 +56,8 @@ impl Columns {
         true
     }
 
-    /// Adds a block with the sequence number of its causing block; returns as [`Columns::push`].
+    /// Adds a block with the sequence number of its causing block; returns false, adding nothing,
+    /// if all lanes are in use.
     #[inline]
     pub fn push_caused(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
@@ -110,7 +111,7 @@ impl Columns {
         added
     }
 
-    /// Adds the blocks that `fill` writes into the free lanes; it returns their number.
+    /// Adds the blocks that `fill` writes into the free lanes; `fill` returns their number.
     #[inline]
     pub fn fill(
         &mut self,
@@ -129,7 +130,8 @@ impl Columns {
         self.added(first, count.min(LANES - first));
     }
 
-    /// Takes `count` lanes into use, from lane `first` on, with the lane as sequence number.
+    /// Takes `count` lanes into use, from lane `first` on; the sequence number of each is its
+    /// index.
     #[inline]
     fn added(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -139,7 +141,8 @@ impl Columns {
         self.live |= mask_of(self.len) & !mask_of(first);
     }
 
-    /// Returns the facts known right after all lanes were filled: usually that all have a class.
+    /// Returns the facts known before any filter changes the batch: the bytes in view and, unless a
+    /// block has no class, the lanes with a class.
     #[inline]
     pub(super) fn known(&self) -> Known {
         let answered = (!self.unanswered).then_some(self.live);
@@ -198,7 +201,7 @@ impl Columns {
     }
 }
 
-/// Facts about the columns, cached for ledger and filters; `None` where unknown.
+/// Facts about the columns, cached for the ledger and for filters; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// Lanes that have a class.

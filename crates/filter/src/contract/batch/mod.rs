@@ -41,7 +41,7 @@ pub struct Batch<'a> {
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: Known,
-    /// The lane that a per-block filter is processing; read after a panic.
+    /// The lane that a per-block filter processed last; read after a panic.
     at: u8,
 }
 
@@ -72,13 +72,13 @@ impl<'a> Batch<'a> {
         if segment.is_none() {
             return Err(room);
         }
-        Ok(Self { segment, ..Self::unseen(room) })
+        Ok(Self { segment, ..Self::without_bytes(room) })
     }
 
     /// Creates a batch over these columns without bytes, for consumers of metadata only.
     #[inline]
     #[must_use]
-    pub fn unseen(room: BatchMemory) -> Self {
+    pub fn without_bytes(room: BatchMemory) -> Self {
         let BatchMemory { columns, mut frames } = room;
         frames.clear();
         let known = columns.known();
@@ -92,9 +92,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Converts the batch to columns without byte references, in which the live blocks are
-    /// adjacent: for a pass that is interrupted.
+    /// adjacent, for an interrupted pass.
     #[must_use]
-    pub fn at_rest(mut self) -> BatchMemory {
+    pub fn into_compact(mut self) -> BatchMemory {
         let all = self.columns.live == mask_of(self.columns.len);
         if all {
             // Filters have changed views and classes, so the sums of the columns are stale.
@@ -113,7 +113,7 @@ impl<'a> Batch<'a> {
 
     /// Returns the memory of the batch for reuse, emptied.
     #[must_use]
-    pub fn into_room(mut self) -> BatchMemory {
+    pub fn into_memory(mut self) -> BatchMemory {
         self.columns.clear();
         emptied(self.columns, self.frames)
     }
@@ -152,14 +152,14 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends all lanes outside `mask`.
+    /// Ends all lanes that are not in `mask`.
     #[inline]
     pub fn keep(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
     }
 
-    /// Sets the live lanes, among those in use. For the engine, which restores lanes that an
-    /// operand of a Boolean section has ended.
+    /// Sets the live lanes; lanes that are not in use stay unused. For the engine, which restores
+    /// lanes that an operand of a Boolean section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
         self.columns.live = mask & mask_of(self.columns.len);
@@ -226,7 +226,7 @@ impl<'a> Batch<'a> {
         self.columns.order[l]
     }
 
-    /// Renumbers the live blocks from `next` on, at a fork.
+    /// Numbers the live blocks from `next` on, at a fork, and advances `next` past them.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.order[l] = *next;
@@ -234,7 +234,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Numbers each lane `from | lane`; `from` is a multiple of [`LANES`].
+    /// Sets the sequence number of each lane to `from | lane`; `from` is a multiple of [`LANES`].
     #[inline]
     pub fn number_lanes(&mut self, from: u32) {
         for (l, order) in self.columns.order.iter_mut().enumerate().take(self.columns.len) {
@@ -242,7 +242,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sets one sequence number for all lanes.
+    /// Sets the same sequence number for all lanes.
     pub fn number_all(&mut self, number: u32) {
         self.columns.order[..self.columns.len].fill(number);
     }
@@ -287,7 +287,7 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Calls `look` with the present bytes in view of each live block, in lane order.
+    /// Calls `look` with those bytes in view of each live block that are present, in lane order.
     #[inline]
     pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
@@ -328,7 +328,8 @@ impl<'a> Batch<'a> {
         lanes(mask).map(|l| self.columns.entry(l))
     }
 
-    /// Returns pointers, metadata and marks of all lanes in use; `None` unless all are live.
+    /// Returns pointers, metadata and marks of all lanes in use; `None` unless all these lanes are
+    /// live.
     #[inline]
     #[must_use]
     pub fn dense(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
@@ -358,12 +359,13 @@ impl<'a> Batch<'a> {
     /// Returns the block in this lane and its sequence number, and records the lane for
     /// [`Batch::at`].
     #[inline]
-    pub(super) fn look_at(&mut self, l: Lane) -> (Block<'a>, u32) {
+    pub(super) fn block_and_order(&mut self, l: Lane) -> (Block<'a>, u32) {
         self.at = l as u8;
         (self.block(l), self.columns.order[l])
     }
 
-    /// Moves the blocks in these lanes to the last lanes; returns the mask of their new lanes.
+    /// Moves the blocks in these lanes to the last lanes of the batch, in order; returns the mask
+    /// of their new lanes.
     pub(super) fn move_up(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
         self.open(LANES);
@@ -399,7 +401,8 @@ impl<'a> Batch<'a> {
         usize::from(self.at)
     }
 
-    /// Returns blocks and bytes in view in the lanes of `mask`, and caches the result.
+    /// Returns the numbers of blocks and of bytes in view in the lanes of `mask`, and caches the
+    /// result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
         let amount = self.amount_in(mask);
@@ -407,7 +410,7 @@ impl<'a> Batch<'a> {
         amount
     }
 
-    /// Returns blocks and bytes in view in the lanes of `mask`.
+    /// Returns the numbers of blocks and of bytes in view in the lanes of `mask`.
     #[inline]
     #[must_use]
     pub fn amount_in(&self, mask: LaneMask) -> Amount {

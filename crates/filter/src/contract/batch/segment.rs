@@ -3,7 +3,7 @@
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
 
-/// The filled bytes of a segment, the first at dbuf position `start`.
+/// The filled bytes of a segment, which begins at dbuf position `start`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentFrames<'a> {
     start: u64,
@@ -49,7 +49,7 @@ impl<'a> SegmentFrames<'a> {
     }
 
     /// Copies the byte at offset `at` of each view into the column; returns true if every view has
-    /// one.
+    /// such a byte.
     #[inline]
     pub(super) fn read(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));
@@ -76,7 +76,7 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Faults to inject into an entry, after which the batch is no longer of one segment.
+    /// Faults to inject into an entry; after each, the batch no longer lies in one segment.
     const FAULTS: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,
@@ -94,13 +94,13 @@ mod tests {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), BlockMetadata::default(), marks)
     }
 
-    fn all<'b>(batch: &Batch<'b>) -> (Vec<Block<'b>>, Vec<&'b [u8]>) {
+    fn blocks_and_views<'b>(batch: &Batch<'b>) -> (Vec<Block<'b>>, Vec<&'b [u8]>) {
         let mut views = Vec::new();
         batch.views(|view| views.push(view));
         (batch.blocks().map(|(_, block)| block).collect(), views)
     }
 
-    fn separate<'b>(
+    fn resolved_separately<'b>(
         room: BatchMemory,
         entries: &[Entry],
         bytes: &'b [u8],
@@ -127,11 +127,11 @@ mod tests {
                 room
             };
             let mut segment = Batch::of_segment(room(&entries), dbuf, start, &bytes).unwrap();
-            let mut apart = separate(room(&entries), &entries, &bytes, start);
+            let mut apart = resolved_separately(room(&entries), &entries, &bytes, start);
             let live = mask_of(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
             segment.set_live(live);
             apart.set_live(live);
-            let printed = |batch: &Batch<'_>| format!("{:?}", all(batch));
+            let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
             assert_eq!(printed(&segment), printed(&apart));
 
             // Two offsets, so that one repeats and the cached column is used.

@@ -12,8 +12,8 @@ pub struct Counter(pub(crate) u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
-/// Counters of one filter, in blocks and bytes. The engine counts the same blocks from outside;
-/// when the path stops, both must agree (CONTRACT 19).
+/// Counters of one filter, in blocks and bytes. The engine counts the same blocks outside the
+/// filter; when the path stops, both counts must agree (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that the filter created and emitted.
@@ -59,7 +59,7 @@ impl Amount {
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }
 
-    /// Subtracts blocks and bytes, each no further than to 0.
+    /// Subtracts blocks and bytes, saturating at 0.
     #[must_use]
     pub const fn saturating_sub(self, part: Self) -> Self {
         let blocks = self.blocks.saturating_sub(part.blocks);
@@ -112,8 +112,8 @@ impl Counts {
         }
     }
 
-    /// Counts a dropped block. A reason that the description does not have, which only forged state
-    /// can name, is counted as the last one, so that the ledger balances.
+    /// Counts a dropped block. A reason missing from the description, which only forged state can
+    /// name, is counted as the last reason, so that the ledger balances.
     pub(super) fn dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
@@ -134,12 +134,12 @@ impl Reason {
         Self(position(names, name))
     }
 
-    /// Returns the number under which a session remembers the reason; never 0.
+    /// Returns the number under which a session stores the reason: its index plus one, never 0.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
 
-    /// Returns the reason that a session remembers by this number; `None` for 0.
+    /// Returns the reason that a session stored under this number; `None` for 0.
     pub(crate) fn of_mark(mark: u8) -> Option<Self> {
         mark.checked_sub(1).map(Self)
     }

@@ -8,7 +8,7 @@ use abi::{Entry, RichPointer};
 pub trait Gateway<'a> {
     /// Returns the captured bytes of a held block.
     fn frame(&self, entry: &Entry) -> &'a [u8];
-    /// Returns the block with all captured bytes present; `None` if they have been overwritten.
+    /// Returns the block with all captured bytes present; `None` if some have been overwritten.
     fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>>;
     /// Keeps a block beyond the pass, pinned in place or copied; `None` without memory for a copy.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
@@ -30,7 +30,7 @@ pub trait Gateway<'a> {
 /// Writes a new block into a slice; returns the number of bytes used.
 pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
-/// Handle of a pinned block: plain data, so that it can be part of a table that moves.
+/// Handle of a pinned block; plain data, so that a table with it can move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 

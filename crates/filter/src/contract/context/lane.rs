@@ -31,7 +31,7 @@ impl<'c> ClassifyContext<'c> {
         Class::NONE
     }
 
-    /// Counts the lanes of a mask as blocks without a class.
+    /// Counts the blocks in the lanes of a mask as blocks without a class.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
@@ -74,7 +74,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         }
     }
 
-    /// Returns the block of a lane with all captured bytes present; `None` if they have been
+    /// Returns the block of a lane with all captured bytes present; `None` if some have been
     /// overwritten: the lane is then ended and counted.
     pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
@@ -92,8 +92,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Lets `write` change the bytes in view of a lane. The space chooses between the block itself
-    /// and a copy; sibling branches never see the change. Returns false without memory for a copy:
-    /// the lane is then ended and counted.
+    /// and a copy; sibling branches never see the change. Returns false without memory for a copy,
+    /// and for an overwritten block: the lane is then ended and counted.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -136,8 +136,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Replaces the block of a lane by a new one of at most `room` bytes, without a frame. `fill`
-    /// receives the old and the new bytes and returns the length used; if it returns `None`, so
-    /// does this, and the lane is unchanged. Otherwise returns as [`LaneContext::edit`].
+    /// receives the old and the new bytes and returns the length used. If `fill` returns `None`,
+    /// the lane is unchanged, and the result is `None`; otherwise it is that of
+    /// [`LaneContext::edit`].
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,

@@ -26,7 +26,7 @@ impl<'a> Output<'a> {
     }
 
     /// Starts recording new sessions.
-    pub fn note_sessions(&mut self) {
+    pub fn enable_session_log(&mut self) {
         self.begun.get_or_insert_default();
     }
 
@@ -56,7 +56,7 @@ impl<'a> Output<'a> {
 /// Context of a filter that holds and emits blocks.
 ///
 /// Every incoming block must be passed, consumed, held or dropped; the ledger reports a forgotten
-/// one.
+/// block.
 pub struct StreamContext<'c, 'a> {
     /// Time on the path's clock.
     pub now: Time,
@@ -66,14 +66,14 @@ pub struct StreamContext<'c, 'a> {
     output: &'c mut Output<'a>,
     wake: &'c mut Option<Time>,
     order: u32,
-    given: Given<'a>,
+    buffer: BlockOutput<'a>,
 }
 
 /// Output caused by one incoming block: usually that block alone.
 #[derive(Default)]
-struct Given<'a> {
-    /// True while [`StreamContext::each`] runs; otherwise output skips this buffer.
-    counts: bool,
+struct BlockOutput<'a> {
+    /// True while [`StreamContext::each`] runs; otherwise output bypasses this buffer.
+    active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
 }
@@ -85,7 +85,7 @@ impl std::fmt::Debug for StreamContext<'_, '_> {
 }
 
 impl<'c, 'a> StreamContext<'c, 'a> {
-    /// Creates a context over these parts of a node.
+    /// Creates a context over the state of a node.
     pub fn new(
         now: Time,
         counts: &'c mut Counts,
@@ -94,40 +94,40 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         output: &'c mut Output<'a>,
         wake: &'c mut Option<Time>,
     ) -> Self {
-        Self { now, counts, holds, gateway, output, wake, order: 0, given: Given::default() }
+        Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. Output reuses the lanes of the batch, from the first on,
-    /// as far as all blocks in them have been processed, so that nothing is allocated while it
-    /// fits; the rest follows the batch.
+    /// Calls `take` with each live block. Output goes to lanes of the batch whose blocks have been
+    /// processed, from the first on, so that nothing is allocated while it fits; the rest follows
+    /// the batch.
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
         let (mut used, mut ahead) = (0, batch.live());
-        self.given.counts = true;
+        self.buffer.active = true;
         while ahead != 0 {
             let l = ahead.trailing_zeros() as Lane;
             ahead &= ahead - 1;
-            let (block, order) = batch.look_at(l);
+            let (block, order) = batch.block_and_order(l);
             self.order = order;
             take(self, block);
-            let Some(first) = self.given.first.take() else { continue };
+            let Some(first) = self.buffer.first.take() else { continue };
             if used <= l && self.output.is_empty() {
                 batch.put(used, first, order);
                 used += 1;
             } else {
                 self.output.push(first, order);
             }
-            if !self.given.others.is_empty() {
+            if !self.buffer.others.is_empty() {
                 (used, ahead) = self.place_others(batch, used, ahead);
             }
         }
-        self.given.counts = false;
+        self.buffer.active = false;
         batch.set_live(mask_of(used));
     }
 
-    /// Stores the output beyond the first block in lanes before `ahead`, the blocks not yet
-    /// processed; those move up if necessary and possible. Returns the lanes used, and the new
-    /// `ahead`.
+    /// Stores the output after its first block in the lanes before `ahead`, the blocks that are not
+    /// processed yet and move up if necessary and possible. Returns the number of lanes used, and
+    /// the new `ahead`.
     #[cold]
     fn place_others(
         &mut self,
@@ -135,13 +135,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         mut used: Lane,
         mut ahead: LaneMask,
     ) -> (Lane, LaneMask) {
-        let others = self.given.others.len();
+        let others = self.buffer.others.len();
         let full = used + others + ahead.count_ones() as usize > LANES;
         if !full && self.output.is_empty() && used + others > ahead.trailing_zeros() as usize {
             ahead = batch.move_up(ahead);
         }
         let end = ahead.trailing_zeros() as Lane;
-        for block in self.given.others.drain(..) {
+        for block in self.buffer.others.drain(..) {
             if used < end && self.output.is_empty() {
                 batch.put(used, block, self.order);
                 used += 1;
@@ -154,11 +154,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Emits a block.
     #[inline]
-    fn give(&mut self, block: Block<'a>) {
-        match &mut self.given {
-            given if !given.counts => self.output.push(block, self.order),
-            given if given.first.is_none() => given.first = Some(block),
-            given => given.others.push(block),
+    fn emit(&mut self, block: Block<'a>) {
+        match &mut self.buffer {
+            buffer if !buffer.active => self.output.push(block, self.order),
+            buffer if buffer.first.is_none() => buffer.first = Some(block),
+            buffer => buffer.others.push(block),
         }
     }
 
@@ -169,13 +169,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Passes the incoming block on, possibly narrowed or with another class or session.
     pub fn pass(&mut self, block: Block<'a>) {
-        self.give(block);
+        self.emit(block);
     }
 
     /// Emits a block in addition to the incoming ones.
     pub fn make(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
-        self.give(block);
+        self.emit(block);
     }
 
     /// Counts a block that continues without a class, and returns the absent class.
@@ -195,7 +195,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.counts.dropped(reason, block.length());
     }
 
-    /// Replaces the block of a lane, which was used up, by a new one: for
+    /// Consumes the block of a lane and puts a new one in its place, for
     /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
@@ -218,7 +218,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates a block as [`StreamContext::append`] does, without emitting it: the caller may
     /// [emit](Self::make) or [hold](Self::keep) it; otherwise it vanishes uncounted. Returns `None`
-    /// without memory, which is counted.
+    /// without memory; the missing block is counted.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -262,14 +262,14 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.hold(list, block, key)
     }
 
-    /// Gives on a part of the incoming block: in its place if `given` is false, since no part was
-    /// given or held yet, else as a new block. Sets `given`.
+    /// Emits a part of the incoming block: in place of the block if `given` is false, that is, if
+    /// no part was emitted or held yet; otherwise as a new block. Sets `given`.
     pub fn give_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.make(part) } else { self.pass(part) }
     }
 
-    /// Holds a part of the incoming block as the last of `list`, counted as
-    /// [`StreamContext::give_part`] counts; false if it cannot be held.
+    /// Holds a part of the incoming block at the end of `list`, counted as in
+    /// [`StreamContext::give_part`]; returns false if it cannot be held.
     pub fn hold_part(&mut self, list: &mut HeldList, part: &Block<'a>, given: &mut bool) -> bool {
         let key = list.len();
         match std::mem::replace(given, true) {
@@ -288,9 +288,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Consumes the front block of `list`, which was merged into the block with these marks: for a
-    /// Boolean section, the fate of that block is its own.
-    pub fn forget_into(&mut self, list: &mut HeldList, whole: &Marks) {
+    /// Consumes the front block of `list`, which was merged into the block with these marks: in a
+    /// Boolean section it shares the fate of that block.
+    pub fn forget_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.forget(list);
             let into = whole.ticket();
@@ -303,14 +303,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// Returns the block with all captured bytes present; `None` if they have been overwritten: the
+    /// Returns the block with all captured bytes present; `None` if some have been overwritten: the
     /// caller must drop the block.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
     }
 
     /// Holds the block beyond the pass, in `list`, ordered by `key` (compared as a 32-bit sequence
-    /// number with wrap-around). Returns false at a limit: the block is then evicted, and counted.
+    /// number with wrap-around). Returns false at a limit or without memory: the block is then
+    /// evicted and counted.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
@@ -356,19 +357,19 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
             self.counts.held.take(block.length());
-            self.give(change(block));
+            self.emit(change(block));
             self.gateway.unpin(pin);
         }
     }
 
     /// Drops the front block of `list`, counted by reason.
     pub fn discard(&mut self, list: &mut HeldList, reason: Reason) {
-        self.discard_behind(list, 0, reason);
+        self.discard_at(list, 0, reason);
     }
 
-    /// Drops the block at index `before` of `list`, counted by reason.
-    pub fn discard_behind(&mut self, list: &mut HeldList, before: u32, reason: Reason) {
-        if let Some((_, entry, pin)) = self.holds.remove(list, before) {
+    /// Drops the block at `index` of `list`, counted by reason.
+    pub fn discard_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
+        if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
             self.holds.note(entry.marks.ticket(), Fate::Dropped);
             self.counts.held.take(bytes);
@@ -385,7 +386,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Requests a `tick` when the path's clock reaches `time`, or the earliest of several.
+    /// Requests a `tick` when the path's clock reaches `time`; of several requests the earliest
+    /// counts.
     pub fn wake_at(&mut self, time: Time) {
         *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }
@@ -407,8 +409,8 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// A filter that emits the number of blocks in the first byte of each incoming one: itself,
-    /// then holes.
+    /// A filter whose output per block has the length in the block's first byte: the block, then
+    /// holes.
     struct Times;
 
     impl Stream for Times {

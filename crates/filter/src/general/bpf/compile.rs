@@ -4,7 +4,7 @@ use super::names::RecordedNames;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
-/// Programs by link type, in the numbering of capture files.
+/// Programs by link type, in the numbering of capture files; `None` if no frame can match.
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.
@@ -45,7 +45,7 @@ impl Compiled {
 /// Errors of all compilers that rejected an expression.
 pub(super) struct Refusal {
     pub(super) own: classic::ExpressionError,
-    /// Name of the other compiler, and its error; `None` without one.
+    /// Name and error of the other compiler; `None` if there is none.
     pub(super) other: Option<(String, String)>,
 }
 

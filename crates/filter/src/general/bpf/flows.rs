@@ -2,10 +2,10 @@
 //! EXPRESSION`.
 //!
 //! In: the source's arguments `expression` and `names`, as those of a `bpf`. Out: checks of the
-//! request, and the kernel code of the decision. Nothing is guessed: a frame that the expression
-//! cannot decide stays with the host. An expression that looks at ports decides no fragment of a
-//! datagram, because only the first one has ports; it leaves them all, so that the host can join
-//! them. [FEATURES G7; CONTRACT 2]
+//! request, and the kernel code of the decision. Frames that the expression cannot decide stay with
+//! the host. An expression that tests ports decides no fragment of a datagram, because only the
+//! first fragment has ports; all fragments stay with the host, so that it can reassemble them.
+//! [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{names, validate};
@@ -17,10 +17,10 @@ use wire::LinkType;
 
 /// The parameter that holds the expression.
 const EXPRESSION: &str = "expression";
-/// Matches fragments, untagged or behind one VLAN tag.
+/// Expression that matches fragments, untagged or after one VLAN tag.
 const FRAGMENT: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
                         (vlan and (ip[6:2] & 0x3fff != 0 or ip6[6] = 44))";
-/// The bits of an IPv4 header that make a frame a later fragment.
+/// Mask of the fragment offset in an IPv4 header.
 const OFFSET_BITS: u32 = 0x1fff;
 
 /// Returns true if a source selects flows.
@@ -29,22 +29,23 @@ pub fn selects(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION).is_some()
 }
 
-/// Resolves the names in the expression; see [`Analysis::settles`](crate::Analysis::settles).
+/// Resolves the names in the expression, for
+/// [`Analysis::fix_parameter`](crate::Analysis::fix_parameter).
 #[must_use]
-pub fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
-    names::settles(arguments).filter(|_| selects(arguments))
+pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
+    names::record_names(arguments).filter(|_| selects(arguments))
 }
 
-/// Returns the mistake in the expression.
+/// Returns the error in the expression; `None` if it compiles for a link type, or if there is none.
 #[must_use]
-pub fn refuses(arguments: &Arguments) -> Option<Mistake> {
-    selects(arguments).then(|| validate::made(arguments).err()).flatten()
+pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
+    selects(arguments).then(|| validate::known_programs(arguments).err()).flatten()
 }
 
-/// Returns a warning if no frame can match the expression.
+/// Returns a warning if no frame can match the expression, or no frame of one of the link types.
 #[must_use]
-pub fn warns(arguments: &Arguments) -> Option<Mistake> {
-    selects(arguments).then(|| validate::warns(arguments)).flatten()
+pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
+    selects(arguments).then(|| validate::match_warning(arguments)).flatten()
 }
 
 /// Describes the compiled expression, and the frames that it cannot decide.
@@ -52,14 +53,14 @@ pub fn warns(arguments: &Arguments) -> Option<Mistake> {
 pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects(arguments).then(|| validate::remark(arguments)).flatten()?;
     let program = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
-    let rest = match program.is_some_and(|program| looks_at_ports(&program)) {
+    let rest = match program.is_some_and(|program| tests_ports(&program)) {
         true => "; it looks at ports: fragments of datagrams stay with the host",
         false => "",
     };
     Some(format!("takes what its expression matches, {compiled}{rest}"))
 }
 
-/// Returns true if the expression matches a frame of Ethernet.
+/// Returns true if the expression matches an Ethernet frame.
 #[must_use]
 pub fn matches(arguments: &Arguments, frame: &[u8]) -> bool {
     let compiled = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
@@ -67,8 +68,8 @@ pub fn matches(arguments: &Arguments, frame: &[u8]) -> bool {
     compiled.is_some_and(|program| program.run(frame, length, &Metadata::NOTHING) != 0)
 }
 
-/// Emits the decision about an untouched frame: continues with a frame to take, and leaves by
-/// `fragment` with one that the expression cannot decide, by `miss` with any other.
+/// Emits the decision about an unchanged frame: continues if the frame is to be taken, leaves by
+/// `fragment` if the expression cannot decide it, and by `miss` otherwise.
 pub fn gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -79,7 +80,7 @@ pub fn gate<'s>(
     let compiled = compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let none = || Unfit::new("its expression holds for no frame of that kind");
     let program = compiled.program.ok_or_else(none)?;
-    if looks_at_ports(&program) {
+    if tests_ports(&program) {
         let fragments = classic::compile(
             FRAGMENT,
             classic::LinkType::from_file(LinkType::ETHERNET.0.into()),
@@ -96,7 +97,7 @@ pub fn gate<'s>(
 }
 
 /// Returns true if the program tests for later fragments, as every test of a port does.
-fn looks_at_ports(program: &ClassicProgram) -> bool {
+fn tests_ports(program: &ClassicProgram) -> bool {
     let tests =
         |one: &Instruction| one.code == code::JMP | code::JSET | code::K && one.k == OFFSET_BITS;
     program.instructions().iter().any(tests)
@@ -130,7 +131,7 @@ mod tests {
             ("icmp", false),
         ] {
             let program = compile(&given(expression), LinkType::ETHERNET.0).unwrap().program;
-            assert_eq!(looks_at_ports(&program.unwrap()), leaves, "{expression}");
+            assert_eq!(tests_ports(&program.unwrap()), leaves, "{expression}");
         }
     }
 
@@ -140,13 +141,16 @@ mod tests {
         let given = given("udp port 53");
         assert!(matches(&given, &frame(53)) && !matches(&given, &frame(54)));
         assert!(selects(&given) && !selects(&Arguments::defaults(PARAMETERS)));
-        assert_eq!(refuses(&given).map(|mistake| mistake.what), None);
+        assert_eq!(expression_error(&given).map(|mistake| mistake.what), None);
     }
 
     #[test]
     fn faulty_expression_is_a_mistake_with_its_place() {
-        let mistake = refuses(&given("udp prt 53")).expect("a mistake");
+        let mistake = expression_error(&given("udp prt 53")).expect("a mistake");
         assert_eq!(mistake.parameter, Some(EXPRESSION), "{mistake}");
-        assert_eq!(refuses(&Arguments::defaults(PARAMETERS)).map(|mistake| mistake.what), None);
+        assert_eq!(
+            expression_error(&Arguments::defaults(PARAMETERS)).map(|mistake| mistake.what),
+            None
+        );
     }
 }

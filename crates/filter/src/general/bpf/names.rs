@@ -1,7 +1,7 @@
 //! Names in an expression: resolved once, and recorded in the request.
 //!
 //! The form is `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`: one word per name, in the
-//! order of the expression. With the parameter `names`, nothing else is resolved. Names with the
+//! order of the expression. With the parameter `names`, no other name is resolved. Names with the
 //! same meaning in the built-in tables are not recorded.
 
 use crate::contract::names::{NameAnswer, NameQuery, Names};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The parameter in which resolved names are recorded.
 pub(super) const NAMES: &str = "names";
 
-/// A resolver: recorded names, or else the machine's.
+/// A resolver: recorded names if the request has any, otherwise the machine's resolver.
 #[derive(Debug, Default)]
 pub(super) struct RecordedNames {
     written: Option<Vec<RecordedName>>,
@@ -46,7 +46,7 @@ impl RecordedNames {
         Ok(Self { written: Some(written?), machine: None })
     }
 
-    fn ask(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
+    fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let named = |known: &&RecordedName| known.question == question && known.name == name;
         if let Some(known) = self.written.iter().flatten().find(named) {
             return Ok(known.answer.clone());
@@ -60,44 +60,44 @@ impl RecordedNames {
 
 impl Resolver for RecordedNames {
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
-        match self.ask(NameQuery::Host, name)? {
+        match self.resolve(NameQuery::Host, name)? {
             NameAnswer::Addresses(addresses) => Ok(addresses),
             _ => Err("its meaning is no address".to_owned()),
         }
     }
 
     fn network(&self, name: &str) -> Option<u32> {
-        match self.ask(NameQuery::Network, name) {
+        match self.resolve(NameQuery::Network, name) {
             Ok(NameAnswer::Network(number)) => Some(number),
             _ => None,
         }
     }
 
     fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
-        match self.ask(NameQuery::Ethernet, name) {
+        match self.resolve(NameQuery::Ethernet, name) {
             Ok(NameAnswer::Ethernet(address)) => Some(address),
             _ => None,
         }
     }
 
     fn port(&self, name: &str) -> Option<(u16, Transports)> {
-        match self.ask(NameQuery::Port, name) {
+        match self.resolve(NameQuery::Port, name) {
             Ok(NameAnswer::Port(port, by)) => Some((port, by)),
             _ => NoResolver.port(name),
         }
     }
 
     fn protocol(&self, name: &str) -> Option<u8> {
-        match self.ask(NameQuery::Protocol, name) {
+        match self.resolve(NameQuery::Protocol, name) {
             Ok(NameAnswer::Protocol(number)) => Some(number),
             _ => NoResolver.protocol(name),
         }
     }
 }
 
-/// Resolves the names of an expression, for recording in the request; `None` if it has none, if
-/// they are recorded already, or if one is unknown.
-pub(super) fn settles(arguments: &Arguments) -> Option<(&'static str, String)> {
+/// Resolves the names of an expression, for recording in the request; `None` if the expression has
+/// no names, if they are recorded already, or if one of them is unknown.
+pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine = arguments.names().filter(|_| arguments.text(NAMES).is_none())?;
     let mut known = Vec::new();
     for (question, name) in name_queries(arguments.text("expression").unwrap_or_default()).ok()? {
@@ -204,12 +204,12 @@ mod tests {
     use crate::testing::arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A fake name resolver that knows two hosts, a network, a link address and two services, and
-    /// counts its queries.
+    /// A resolver that knows two hosts, a network, a link address and two services, and counts
+    /// queries.
     #[derive(Debug, Default)]
-    struct Machine(AtomicUsize);
+    struct FakeResolver(AtomicUsize);
 
-    impl Names for Machine {
+    impl Names for FakeResolver {
         fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let address = |text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string());
@@ -227,17 +227,18 @@ mod tests {
         }
     }
 
-    fn asked(text: &str) -> (Arguments, Arc<Machine>) {
-        let machine = Arc::new(Machine::default());
+    fn with_resolver(text: &str) -> (Arguments, Arc<FakeResolver>) {
+        let machine = Arc::new(FakeResolver::default());
         let names: Arc<dyn Names> = machine.clone();
         (arguments(&BPF, &[text]).unwrap().with_names(Some(names)), machine)
     }
 
     #[test]
     fn recorded_names_are_not_resolved_again() {
-        let (given, machine) =
-            asked("gateway gw or net lab or port web or port ssh or ip proto own or host 10.0.0.9");
-        let (parameter, text) = settles(&given).unwrap();
+        let (given, machine) = with_resolver(
+            "gateway gw or net lab or port web or port ssh or ip proto own or host 10.0.0.9",
+        );
+        let (parameter, text) = record_names(&given).unwrap();
         assert_eq!(parameter, NAMES);
         assert_eq!(
             text,
@@ -248,7 +249,7 @@ mod tests {
         let mut again = given;
         again.set(NAMES, crate::Value::Text(text));
         assert!(make(&again).is_ok());
-        assert_eq!(settles(&again), None);
+        assert_eq!(record_names(&again), None);
         assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
         // The same without a resolver.
         assert!(make(&again.with_names(None)).is_ok());
@@ -256,12 +257,12 @@ mod tests {
 
     #[test]
     fn unknown_names_are_mistakes_with_the_reason() {
-        let (given, _) = asked("tcp and host nowhere");
-        assert_eq!(settles(&given), None);
+        let (given, _) = with_resolver("tcp and host nowhere");
+        assert_eq!(record_names(&given), None);
         let mistake = make(&given).map(drop).unwrap_err();
         assert_eq!(mistake.what, "unknown host `nowhere`: nobody here knows it");
         assert_eq!(mistake.at, Some(13..20));
-        let (mut given, _) = asked("host gw");
+        let (mut given, _) = with_resolver("host gw");
         given.set(NAMES, crate::Value::Text("port:gw=1".to_owned()));
         let mistake = make(&given).map(drop).unwrap_err();
         assert!(mistake.what.starts_with("unknown host `gw`"), "{mistake}");
@@ -272,8 +273,8 @@ mod tests {
 
     #[test]
     fn expression_without_names_records_none() {
-        let (given, machine) = asked("tcp port 80 and host 10.0.0.1 or port ssh");
-        assert_eq!(settles(&given), None, "the own table says the same of ssh");
+        let (given, machine) = with_resolver("tcp port 80 and host 10.0.0.1 or port ssh");
+        assert_eq!(record_names(&given), None, "the own table says the same of ssh");
         assert_eq!(machine.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -20,14 +20,14 @@ pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
 }
 
 /// Returns the socket filter for frames of this direction; the `bpf` itself still runs after it. If
-/// the expression cannot run in the kernel, the filter tests the direction only, and the reason is
+/// the expression cannot run in the kernel, the filter tests only the direction, and the reason is
 /// returned.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
-    ahead: Option<&Arguments>,
+    bpf: Option<&Arguments>,
 ) -> (ClassicProgram, Option<SocketFilterError>) {
-    let refusal = match ahead.map(|asked| rewritten(direction, asked)) {
+    let refusal = match bpf.map(|asked| filter_with_note(direction, asked)) {
         Some(Ok((filter, _))) => return (filter, None),
         Some(Err(refusal)) => Some(refusal),
         None => None,
@@ -42,14 +42,14 @@ const NOT_RAW: &str = "of devices without an Ethernet header everything enters, 
 
 /// Returns a note on frames that bypass the filter in the kernel, or the reason why the kernel
 /// cannot filter.
-pub(super) fn ahead(arguments: &Arguments) -> Result<Option<&'static str>, String> {
+pub(super) fn check(arguments: &Arguments) -> Result<Option<&'static str>, String> {
     // The program for both directions is the longest.
-    let asked = rewritten(Direction::Both, arguments);
+    let asked = filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
 
-/// Returns the socket filter, and a note on frames that bypass it.
-fn rewritten(
+/// Returns the socket filter, and a note on frames that bypass it, if any do.
+fn filter_with_note(
     direction: Direction,
     asked: &Arguments,
 ) -> Result<(ClassicProgram, Option<&'static str>), SocketFilterError> {
@@ -67,7 +67,8 @@ fn rewritten(
     }
 }
 
-/// Returns the link type for the socket filter's program on a device type (`ARPHRD_…`).
+/// Returns the link type of the program that the socket filter runs on a device type (`ARPHRD_…`);
+/// `None` if it runs none.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {
@@ -85,7 +86,7 @@ mod tests {
 
     const ETHERNET: Metadata = Metadata { hardware_type: 1, ..Metadata::NOTHING };
 
-    fn asked(expression: &str) -> Arguments {
+    fn arguments_of(expression: &str) -> Arguments {
         arguments(&BPF, &[expression]).unwrap()
     }
 
@@ -95,7 +96,8 @@ mod tests {
 
     #[test]
     fn socket_filter_agrees_with_bpf_on_each_device_type() {
-        let (filter, refusal) = socket_filter(Direction::Received, Some(&asked("udp port 53")));
+        let (filter, refusal) =
+            socket_filter(Direction::Received, Some(&arguments_of("udp port 53")));
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
         for (port, wanted) in [(53, true), (54, false)] {
@@ -111,7 +113,8 @@ mod tests {
 
     #[test]
     fn tag_in_the_skb_counts_as_inline() {
-        let (filter, _) = socket_filter(Direction::Both, Some(&asked("vlan 7 and udp port 53")));
+        let (filter, _) =
+            socket_filter(Direction::Both, Some(&arguments_of("vlan 7 and udp port 53")));
         let frame = Frame::udp(9, 53, b"").bytes;
         for (tci, wanted) in [(7, true), (8, false)] {
             let vlan = Some(VlanTag { tci, tpid: 0x8100 });
@@ -123,34 +126,34 @@ mod tests {
     #[test]
     fn expression_without_program_rejects_the_device_type() {
         let (filter, refusal) =
-            socket_filter(Direction::Both, Some(&asked("ether host 1:2:3:4:5:6")));
+            socket_filter(Direction::Both, Some(&arguments_of("ether host 1:2:3:4:5:6")));
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
         assert!(refusal.is_none() && !passes(&filter, &[0x45; 60], &raw));
     }
 
     #[test]
     fn unsuitable_expression_leaves_the_direction() {
-        let walk = asked("ip protochain 51");
+        let walk = arguments_of("ip protochain 51");
         let (filter, refusal) = socket_filter(Direction::Sent, Some(&walk));
         assert_eq!(refusal, Some(SocketFilterError::Loops));
         assert_eq!(filter, socket_filter(Direction::Sent, None).0);
         assert!(!passes(&filter, &[], &ETHERNET));
-        assert_eq!(ahead(&walk), Err(SocketFilterError::Loops.to_string()));
-        assert_eq!(ahead(&asked("tcp port 80")), Ok(None));
+        assert_eq!(check(&walk), Err(SocketFilterError::Loops.to_string()));
+        assert_eq!(check(&arguments_of("tcp port 80")), Ok(None));
     }
 
     #[test]
     fn overlong_filter_is_limited_to_ethernet() {
         let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
-        let hosts = asked(&hosts.join(" or "));
-        assert_eq!(ahead(&hosts), Ok(Some(NOT_RAW)));
+        let hosts = arguments_of(&hosts.join(" or "));
+        assert_eq!(check(&hosts), Ok(Some(NOT_RAW)));
         let (filter, refusal) = socket_filter(Direction::Both, Some(&hosts));
         assert_eq!(refusal, None);
         let raw = Metadata { hardware_type: 65534, ..Metadata::NOTHING };
         assert!(passes(&filter, &[0x45; 60], &raw) && !passes(&filter, &[0x45; 60], &ETHERNET));
         // With its copy for tagged frames the program is twice too long.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
-        let refused = ahead(&asked(&values.join(" or "))).unwrap_err();
+        let refused = check(&arguments_of(&values.join(" or "))).unwrap_err();
         assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");
     }
 

@@ -1,8 +1,8 @@
 //! Checks of an expression before the first frame: errors, satisfiability, and the compiler used.
 //!
-//! In: the arguments, with the link types of the source if known. An expression is an error if it
-//! fails to compile for all of them. With unknown link types it is compiled for Ethernet, then for
-//! every named link type.
+//! In: the arguments, with the link types of the source if known. An expression that compiles for
+//! none of them is an error. With unknown link types it is compiled for Ethernet, then for every
+//! named link type.
 
 use super::compile::{Compiled, Programs, Refusal};
 use super::names::RecordedNames;
@@ -41,8 +41,9 @@ impl CompiledPerLink {
     }
 }
 
-/// Returns the program per known link type, or the expression's error.
-pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
+/// Returns the programs of the link types for which the expression compiles, or its error if there
+/// is none.
+pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
     let judged = CompiledPerLink::of(arguments)?;
     let mut programs = Vec::new();
     let mut refusals = Vec::new();
@@ -58,14 +59,14 @@ pub(super) fn made(arguments: &Arguments) -> Result<Programs, Mistake> {
     }
 }
 
-/// Returns a warning if no frame can match, or none of one of the link types.
-pub(super) fn warns(arguments: &Arguments) -> Option<Mistake> {
+/// Returns a warning if no frame can match, or no frame of one of the known link types.
+pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = CompiledPerLink::of(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
     let warning = |what: String| Mistake { at: Some(whole), ..Mistake::new("expression", what) };
     if !judged.matches() {
         let links: Vec<String> =
-            judged.for_links.iter().map(|(link, _)| named(*link).to_string()).collect();
+            judged.for_links.iter().map(|(link, _)| file_link(*link).to_string()).collect();
         let hint = match judged.known {
             true => "it contradicts itself, or asks for what cannot be in such frames",
             false => "it contradicts itself, unless frames of another link type come",
@@ -77,27 +78,28 @@ pub(super) fn warns(arguments: &Arguments) -> Option<Mistake> {
     }
     let mut without = judged.for_links.into_iter().filter_map(|(link, made)| match made {
         Ok(compiled) if compiled.program.is_some() => None,
-        Ok(_) => Some(format!("no frame of {} can match", named(link))),
+        Ok(_) => Some(format!("no frame of {} can match", file_link(link))),
         Err(refusal) => {
             let Mistake { what, .. } = refusal.into();
-            Some(format!("no frame of {} is let through: {what}", named(link)))
+            Some(format!("no frame of {} is let through: {what}", file_link(link)))
         }
     });
     let first = without.next()?;
     Some(warning(without.fold(first, |all, next| format!("{all}; {next}"))))
 }
 
-fn named(link: u16) -> LinkType {
+fn file_link(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Returns a note on the compiler per link type, and on the compiler for unsupported expressions.
+/// Returns a note on the compiler and program length per link type, and on the compiler for other
+/// link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     let judged = CompiledPerLink::of(arguments).ok()?;
     let mut parts = Vec::new();
     for (link, made) in &judged.for_links {
         let Ok(compiled) = made else { continue };
-        let link = named(*link);
+        let link = file_link(*link);
         parts.push(match (&compiled.program, &compiled.by) {
             (None, _) => format!("no frame of {link} can match"),
             (Some(program), by) => {

@@ -25,23 +25,23 @@ impl Coverage {
         }
     }
 
-    /// Returns true if any of these units was received.
-    pub(super) fn meets(&self, units: Range<u32>) -> bool {
+    /// Returns true if any of these units has been received.
+    pub(super) fn has_any(&self, units: Range<u32>) -> bool {
         self.0.iter().zip(masks(units)).any(|(word, mask)| word & mask != 0)
     }
 
-    /// Returns true if any unit from this one on was received.
-    pub(super) fn reaches(&self, from: u32) -> bool {
-        self.meets(from..8 * 65_536)
+    /// Returns true if any unit from index `from` on has been received.
+    pub(super) fn has_any_from(&self, from: u32) -> bool {
+        self.has_any(from..8 * 65_536)
     }
 
-    /// Returns true if all units before this one were received.
-    pub(super) fn has_all(&self, before: u32) -> bool {
+    /// Returns true if all units before index `before` have been received.
+    pub(super) fn has_all_before(&self, before: u32) -> bool {
         self.0.iter().zip(masks(0..before)).all(|(word, mask)| word & mask == mask)
     }
 }
 
-/// Yields the mask of a range for each word.
+/// Yields, for each word of the bitmap, the bits that a range covers.
 fn masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {

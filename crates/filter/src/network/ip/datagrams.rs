@@ -1,9 +1,9 @@
 //! Reassembly of IP datagrams; the state is plain data and can move (CONTRACT 15).
 //!
 //! In: fragments. Out: whole datagrams as new frames. Bounded in number, in fragments per datagram,
-//! in bytes by IP itself, and in time: the time between fragments is read from the blocks, so that
-//! it does not depend on batching; the path's clock only expires datagrams that no fragment
-//! completes.
+//! in bytes by IP itself, and in time. Intervals between fragments are computed from block
+//! timestamps, so that they do not depend on batching; the path's clock only expires datagrams that
+//! no fragment completes.
 //!
 //! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
 //! until it expires, so that its remaining fragments do not start it anew.
@@ -11,16 +11,17 @@
 use super::coverage::Coverage;
 use super::fragment::IpFragment;
 use super::overlap::{FragmentPolicy, OwnedRange};
-use super::{DATAGRAMS, DUPLICATE, EVICTED, MANY, MISSING, OVERLAP, OVERLAPS, TOO_BIG};
+use super::{DATAGRAMS, DUPLICATE, EVICTED, MISSING, OVERLAP, OVERLAPS, TOO_BIG, TOO_MANY};
 use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum fragments of a datagram: the longest datagram in fragments of 64 bytes.
+/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
+/// bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
-const LOOK_EVERY: Time = 1_000_000_000;
+const SCAN_INTERVAL: Time = 1_000_000_000;
 
 /// Limits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +46,17 @@ pub(super) struct Datagrams {
 pub(super) struct Datagram {
     /// Hash seed of the keys; only in the private record.
     seed: u64,
-    /// Latest timestamp that its blocks may have.
+    /// Maximum timestamp of a further fragment.
     until: Time,
-    /// Expiry by the path's clock.
+    /// Time of expiry by the path's clock.
     deadline: Time,
-    /// Its fragments, keyed by [`FragmentKey`].
+    /// Held fragments, keyed by [`FragmentKey`].
     held: HeldList,
-    /// Offset past its last byte, from its last fragment; 0 until that arrives.
+    /// Offset past the datagram's last byte; 0 until its last fragment arrives.
     end: u32,
     /// Number of fragments received, duplicates included.
     arrived: u32,
-    /// Nonzero if it cannot be completed: the mark of the reason.
+    /// Nonzero if the datagram cannot be completed: the [`Reason::mark`] of the cause.
     given_up: u8,
     /// Nonzero if fragments overlapped.
     overlaps: u8,
@@ -64,20 +65,20 @@ pub(super) struct Datagram {
 }
 
 impl Session for Datagram {
-    fn lists(&mut self) -> Vec<&mut HeldList> {
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
         vec![&mut self.held]
     }
 }
 
-/// The relation of a fragment to those received.
+/// The relation of a fragment to those received before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
     /// No overlap.
-    Beside,
+    Disjoint,
     /// An overlap.
-    Over,
-    /// A contradiction about the datagram's end.
-    Against,
+    Overlapping,
+    /// A contradiction to the datagram's end.
+    Contradictory,
 }
 
 impl Datagrams {
@@ -93,8 +94,8 @@ impl Datagrams {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment: holds it, drops it, or completes its datagram, which
-    /// consumes the fragment and is returned.
+    /// Handles a completely captured fragment: holds or drops it, or consumes it and returns the
+    /// datagram that it completes.
     pub(super) fn take<'a>(
         &mut self,
         piece: &IpFragment,
@@ -104,23 +105,23 @@ impl Datagrams {
         let key = piece.key(&block, self.table.get(PRIVATE).map_or(0, |shared| shared.seed));
         if piece.head.is_too_short_for(piece.end()) {
             cx.drop(&block, TOO_BIG);
-            return FragmentResult::Ended;
+            return FragmentResult::Absorbed;
         }
-        self.meet(key, block.context.time, cx);
+        self.find_or_begin(key, block.context.time, cx);
         let datagram = self.table.of(key);
         if let Some(reason) = Reason::of_mark(datagram.given_up) {
             cx.drop(&block, reason);
-            return FragmentResult::Ended;
+            return FragmentResult::Absorbed;
         }
         if datagram.arrived >= FRAGMENTS_MAX {
-            return self.give_up(key, MANY, &block, cx);
+            return self.give_up(key, TOO_MANY, &block, cx);
         }
-        let fit = datagram.fit(piece);
+        let fit = datagram.relation(piece);
         let place = FragmentKey::new(datagram.arrived, piece);
-        if fit != Overlap::Beside {
+        if fit != Overlap::Disjoint {
             let alike: Vec<Block<'_>> = cx
                 .held(&datagram.held)
-                .filter(|(at, other)| place.is_alike(&block, *at, other))
+                .filter(|(at, other)| place.covers_the_same(&block, *at, other))
                 .map(|(_, other)| other)
                 .collect();
             let mut alike = alike.into_iter().filter_map(|other| cx.whole(other));
@@ -128,7 +129,7 @@ impl Datagrams {
                 // Finding a duplicate costs time, so it counts as a fragment.
                 datagram.arrived = datagram.arrived.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
-                return FragmentResult::Ended;
+                return FragmentResult::Absorbed;
             }
             if piece.is_six() || refuses(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
@@ -138,12 +139,12 @@ impl Datagrams {
         }
         datagram.add(piece, self.policy);
         if datagram.is_whole() {
-            return self.join(key, place, &block, cx);
+            return self.complete(key, place, &block, cx);
         }
         if !cx.hold(&mut datagram.held, &block, place.0) {
             self.forget(key, MISSING, cx);
         }
-        FragmentResult::Ended
+        FragmentResult::Absorbed
     }
 
     /// Drops expired datagrams.
@@ -160,7 +161,7 @@ impl Datagrams {
             }
         }
         if let Some(next) = next {
-            cx.wake_at(next.max(cx.now.saturating_add(LOOK_EVERY)));
+            cx.wake_at(next.max(cx.now.saturating_add(SCAN_INTERVAL)));
         }
     }
 
@@ -172,7 +173,7 @@ impl Datagrams {
     }
 
     /// Finds or creates the datagram with this key, for a block with this timestamp.
-    fn meet(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
+    fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.until => return cx.wake_at(known.deadline),
             Some(_) => self.end(key, cx),
@@ -191,14 +192,15 @@ impl Datagrams {
         cx.wake_at(begun.deadline);
     }
 
-    /// Ends an incomplete datagram.
+    /// Removes a datagram and drops its held fragments as incomplete.
     fn end(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.end(key) {
             ended.drop_all(MISSING, cx);
         }
     }
 
-    /// Drops the received fragments of a datagram and all later ones.
+    /// Drops `block` and the held fragments of its datagram, and marks the datagram, so that later
+    /// fragments are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -208,7 +210,7 @@ impl Datagrams {
     ) -> FragmentResult<'a> {
         cx.drop(block, reason);
         self.forget(key, reason, cx);
-        FragmentResult::Ended
+        FragmentResult::Absorbed
     }
 
     fn forget(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
@@ -218,14 +220,14 @@ impl Datagrams {
     }
 
     /// Completes a datagram after the arrival of its last missing fragment, `block`.
-    fn join<'a>(
+    fn complete<'a>(
         &mut self,
         key: u64,
         place: FragmentKey,
         block: &Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
-        let Some(mut datagram) = self.table.end(key) else { return FragmentResult::Ended };
+        let Some(mut datagram) = self.table.end(key) else { return FragmentResult::Absorbed };
         let mut parts: Vec<(u32, Block<'a>)> =
             cx.held(&datagram.held).map(|(at, held)| (FragmentKey(at).offset(), held)).collect();
         for (_, part) in &mut parts {
@@ -235,16 +237,16 @@ impl Datagrams {
         if parts.iter().any(|(_, part)| !part.is_whole()) {
             cx.drop(block, MISSING);
             datagram.drop_all(MISSING, cx);
-            return FragmentResult::Ended;
+            return FragmentResult::Absorbed;
         }
-        let joined = joined(&parts, datagram.end, self.policy, block.context.time, cx);
+        let joined = build_datagram(&parts, datagram.end, self.policy, block.context.time, cx);
         if joined.is_none() {
             cx.drop(block, TOO_BIG);
             datagram.drop_all(TOO_BIG, cx);
-            return FragmentResult::Ended;
+            return FragmentResult::Absorbed;
         }
         while !datagram.held.is_empty() {
-            cx.forget_into(&mut datagram.held, &block.marks);
+            cx.forget_merged(&mut datagram.held, &block.marks);
         }
         match joined.flatten() {
             Some(whole) => {
@@ -254,18 +256,18 @@ impl Datagrams {
             }
             None => {
                 cx.consume(block);
-                FragmentResult::Ended
+                FragmentResult::Absorbed
             }
         }
     }
 }
 
-/// Returns true if the policy gives up a datagram after a fragment with this relation: Linux
-/// rejects contradictory ends; other systems keep the first or the last.
+/// Returns true if the policy gives up a datagram after a fragment with this relation: `drop` after
+/// any overlap, `linux` after contradictory ends; the other policies keep one of the ends.
 fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
-        FragmentPolicy::Drop => fit != Overlap::Beside,
-        FragmentPolicy::Linux => fit == Overlap::Against,
+        FragmentPolicy::Drop => fit != Overlap::Disjoint,
+        FragmentPolicy::Linux => fit == Overlap::Contradictory,
         FragmentPolicy::First
         | FragmentPolicy::Last
         | FragmentPolicy::Bsd
@@ -277,16 +279,16 @@ fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
 /// The result of handling a fragment.
 #[derive(Debug)]
 pub(super) enum FragmentResult<'a> {
-    /// It was held or dropped.
-    Ended,
-    /// It completed this datagram, a new frame that is not counted yet.
+    /// The fragment was held, dropped or consumed.
+    Absorbed,
+    /// The fragment completed this datagram, a new frame that is not counted yet.
     Whole(Block<'a>),
 }
 
-/// Builds the datagram as a new frame: link and IP headers of the fragment with its first byte,
-/// then its data. `None` if it is too long with these headers, `Some(None)` without memory, which
-/// is counted.
-fn joined<'a>(
+/// Builds the datagram as a new frame: the headers of the fragment with the first byte, then the
+/// data. Returns `None` if the result is too long with these headers, and `Some(None)` without
+/// memory, which is counted.
+fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
     policy: FragmentPolicy,
@@ -294,7 +296,7 @@ fn joined<'a>(
     cx: &mut StreamContext<'_, 'a>,
 ) -> Option<Option<Block<'a>>> {
     let ends = parts.iter().map(|(offset, part)| (*offset, *offset + part.length()));
-    let segments = policy.settle(ends);
+    let segments = policy.resolve(ends);
     let (_, first) = segments.first().and_then(|segment| parts.get(segment.piece))?;
     let head = IpFragment::find(first, policy)?.ok()?.head;
     if head.is_too_short_for(end) {
@@ -306,7 +308,7 @@ fn joined<'a>(
         let Some((front, data)) = room.split_at_mut_checked(before.len()) else { return 0 };
         front.copy_from_slice(before);
         head.complete(front, end);
-        segments.iter().for_each(|segment| fill(data, segment, parts));
+        segments.iter().for_each(|segment| copy_segment(data, segment, parts));
         room.len()
     });
     Some(made.map(|made| {
@@ -315,8 +317,8 @@ fn joined<'a>(
     }))
 }
 
-/// Copies a segment's bytes, without those beyond the datagram's end.
-fn fill(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
+/// Copies the bytes of a segment that lie within the datagram.
+fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.piece) else { return };
     let (from, to) = (segment.from as usize, (segment.to as usize).min(data.len()));
     let taken = from - *offset as usize..to.max(from) - *offset as usize;
@@ -326,17 +328,19 @@ fn fill(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
 }
 
 impl Datagram {
-    /// Returns the relation of a fragment to those received.
-    fn fit(&self, piece: &IpFragment) -> Overlap {
+    /// Returns the relation of a fragment to those received before.
+    fn relation(&self, piece: &IpFragment) -> Overlap {
         let ends = self.end != 0;
         let against = match piece.last {
-            true => (ends && piece.end() != self.end) || self.covered.reaches(piece.end() / 8),
+            true => (ends && piece.end() != self.end) || self.covered.has_any_from(piece.end() / 8),
             false => ends && piece.end() > self.end,
         };
         match against {
-            true => Overlap::Against,
-            false if self.covered.meets(piece.units()) || (piece.last && ends) => Overlap::Over,
-            false => Overlap::Beside,
+            true => Overlap::Contradictory,
+            false if self.covered.has_any(piece.units()) || (piece.last && ends) => {
+                Overlap::Overlapping
+            }
+            false => Overlap::Disjoint,
         }
     }
 
@@ -348,10 +352,10 @@ impl Datagram {
         }
     }
 
-    /// Returns true if all whole units of 8 bytes were received; the bytes after them came with the
-    /// last fragment, which set `end`.
+    /// Returns true if all bytes were received: all complete units of 8 bytes, and the last
+    /// fragment, which holds the bytes after them.
     fn is_whole(&self) -> bool {
-        self.end != 0 && self.covered.has_all(self.end / 8)
+        self.end != 0 && self.covered.has_all_before(self.end / 8)
     }
 
     fn drop_all(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
@@ -367,20 +371,20 @@ impl Datagram {
 struct FragmentKey(u32);
 
 impl FragmentKey {
-    const LAST: u32 = 1 << 13;
+    const LAST_FRAGMENT: u32 = 1 << 13;
 
     fn new(arrived: u32, piece: &IpFragment) -> Self {
-        let last = if piece.last { Self::LAST } else { 0 };
+        let last = if piece.last { Self::LAST_FRAGMENT } else { 0 };
         Self((arrived << 16) | last | (piece.offset / 8))
     }
 
     const fn offset(self) -> u32 {
-        (self.0 & (Self::LAST - 1)) * 8
+        (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
     }
 
-    /// Returns true if the fragment in `block`, with this key, covers the same bytes as the held
-    /// one with key `at`.
-    const fn is_alike(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
+    /// Returns true if `block`, whose key this is, covers the same bytes as `other`, held under key
+    /// `at`.
+    const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }
 }

@@ -19,31 +19,32 @@ const LENGTH_MAX: u32 = 65_535;
 /// A fragment of a datagram. Frame offsets count from its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpFragment {
-    /// Offset of its data in the frame.
+    /// Offset of the data in the frame.
     pub(super) data: u32,
-    /// Offset in the datagram's data.
+    /// Offset of the data in the datagram's data.
     pub(super) offset: u32,
-    /// Length of its data; a multiple of 8 unless it is the last.
+    /// Length of the data in bytes; a multiple of 8 except in the last fragment.
     pub(super) length: u32,
     /// True for the datagram's last fragment.
     pub(super) last: bool,
-    /// Its IP headers.
-    pub(super) head: Head,
+    /// The IP headers.
+    pub(super) head: IpHeaders,
 }
 
 /// The IP headers that a fragment shares with its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
-    /// Their start in the frame.
+pub(super) struct IpHeaders {
+    /// Offset of the first header in the frame.
     from: u32,
-    /// Their end: at the data for IPv4, at the fragment header for IPv6.
+    /// Offset past the headers: of the data for IPv4, of the fragment header for IPv6.
     to: u32,
     /// For IPv6: offset of the field that announces the fragment header, and its new value.
     announced: Option<(u32, u8)>,
 }
 
 impl IpFragment {
-    /// Returns the fragment in the frame; `None` if it is none, or undecidable.
+    /// Returns the fragment in the frame, or the reason why it is unusable; `None` if the frame
+    /// holds no fragment, or too few bytes to decide.
     pub(super) fn find(
         block: &Block<'_>,
         policy: FragmentPolicy,
@@ -53,14 +54,14 @@ impl IpFragment {
         let from = layers.l3?;
         let packet = frame.get(usize::from(from)..)?;
         let found = match layers.network {
-            Network::Ipv4 => Self::four(packet, from.into())?,
-            Network::Ipv6 => Self::six(packet, from.into())?,
+            Network::Ipv4 => Self::ipv4(packet, from.into())?,
+            Network::Ipv6 => Self::ipv6(packet, from.into())?,
             _ => return None,
         };
-        Some(found.and_then(|piece| piece.fits(block, policy)))
+        Some(found.and_then(|piece| piece.check_length(block, policy)))
     }
 
-    fn four(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
+    fn ipv4(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv4::parse(packet)?;
         let header = u32::from(ip.header_length());
         if ip.version() != 4 || header < ipv4::LENGTH_MIN as u32 {
@@ -73,12 +74,12 @@ impl IpFragment {
             return Some(Err(HeaderError::Malformed));
         };
         let data = from + header;
-        let head = Head { from, to: data, announced: None };
+        let head = IpHeaders { from, to: data, announced: None };
         let offset = ip.fragment_offset().into();
         Some(Ok(Self { data, offset, length, last: !ip.more_fragments(), head }))
     }
 
-    fn six(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
+    fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::LENGTH + usize::from(ip.payload_length());
         let header = ipv6::fragment(packet.get(..stated).unwrap_or(packet))?;
@@ -87,14 +88,19 @@ impl IpFragment {
             return Some(Err(HeaderError::Malformed));
         };
         let announced = Some((from + u32::from(header.announced), header.next));
-        let head = Head { from, to: from + u32::from(header.at), announced };
+        let head = IpHeaders { from, to: from + u32::from(header.at), announced };
         let (data, offset) = (from + data, header.offset.into());
         Some(Ok(Self { data, offset, length, last: !header.more, head }))
     }
 
-    /// Checks capture and length: all fragments but the last have a multiple of 8 bytes (RFC 791,
-    /// RFC 8200 §4.5). With the policy `linux`, others are truncated to that.
-    fn fits(mut self, block: &Block<'_>, policy: FragmentPolicy) -> Result<Self, HeaderError> {
+    /// Checks that the fragment was captured, and that its length is a multiple of 8 unless it is
+    /// the last (RFC 791, RFC 8200 §4.5). The policy `linux` truncates other IPv4 fragments to a
+    /// multiple of 8.
+    fn check_length(
+        mut self,
+        block: &Block<'_>,
+        policy: FragmentPolicy,
+    ) -> Result<Self, HeaderError> {
         if self.data + self.length > block.marks.captured {
             return Err(HeaderError::Cut);
         }
@@ -107,19 +113,20 @@ impl IpFragment {
         if self.length == 0 { Err(HeaderError::Malformed) } else { Ok(self) }
     }
 
-    /// Returns true for an IPv6 packet.
+    /// Returns true for a fragment of an IPv6 packet.
     pub(super) const fn is_six(&self) -> bool {
         self.head.announced.is_some()
     }
 
-    /// Returns the offset past its last byte in the datagram's data.
+    /// Returns the offset past the fragment's last byte in the datagram's data.
     pub(super) const fn end(&self) -> u32 {
         self.offset + self.length
     }
 
-    /// Returns the key of its datagram: addresses and identification, for IPv4 also the protocol
-    /// (RFC 791 §2.3, RFC 8200 §4.5), and the network: VLAN tags and source. A datagram observed on
-    /// two networks is reassembled twice, just as a whole packet is observed twice.
+    /// Returns the key of the datagram: a hash of addresses and identification, for IPv4 also of
+    /// the protocol (RFC 791 §2.3, RFC 8200 §4.5), and of the network: VLAN tags and source. A
+    /// datagram observed on two networks is reassembled twice, just as a whole packet is observed
+    /// twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head(block);
         let part = |from: usize, length: usize| {
@@ -143,7 +150,7 @@ impl IpFragment {
     }
 }
 
-impl Head {
+impl IpHeaders {
     /// Returns true if `length` bytes of data are too long for these headers.
     pub(super) const fn is_too_short_for(&self, length: u32) -> bool {
         let headers = self.to - self.from;

@@ -6,10 +6,10 @@
 //! bounds. Header checksums are not verified: devices fill them in late, and a host would have
 //! dropped the packet. [SL §4.1]
 //!
-//! Fragments are held until their datagram is complete. It leaves as one new frame in the lane of
-//! the completing fragment, so that later filters see ordinary frames; unfragmented packets stay in
-//! their lanes and are not copied. The alternative of fragment lists is discussed in
-//! docs/book/decisions/0009-fragments.md.
+//! Fragments are held until their datagram is complete. The datagram is emitted as one new frame in
+//! the lane of the completing fragment, so that later filters see ordinary frames; unfragmented
+//! packets stay in their lanes and are not copied. The alternative of fragment lists is discussed
+//! in docs/book/decisions/0009-fragments.md.
 //!
 //! Deviations: no ICMP message reports an incomplete datagram, since an observer sends nothing; a
 //! fragment inside a reassembled datagram is not reassembled again; and datagrams are sessions
@@ -109,12 +109,12 @@ headers or tags than are followed).",
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(IP.reasons, 4);
+const _: () = HeaderError::assert_names(IP.reasons, 4);
 const MISSING: Reason = IP.reason("fragments missing");
 const OVERLAP: Reason = IP.reason("overlap");
 const TOO_BIG: Reason = IP.reason("too big");
 const DUPLICATE: Reason = IP.reason("duplicate");
-const MANY: Reason = IP.reason("too many fragments");
+const TOO_MANY: Reason = IP.reason("too many fragments");
 
 const DATAGRAMS: Counter = IP.counter("joined datagrams");
 const OVERLAPS: Counter = IP.counter("overlapping datagrams");
@@ -141,7 +141,7 @@ impl Lanes for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
             let packet = layers::packet(block).map_err(HeaderError::reason)?;
-            Ok(view(*block, &packet))
+            Ok(packet_view(*block, &packet))
         });
     }
 }
@@ -157,7 +157,7 @@ impl HoldingLanes for Reassembler {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             let answered = match layers::packet(&mut block) {
-                Ok(packet) if packet.fragment == Fragment::Whole => view(block, &packet),
+                Ok(packet) if packet.fragment == Fragment::Whole => packet_view(block, &packet),
                 Err(HeaderError::NotIp) => block.with_class(cx.absent(HeaderError::NotIp.reason())),
                 // A tiny first fragment may lack the end of the headers.
                 other => match IpFragment::find(&block, self.policy) {
@@ -190,7 +190,8 @@ impl HoldingLanes for Reassembler {
 }
 
 impl Reassembler {
-    /// Processes the fragment in a lane; if its datagram is now complete, replaces the block by it.
+    /// Processes the fragment in a lane; replaces it by its datagram if that is now complete, and
+    /// otherwise ends the lane.
     #[cold]
     fn fragment<'a>(
         &mut self,
@@ -205,10 +206,10 @@ impl Reassembler {
             return batch.set_class(l, class);
         };
         match self.datagrams.take(piece, block, cx) {
-            FragmentResult::Ended => batch.keep(!(1 << l)),
+            FragmentResult::Absorbed => batch.keep(!(1 << l)),
             FragmentResult::Whole(mut whole) => {
                 let answered = match layers::packet(&mut whole) {
-                    Ok(packet) => view(whole, &packet),
+                    Ok(packet) => packet_view(whole, &packet),
                     Err(why) => whole.with_class(cx.absent(why.reason())),
                 };
                 cx.replace(batch, l, answered);
@@ -219,7 +220,7 @@ impl Reassembler {
 
 /// Returns the block with the packet's data in view and its protocol as class.
 #[inline]
-fn view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
+fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
     block
         .view_at(packet.data, packet.end.saturating_sub(packet.data))
         .with_class(Class::natural(packet.protocol.into()))

@@ -17,11 +17,11 @@ pub(super) enum FragmentPolicy {
     Bsd,
     /// The fragment with the lower start; at equal starts the last to arrive. Linux up to 4.18.
     Linux,
-    /// The first to arrive, unless the new one begins before it and ends after it.
+    /// The first to arrive, unless the new fragment begins before it and ends after it.
     Windows,
-    /// The first to arrive, unless the new one begins before and does not end before it.
+    /// The first to arrive, unless the new fragment begins before it and does not end before it.
     Solaris,
-    /// None: the datagram is dropped. Linux since 4.19; for IPv6 everywhere (RFC 5722).
+    /// Neither: the datagram is dropped. Linux since 4.19; for IPv6 all systems (RFC 5722).
     Drop,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct OwnedRange {
     pub(super) from: u32,
     /// Offset past the last byte.
     pub(super) to: u32,
-    /// Index of the piece, by arrival.
+    /// Index of the piece in order of arrival.
     pub(super) piece: usize,
 }
 
@@ -51,47 +51,48 @@ impl FragmentPolicy {
             .map(|(policy, _)| policy)
     }
 
-    /// Returns true if the received segment wins over the arriving one.
-    const fn keeps(self, here: &OwnedRange, comes: &OwnedRange) -> bool {
+    /// Returns true if the received segment wins over the new one.
+    const fn keeps_old(self, old: &OwnedRange, new: &OwnedRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
             Self::Last => false,
-            Self::Bsd => here.from <= comes.from,
-            Self::Linux => here.from < comes.from,
-            Self::Windows => !(comes.from < here.from && here.to < comes.to),
-            Self::Solaris => !(comes.from < here.from && here.to <= comes.to),
+            Self::Bsd => old.from <= new.from,
+            Self::Linux => old.from < new.from,
+            Self::Windows => !(new.from < old.from && old.to < new.to),
+            Self::Solaris => !(new.from < old.from && old.to <= new.to),
         }
     }
 
-    /// Resolves overlaps; `pieces` are start and end offsets in order of arrival.
-    pub(super) fn settle(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<OwnedRange> {
+    /// Resolves overlaps of pieces, given as start and end offsets in order of arrival; returns
+    /// disjoint ranges, sorted by offset.
+    pub(super) fn resolve(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<OwnedRange> {
         let mut settled: Vec<OwnedRange> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
-            let comes = OwnedRange { from, to, piece };
-            let first = settled.partition_point(|here| here.to <= from);
-            let behind = settled.partition_point(|here| here.from < to).max(first);
+            let new = OwnedRange { from, to, piece };
+            let first = settled.partition_point(|old| old.to <= from);
+            let behind = settled.partition_point(|old| old.from < to).max(first);
             let met = settled.get(first..behind).unwrap_or_default();
-            let now = self.divide(met, comes);
+            let now = self.divide(met, new);
             settled.splice(first..behind, now);
         }
         settled
     }
 
-    /// Splits `comes` and the segments that it overlaps.
-    fn divide(self, met: &[OwnedRange], comes: OwnedRange) -> Vec<OwnedRange> {
+    /// Returns the ranges into which `new` and the segments that it overlaps are split.
+    fn divide(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
-        let (mut at, mut rest) = (comes.from, None);
-        for here in met {
-            if self.keeps(here, &comes) {
-                now.push(OwnedRange { from: at, to: here.from, ..comes });
-                now.push(*here);
-                at = here.to;
+        let (mut at, mut rest) = (new.from, None);
+        for old in met {
+            if self.keeps_old(old, &new) {
+                now.push(OwnedRange { from: at, to: old.from, ..new });
+                now.push(*old);
+                at = old.to;
             } else {
-                now.push(OwnedRange { to: comes.from, ..*here });
-                rest = Some(OwnedRange { from: comes.to, ..*here });
+                now.push(OwnedRange { to: new.from, ..*old });
+                rest = Some(OwnedRange { from: new.to, ..*old });
             }
         }
-        now.push(OwnedRange { from: at, ..comes });
+        now.push(OwnedRange { from: at, ..new });
         now.extend(rest);
         now.retain(|segment| segment.from < segment.to);
         now

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use testkit::Random;
 use wire::ipv6;
 
-fn seen(found: &[Answer]) -> Vec<(u32, u32, u32)> {
+fn views(found: &[Answer]) -> Vec<(u32, u32, u32)> {
     found.iter().map(|a| (a.class.0, a.view, a.length)).collect()
 }
 
@@ -20,7 +20,7 @@ fn view_ends_with_the_packet() {
     padded.bytes.extend([0; 20]);
     let frames = [padded, Frame::ipv4(0, &[9]), Frame::ipv6(6, &[7, 7])];
     let zero = Class::ZERO.0;
-    assert_eq!(seen(&answers(&IP, &[], &frames)), [(17, 34, 3), (zero, 34, 1), (6, 54, 2)]);
+    assert_eq!(views(&answers(&IP, &[], &frames)), [(17, 34, 3), (zero, 34, 1), (6, 54, 2)]);
 }
 
 #[test]
@@ -29,14 +29,14 @@ fn options_and_extension_headers_are_passed() {
     options.bytes[14] = 0x46;
     let extended = Frame::ipv6(0, &[17, 0, 0, 0, 0, 0, 0, 0, 5]);
     let frames = [options, extended];
-    assert_eq!(seen(&answers(&IP, &[], &frames)), [(6, 38, 1), (17, 62, 1)]);
+    assert_eq!(views(&answers(&IP, &[], &frames)), [(6, 38, 1), (17, 62, 1)]);
 }
 
 #[test]
 fn later_fragment_has_no_transport_header() {
-    let later = four(8, false, &[1, 2, 3, 4]);
+    let later = v4(8, false, &[1, 2, 3, 4]);
     let found = answers(&IP, &["defragment=no"], &[later]);
-    assert_eq!(seen(&found), [(17, 34, 4)]);
+    assert_eq!(views(&found), [(17, 34, 4)]);
     assert_eq!(found[0].marks.transport, Marks::UNKNOWN);
     assert_eq!(found[0].marks.network, 14);
 }
@@ -57,7 +57,7 @@ fn unanswered_block_keeps_its_view() {
 }
 
 /// Returns an IPv4 fragment of datagram 7, UDP.
-fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
+fn v4(offset: u16, more: bool, data: &[u8]) -> Frame {
     let mut frame = Frame::ipv4(17, data);
     frame.bytes[14 + 5] = 7;
     let field = (offset / 8) | if more { 0x2000 } else { 0 };
@@ -66,12 +66,12 @@ fn four(offset: u16, more: bool, data: &[u8]) -> Frame {
 }
 
 /// Returns an IPv6 fragment of datagram 7, UDP.
-fn six(offset: u16, more: bool, data: &[u8]) -> Frame {
+fn v6(offset: u16, more: bool, data: &[u8]) -> Frame {
     let [high, low] = (offset | u16::from(more)).to_be_bytes();
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
 
-/// The output of a run: emitted blocks, datagrams and counters.
+/// The output of a run: answers for the emitted blocks, reassembled frames, and counters.
 #[derive(Debug)]
 struct RunOutput {
     left: Vec<Answer>,
@@ -95,15 +95,15 @@ impl RunOutput {
 type Move = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
-    run_in(words, frames, testing_batches(frames.len(), 64), None)
+    run_batches(words, frames, equal_batches(frames.len(), 64), None)
 }
 
-fn testing_batches(frames: usize, size: usize) -> Vec<usize> {
+fn equal_batches(frames: usize, size: usize) -> Vec<usize> {
     (0..frames.div_ceil(size)).map(|_| size).collect()
 }
 
 /// Runs frames in batches of these sizes, and checks the ledger after each.
-fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> RunOutput {
+fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> RunOutput {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
     let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
@@ -127,18 +127,18 @@ fn run_in(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: Move) -> R
             left.push(Answer::of(&block, None));
             whole.push(block.frame.to_vec());
         }
-        balances(&nodes, taken, left.len() as u64);
+        assert_balance(&nodes, taken, left.len() as u64);
     }
     let last = nodes.last_mut().expect("a node");
     assert!(last.finish(&mut space, now).is_empty(), "nothing incomplete leaves");
-    balances(&nodes, taken, left.len() as u64);
+    assert_balance(&nodes, taken, left.len() as u64);
     assert_eq!(nodes.iter().map(|node| node.counts.held.blocks as i64).sum::<i64>(), 0);
-    RunOutput { left, frames: whole, counts: named(&nodes) }
+    RunOutput { left, frames: whole, counts: counters_by_name(&nodes) }
 }
 
 /// Asserts that the ledger balances (CONTRACT 19) over all instances of the state: a moved block is
 /// taken by one instance and released by another.
-fn balances(nodes: &[Node], taken: u64, passed: u64) {
+fn assert_balance(nodes: &[Node], taken: u64, passed: u64) {
     let sum = |of: fn(&Counts) -> u64| {
         nodes.iter().map(|node| of(&node.counts)).fold(0, u64::wrapping_add)
     };
@@ -150,7 +150,7 @@ fn balances(nodes: &[Node], taken: u64, passed: u64) {
     assert_eq!(taken + made, passed.wrapping_add(ended).wrapping_add(held));
 }
 
-fn named(nodes: &[Node]) -> BTreeMap<&'static str, u64> {
+fn counters_by_name(nodes: &[Node]) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for node in nodes {
         let dropped = node.counts.dropped.iter().map(|amount| amount.blocks);
@@ -168,11 +168,11 @@ fn unanswered(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)>
 }
 
 /// Returns every permutation.
-fn orders(frames: &[Frame]) -> Vec<Vec<Frame>> {
+fn permutations(frames: &[Frame]) -> Vec<Vec<Frame>> {
     let [one] = frames else {
         let each = (0..frames.len()).flat_map(|first| {
             let rest = [&frames[..first], &frames[first + 1..]].concat();
-            let behind = orders(&rest).into_iter();
+            let behind = permutations(&rest).into_iter();
             behind.map(move |order| [&[frames[first].clone()][..], &order].concat())
         });
         return each.collect();
@@ -185,32 +185,28 @@ const DATA: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
 #[test]
 fn fragments_in_any_order_make_one_frame() {
     let whole4 = {
-        let mut frame = four(0, false, DATA);
+        let mut frame = v4(0, false, DATA);
         frame.bytes[24..26].copy_from_slice(&[0x66, 0xb4]);
         frame
     };
     let sets = [
         (
-            vec![
-                four(0, true, &DATA[..8]),
-                four(8, true, &DATA[8..24]),
-                four(24, false, &DATA[24..]),
-            ],
+            vec![v4(0, true, &DATA[..8]), v4(8, true, &DATA[8..24]), v4(24, false, &DATA[24..])],
             whole4,
         ),
         (
-            vec![six(0, true, &DATA[..8]), six(8, true, &DATA[8..24]), six(24, false, &DATA[24..])],
+            vec![v6(0, true, &DATA[..8]), v6(8, true, &DATA[8..24]), v6(24, false, &DATA[24..])],
             Frame::ipv6(17, DATA),
         ),
     ];
     for (fragments, whole) in sets {
-        for mut order in orders(&fragments) {
+        for mut order in permutations(&fragments) {
             // An unfragmented packet overtakes the pending datagram.
             order.insert(1, Frame::tcp(1, 2, b"plain"));
             order.push(Frame::tcp(3, 4, b"plain"));
             let output = run(&[], &order);
             let data = u32::try_from(whole.bytes.len() - DATA.len()).unwrap();
-            assert_eq!(seen(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
+            assert_eq!(views(&output.left), [(6, 34, 25), (17, data, 28), (6, 34, 25)]);
             assert_eq!(output.left[1].bytes, DATA);
             assert_eq!(output.frames[1], whole.bytes);
             assert_eq!(
@@ -238,10 +234,9 @@ fn headers_come_from_the_first_fragment() {
         frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
         frame
     };
-    let output =
-        run(&[], &[tagged(four(8, false, &DATA[8..])), options(four(0, true, &DATA[..8]))]);
+    let output = run(&[], &[tagged(v4(8, false, &DATA[8..])), options(v4(0, true, &DATA[..8]))]);
     assert_eq!(output.only(), DATA);
-    assert_eq!(output.frames[0][..18], options(four(0, true, &[])).bytes[..18]);
+    assert_eq!(output.frames[0][..18], options(v4(0, true, &[])).bytes[..18]);
     assert!(wire::ipv4::checksum_holds(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
 
@@ -251,22 +246,21 @@ fn headers_come_from_the_first_fragment() {
         (frame.bytes[20], frame.bytes[19]) = (60, frame.bytes[19] + 8);
         frame
     };
-    let fragments = [before(six(0, true, &DATA[..16])), before(six(16, false, &DATA[16..]))];
+    let fragments = [before(v6(0, true, &DATA[..16])), before(v6(16, false, &DATA[16..]))];
     let output = run(&[], &fragments);
     let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
     assert_eq!((output.only(), &output.frames[0]), (DATA, &expected.bytes));
 }
 
 #[test]
-fn tiny_fragments_hide_nothing() {
+fn tiny_fragments_reassemble_to_a_full_header() {
     // Eight bytes of TCP: the ports, not the flags. And an IPv6 destination header cut in half.
     let segment = Frame::tcp(4000, 80, b"x").bytes.split_off(34);
     let fragments = |data: &[u8], next: u8, six: bool| -> Vec<Frame> {
         let count = data.len().div_ceil(8);
         let each = data.chunks(8).enumerate().map(|(number, data)| {
             let (offset, more) = (8 * number as u16, number + 1 < count);
-            let mut frame =
-                if six { self::six(offset, more, data) } else { four(offset, more, data) };
+            let mut frame = if six { v6(offset, more, data) } else { v4(offset, more, data) };
             frame.bytes[if six { 54 } else { 23 }] = next;
             frame
         });
@@ -282,17 +276,17 @@ fn tiny_fragments_hide_nothing() {
 
 #[test]
 fn atomic_fragments_pass_unchanged() {
-    let atomic = six(0, false, DATA);
-    let fragments = [six(0, true, &DATA[..8]), atomic.clone(), six(8, false, &DATA[8..])];
+    let atomic = v6(0, false, DATA);
+    let fragments = [v6(0, true, &DATA[..8]), atomic.clone(), v6(8, false, &DATA[8..])];
     let output = run(&[], &fragments);
-    assert_eq!(seen(&output.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
+    assert_eq!(views(&output.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
     assert_eq!(output.frames[0], atomic.bytes);
 }
 
 #[test]
 fn datagrams_with_other_keys_stay_apart() {
-    let first = four(0, true, &DATA[..8]);
-    let last = four(8, false, &DATA[8..]);
+    let first = v4(0, true, &DATA[..8]);
+    let last = v4(8, false, &DATA[8..]);
     let with = |at: usize, byte: u8| {
         let mut frame = last.clone();
         frame.bytes[at] = byte;
@@ -308,16 +302,15 @@ fn datagrams_with_other_keys_stay_apart() {
         assert_eq!((output.only(), output.count("fragments missing")), (DATA, 1));
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
-    let mut other = six(8, false, &DATA[8..]);
+    let mut other = v6(8, false, &DATA[8..]);
     other.bytes[54] = 6;
-    assert_eq!(run(&[], &[six(0, true, &DATA[..8]), other]).only(), DATA);
+    assert_eq!(run(&[], &[v6(0, true, &DATA[..8]), other]).only(), DATA);
 }
 
 #[test]
 fn repeated_fragment_is_a_duplicate() {
-    for six_or_four in [six, four] {
-        let (first, last) =
-            (six_or_four(0, true, &DATA[..16]), six_or_four(16, false, &DATA[16..]));
+    for v6_or_v4 in [v6, v4] {
+        let (first, last) = (v6_or_v4(0, true, &DATA[..16]), v6_or_v4(16, false, &DATA[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
         let output = run(&[], &frames);
         assert_eq!((output.only(), output.count("duplicate")), (DATA, 2));
@@ -335,21 +328,21 @@ fn overlong_datagram_is_not_made() {
     let most = 65_535 - 20 - 65_512;
     for (length, fits) in [(most, true), (most + 1, false)] {
         let mut frames: Vec<Frame> =
-            (0..8189).step_by(181).map(|unit| four(8 * unit, true, &[7; 181 * 8])).collect();
+            (0..8189).step_by(181).map(|unit| v4(8 * unit, true, &[7; 181 * 8])).collect();
         frames.pop();
-        frames.push(four(8 * 8145, true, &[7; 44 * 8]));
-        frames.push(four(65_512, false, &vec![7; usize::from(length as u16)]));
+        frames.push(v4(8 * 8145, true, &[7; 44 * 8]));
+        frames.push(v4(65_512, false, &vec![7; usize::from(length as u16)]));
         let output = run(&[], &frames);
         assert_eq!(output.left.len(), usize::from(fits), "{:?}", output.counts);
         assert_eq!(output.count("too big"), u64::from(!fits));
         assert_eq!(output.count("fragments missing") == 0, fits);
     }
     // Options of the first fragment can make it too long.
-    let mut first = four(0, true, &[7; 12]);
+    let mut first = v4(0, true, &[7; 12]);
     (first.bytes[14], first.bytes[17]) = (0x46, 32);
     let mut frames = vec![first];
-    frames.extend((1..8188).step_by(178).map(|unit| four(8 * unit, true, &[7; 178 * 8])));
-    frames.push(four(65_512, false, &[7; 3]));
+    frames.extend((1..8188).step_by(178).map(|unit| v4(8 * unit, true, &[7; 178 * 8])));
+    frames.push(v4(65_512, false, &[7; 3]));
     let output = run(&[], &frames);
     assert_eq!((output.left.len(), output.count("too big")), (0, frames.len() as u64));
 }
@@ -357,26 +350,26 @@ fn overlong_datagram_is_not_made() {
 #[test]
 fn contradictory_fragments_are_not_answered() {
     let frames = [
-        four(8, true, &[1; 9]),
-        four(0, true, &[]),
-        six(8, true, &[1; 9]),
-        six(8, false, &[]),
+        v4(8, true, &[1; 9]),
+        v4(0, true, &[]),
+        v6(8, true, &[1; 9]),
+        v6(8, false, &[]),
         Frame {
             wire_length: Some(200),
-            bytes: four(0, true, DATA).bytes[..50].to_vec(),
-            ..four(0, true, &[])
+            bytes: v4(0, true, DATA).bytes[..50].to_vec(),
+            ..v4(0, true, &[])
         },
     ];
     let output = run(&[], &frames);
     assert_eq!(output.left.len(), frames.len());
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // Linux takes the aligned part.
-    let frames = [four(0, true, &DATA[..19]), four(16, false, &DATA[16..])];
+    let frames = [v4(0, true, &DATA[..19]), v4(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
 }
 
-/// Makes a datagram and fragments of it.
-fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
+/// Returns the data of a random datagram, and its fragments.
+fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
     let length = if random.within(0..8) == 0 { 65_515 } else { random.within(9..6000) };
     let data = random.bytes(length);
     let is_six = random.within(0..2) == 0;
@@ -386,7 +379,7 @@ fn cut(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
         let most =
             if length > 6000 { 8 * random.within(20..1000) } else { 8 * random.within(1..90) };
         let to = (at + most).min(length);
-        let make = if is_six { six } else { four };
+        let make = if is_six { v6 } else { v4 };
         let mut frame = make(at as u16, to < length, &data[at..to]);
         frame.bytes[if is_six { 60 } else { 18 }] = id;
         // An unassigned protocol: no transport header is validated.
@@ -406,7 +399,7 @@ fn random_fragments_reassemble_to_their_datagrams() {
         let count = random.within(1..6);
         let (mut wanted, mut frames, mut twice) = (Vec::new(), Vec::new(), 0);
         for id in 0..count {
-            let (data, fragments) = cut(&mut random, id as u8);
+            let (data, fragments) = random_fragments(&mut random, id as u8);
             if fragments.len() == 1 {
                 continue;
             }
@@ -434,7 +427,7 @@ fn random_fragments_reassemble_to_their_datagrams() {
             sizes.push(random.within(1..65));
         }
         let moves = Some(random.within(0..sizes.len() + 1));
-        let output = run_in(&[], &frames, sizes, moves);
+        let output = run_batches(&[], &frames, sizes, moves);
         let mut found: Vec<Vec<u8>> = output.left.into_iter().map(|block| block.bytes).collect();
         let counts = &output.counts;
         assert_eq!(counts.get("duplicate"), Some(&twice), "{round}: {counts:?}");
@@ -450,13 +443,13 @@ fn random_fragments_reassemble_to_their_datagrams() {
 #[test]
 fn fragment_length_ends_with_the_packet() {
     // Padding is no data, and a zero payload length is invalid for a fragment.
-    let mut padded = six(8, false, &DATA[8..]);
+    let mut padded = v6(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
-    assert_eq!(run(&[], &[padded, six(0, true, &DATA[..8])]).only(), DATA);
-    let mut jumbo = six(0, true, &DATA[..8]);
+    assert_eq!(run(&[], &[padded, v6(0, true, &DATA[..8])]).only(), DATA);
+    let mut jumbo = v6(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);
-    let mut lying = six(8, false, &DATA[8..]);
+    let mut lying = v6(8, false, &DATA[8..]);
     lying.bytes[14] = 0x20;
     assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
     let output = run(&[], &[jumbo]);

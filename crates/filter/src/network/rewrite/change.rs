@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Maximum changes of one block: two link addresses, a TTL, two addresses, two ports, two
+/// Maximum number of changes of one block: two link addresses, a TTL, two addresses, two ports, two
 /// checksums.
-const MOST: usize = 9;
+const CHANGES_MAX: usize = 9;
 
 /// Bytes to write at an offset in the frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ impl Change {
 /// All changes of one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changes {
-    all: [Change; MOST],
+    all: [Change; CHANGES_MAX],
     count: usize,
 }
 
@@ -53,7 +53,7 @@ impl Changes {
         first..end
     }
 
-    /// Applies the changes to that part.
+    /// Applies the changes to the part of the frame that [`Changes::range`] returns.
     pub(super) fn make(&self, part: &mut [u8]) {
         let first = self.range().start;
         for Change { at, bytes, length } in self.iter() {

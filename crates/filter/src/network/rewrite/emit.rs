@@ -1,6 +1,6 @@
 //! The twin of `rewrite`: parses, decides, saves its positions, then edits.
 
-use super::{CHECKED, OTHERS, RewriteFields};
+use super::{CHECKED, RewriteFields, UNSUPPORTED};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::Hook;
@@ -114,7 +114,7 @@ impl<'s> OldHeaders<'s> {
     ) -> Result<(), Unfit> {
         if wanted.has_addresses() {
             let other = s.absent("other checksum", out);
-            for known in OTHERS {
+            for known in UNSUPPORTED {
                 s.only(l4.protocol, Cmp::Ne, u32::from(known), other);
             }
         }
@@ -185,7 +185,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Leaves if the checksum is not filled in yet and equals the sum of the pseudo header.
+/// Leaves to `unsure` if the checksum equals the sum of the pseudo header, and may not be filled in
+/// yet.
 fn only_filled<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

@@ -2,7 +2,7 @@
 //!
 //! In: frames and their contents. Out: the same with these fields changed. Checksums are updated
 //! incrementally (RFC 1624), never recomputed, so that a wrong one stays wrong and no payload is
-//! read; where checksum offload is pending only the pseudo header's sum changes. [SL §6.1,
+//! read; where checksum offload is pending, only the sum of the pseudo header changes. [SL §6.1,
 //! rewriting]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
@@ -71,14 +71,15 @@ What cannot be changed in full is not changed at all, and not answered: `not eth
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(REWRITE.reasons, 5);
+const _: () = HeaderError::assert_names(REWRITE.reasons, 5);
 const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
 const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
-/// Transport protocols with checksums over the addresses that are not supported.
-const OTHERS: [u8; 2] = [33, 136];
+/// Transport protocols whose checksums cover the addresses but cannot be updated here: DCCP and
+/// UDP-Lite.
+const UNSUPPORTED: [u8; 2] = [33, 136];
 
 /// The fields to write.
 #[derive(Clone, Copy, Debug)]
@@ -172,8 +173,8 @@ impl Edit for Rewrite {
     }
 }
 
-/// Transport headers with a checksum over the addresses: its offset, the number of header bytes
-/// required, and true if 0 means no checksum.
+/// Supported transport protocols with a checksum over the addresses: protocol number, offset of the
+/// checksum, number of header bytes required, and true if a checksum of 0 means none.
 const CHECKED: [(u8, usize, usize, bool); 2] = [
     (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
     (protocol::UDP, udp::CHECKSUM, udp::LENGTH, true),
@@ -248,8 +249,8 @@ impl RewriteFields {
         Ok(())
     }
 
-    /// Returns the offset of the checksum that covers the changes, if any, and true if 0 means
-    /// none.
+    /// Returns the offset of the transport checksum that covers the changes, and true if a checksum
+    /// of 0 means none; `Ok(None)` if no checksum covers them.
     fn transport(
         &self,
         block: &Block<'_>,
@@ -258,7 +259,7 @@ impl RewriteFields {
         if !self.has_addresses() && !self.has_ports() {
             return Ok(None);
         }
-        if self.has_addresses() && OTHERS.contains(&packet.protocol) {
+        if self.has_addresses() && UNSUPPORTED.contains(&packet.protocol) {
             return Err(OTHER_CHECKSUM);
         }
         let checked = CHECKED.iter().find(|(protocol, ..)| *protocol == packet.protocol);
@@ -293,7 +294,8 @@ impl ChecksumUpdate {
         Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
     }
 
-    /// Replaces a number under a transport checksum, as the kernel does.
+    /// Updates a transport checksum for a replaced number, as the kernel does; `pseudo` for a field
+    /// of the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{pseudo_replaced32, replaced32};
         let mended = match self.unfilled {

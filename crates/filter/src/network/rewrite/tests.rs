@@ -6,7 +6,7 @@ use testkit::Random;
 use wire::checksum::{self, pseudo};
 
 /// Returns the frame with valid checksums.
-fn right(mut frame: Frame) -> Frame {
+fn with_valid_checksums(mut frame: Frame) -> Frame {
     let sum = checksum::of(&frame.bytes[14..34]);
     frame.put(24, &sum.to_be_bytes());
     let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
@@ -16,7 +16,8 @@ fn right(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Returns the recomputed transport checksum, the present one counted as zero; 0 if it is valid.
+/// Returns the transport checksum recomputed over the frame with its present checksum included; 0
+/// if that is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
@@ -48,7 +49,7 @@ fn i6_rewritten_frames_have_right_checksums() {
         } else {
             Frame::tcp(ports.0, ports.1, &payload)
         };
-        let frame = right(frame);
+        let frame = with_valid_checksums(frame);
         let (address, port) = (Ipv4Addr::from(random.next() as u32), random.next() as u16);
         let (dst, sport) = (format!("dst={address}"), format!("sport={port}"));
         let words = [&dst[..], &sport, "src=10.9.8.7", "dport=1", "ttl=9"];

@@ -2,7 +2,7 @@
 //!
 //! A connection has two sides, the client's and the server's. A side is the stream that one end
 //! sends: its next sequence number, the other end's acknowledgement and window, and the segments
-//! that arrived early.
+//! that arrived before their turn.
 
 use crate::contract::{Field, HeldList, Session, Unit};
 use crate::transport::flows::{Identity, Record};
@@ -26,23 +26,23 @@ pub(super) struct TcpConnection {
 
 const _: () = assert!(size_of::<TcpConnection>() == 120);
 
-/// Both sides have ended; further segments are late.
+/// Flag: both sides have ended; further segments are late.
 pub(super) const CLOSED: u8 = 1;
-/// A SYN arrived in an open connection: see [`TcpConnection::probe`].
+/// Flag: a SYN arrived in an open connection ([`TcpConnection::probe`]).
 pub(super) const PROBED: u8 = 1 << 1;
-/// The connection is on the watch list for gap timeouts.
+/// Flag: the connection is in the wheel for gap timeouts.
 pub(super) const WATCHED: u8 = 1 << 2;
-/// The client, or the server, sent a RST that the other end may accept ([`super::reset`]).
+/// Flags: the client, or the server, sent a RST that the other end may accept ([`super::reset`]).
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
-/// Either end sent such a RST.
+/// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 
 /// The stream that one end sends.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StreamSide {
-    /// Time by the path's clock since which the bytes at `next` are missing, while later ones are
-    /// held.
+    /// Time on the path's clock at which the current gap began: bytes at `next` are missing while
+    /// later bytes are held.
     pub(super) since: u64,
     /// Sequence number of the first byte not emitted yet.
     pub(super) next: u32,
@@ -56,52 +56,52 @@ pub(super) struct StreamSide {
     pub(super) fin: u32,
     /// Segments beyond `next`, without overlaps.
     pub(super) held: HeldList,
-    /// Number of bytes in them.
+    /// Number of bytes in the held segments.
     pub(super) held_bytes: u32,
-    /// [`OPEN`] and others.
+    /// Flags: [`OPEN`] and others.
     pub(super) flags: u8,
-    /// Window scale of the windows that it advertises.
+    /// Scale of the windows that this end advertises.
     pub(super) scale: u8,
-    /// Nonzero if its SYN was signed (TCP-MD5, TCP-AO).
+    /// Nonzero if the SYN was signed (TCP-MD5, TCP-AO).
     pub(super) signed: u8,
     pub(super) spare: u8,
 }
 
-/// Data or a SYN was observed: `next` is known.
+/// Flag: data or a SYN was observed, so `next` is known.
 pub(super) const OPEN: u8 = 1;
-/// The start of the stream is known.
+/// Flag: the start of the stream is known.
 pub(super) const BEGUN: u8 = 1 << 1;
-/// A block was emitted.
+/// Flag: a block was emitted.
 pub(super) const EMITTED: u8 = 1 << 2;
-/// The end of the stream is known.
+/// Flag: the end of the stream is known.
 pub(super) const FIN: u8 = 1 << 3;
-/// The end was emitted.
+/// Flag: the end was emitted.
 pub(super) const END_EMITTED: u8 = 1 << 4;
-/// `acknowledged` and `edge` are known.
+/// Flag: `acknowledged` and `edge` are known.
 pub(super) const ACKED: u8 = 1 << 5;
-/// Its SYN was observed, so `scale` is known.
+/// Flag: the SYN was observed, so `scale` and `signed` are known.
 pub(super) const SCALED: u8 = 1 << 6;
-/// The stream broke off without a FIN.
+/// Flag: the stream broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
 /// Scale of a side without window scaling.
 pub(super) const UNSCALED: u8 = u8::MAX;
-/// Maximum scale (RFC 7323 §2.3), assumed without a SYN.
+/// Maximum scale (RFC 7323 §2.3); assumed if no SYN was observed.
 pub(super) const SCALE_MAX: u8 = 14;
 
 /// Maximum distance of a plausible sequence number: the largest possible window (RFC 7323 §2.3).
-pub(super) const FAR: u32 = 1 << 30;
+pub(super) const DISTANCE_MAX: u32 = 1 << 30;
 /// Tolerance beyond the known window: the latest window update may have been missed.
-const SLACK: u32 = 1 << 20;
+const WINDOW_SLACK: u32 = 1 << 20;
 
 impl Session for TcpConnection {
-    fn lists(&mut self) -> Vec<&mut HeldList> {
+    fn held_lists(&mut self) -> Vec<&mut HeldList> {
         self.sides.iter_mut().map(|side| &mut side.held).collect()
     }
 
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("port", Unit::Number, "the server's", |it, _| it.identity.port.into()),
-        Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[0].given().into()),
-        Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[1].given().into()),
+        Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[0].emitted().into()),
+        Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[1].emitted().into()),
         Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
         Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
         Field::new("heard", Unit::Nanoseconds, "last, by the clock of the path", |it, _| {
@@ -141,11 +141,11 @@ impl StreamSide {
     }
 
     /// Returns the number of bytes emitted or given up, modulo 2³².
-    const fn given(&self) -> u32 {
+    const fn emitted(&self) -> u32 {
         if self.has(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
-    /// Starts the stream at `sequence`; `begun` if nothing can precede it.
+    /// Starts the stream at `sequence`; `begun` is true if nothing can precede it.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
         (self.start, self.next) = (sequence, sequence);
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
@@ -164,13 +164,13 @@ impl StreamSide {
         self.has(FIN) && self.next == self.fin
     }
 
-    /// Returns true if bytes are missing before held ones, or before the end.
-    pub(super) const fn waits(&self) -> bool {
+    /// Returns true if bytes are missing before held bytes, or before the end.
+    pub(super) const fn is_waiting(&self) -> bool {
         !self.held.is_empty() || (self.has(FIN) && self.next != self.fin)
     }
 
-    /// Returns the end of the bytes that the other end acknowledged. An unobserved FIN counts as a
-    /// byte, since the two are indistinguishable.
+    /// Returns the end of the bytes that the other end acknowledged; `None` if unknown. An
+    /// unobserved FIN counts as a byte, since the two are indistinguishable.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has(ACKED) || !self.has(OPEN) {
             return None;
@@ -179,16 +179,17 @@ impl StreamSide {
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
-    /// Returns true if the other end may accept a byte at `sequence`. The window is known only
-    /// while the other end is observed.
-    pub(super) const fn may_be_taken(&self, sequence: u32) -> bool {
+    /// Returns true if the other end may accept a byte at `sequence`: it is within the known window
+    /// plus a tolerance, or the window is unknown.
+    pub(super) const fn may_be_accepted(&self, sequence: u32) -> bool {
         let known = self.has(ACKED) && !after(self.next, self.edge);
-        !known || !after(sequence, self.edge.wrapping_add(SLACK))
+        !known || !after(sequence, self.edge.wrapping_add(WINDOW_SLACK))
     }
 
-    /// Returns true if the other end accepts a RST with this number: it is within the window (RFC
-    /// 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the other end can decide). On
-    /// an unobserved side only a RST that replies to an unknown connection (`answers`) is accepted.
+    /// Returns true if the other end may accept a RST with this number: it is within the window
+    /// (RFC 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the other end can decide).
+    /// On an unobserved side only a RST that replies to an unknown connection (`answers`) is
+    /// accepted.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has(OPEN) {
             return answers || (self.has(ACKED) && self.acknowledged == number);
@@ -202,12 +203,13 @@ impl StreamSide {
 
     /// Returns true if a segment has new data that the other end may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
-        let new = !self.has(OPEN) || (after(to, self.next) && self.may_be_taken(from));
-        from != to && new && distance(self.next, from).unsigned_abs() <= FAR
+        let new = !self.has(OPEN) || (after(to, self.next) && self.may_be_accepted(from));
+        from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX
     }
 
-    /// Returns the side of a connection that continues although it was considered closed.
-    pub(super) fn again(self) -> Self {
+    /// Returns this side for a connection that continues although it was considered closed: it
+    /// starts at `next`.
+    pub(super) fn reopened(self) -> Self {
         let Self { next, acknowledged, edge, scale, signed, .. } = self;
         let flags = self.flags & (OPEN | ACKED | SCALED);
         Self { next, start: next, acknowledged, edge, scale, signed, flags, ..Self::default() }
@@ -215,7 +217,7 @@ impl StreamSide {
 
     /// Processes an acknowledgement of all bytes before `number`, with a window of `window` bytes.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
-        if self.has(OPEN) && distance(self.next, number).unsigned_abs() > FAR {
+        if self.has(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
             return;
         }
         let edge = number.wrapping_add(window);
@@ -239,7 +241,7 @@ pub(super) const fn after(a: u32, b: u32) -> bool {
     distance(b, a) > 0
 }
 
-/// Returns the distance from `a` to `b`, modulo 2³².
+/// Returns the signed distance from `a` to `b`, modulo 2³².
 #[inline]
 pub(super) const fn distance(a: u32, b: u32) -> i32 {
     b.wrapping_sub(a).cast_signed()

@@ -1,7 +1,8 @@
 //! Life cycle of a connection: its start, the effect of each segment, its end.
 //!
-//! A side ends at its FIN. The end is emitted only after other output of the connection: a
-//! connection without data emits nothing; of any other, both sides end, even an unobserved one.
+//! A side ends at its FIN. Ends are emitted only if the connection has emitted something: a
+//! connection without data emits nothing; any other connection emits the ends of both sides, even
+//! of an unobserved side.
 
 use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
@@ -14,22 +15,22 @@ use crate::contract::{Block, StreamContext, Time};
 use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
-/// Lifetime of an ended connection's record in ns, so that late segments begin no new one; equal to
-/// that of hosts (TIME-WAIT).
+/// Maximum lifetime of an ended connection's record in ns, so that late segments begin no new
+/// connection; equal to TIME-WAIT of hosts.
 const LINGER: Time = 60_000_000_000;
 /// Index of the client's side, and of the server's.
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
 impl TcpConnection {
-    /// Returns the side that sent a segment.
+    /// Returns the index of the side that sent a segment.
     #[inline]
     pub(super) fn sender(&self, info: &SegmentInfo) -> usize {
         if info.down == (self.identity.down != 0) { CLIENT } else { SERVER }
     }
 
     /// Returns the time at which the connection expires without further segments.
-    pub(super) const fn ends_at(&self, timeout: Time) -> Time {
+    pub(super) const fn expires_at(&self, timeout: Time) -> Time {
         let silence = if self.has(CLOSED) && LINGER < timeout { LINGER } else { timeout };
         self.identity.word.saturating_add(silence)
     }
@@ -37,7 +38,7 @@ impl TcpConnection {
     /// Returns true if a segment belongs to a later connection between the same ends. In an open
     /// connection a SYN alone is no proof (RFC 9293 §3.10.7.4): the server must agree, or be
     /// unobserved.
-    pub(super) fn is_over(&self, info: &SegmentInfo) -> bool {
+    pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has(PROBED);
         let closed = self.has(CLOSED) || self.is_reset();
@@ -57,17 +58,17 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if anything was emitted.
+    /// Returns true if the connection has emitted anything.
     pub(super) fn has_emitted(&self) -> bool {
         self.sides.iter().any(|side| side.has(EMITTED))
     }
 
-    /// Processes the most common segment (fast path): neither SYN nor FIN nor RST, with `here`
-    /// captured bytes that are next in order, or without data and with nothing pending. Returns the
-    /// sending side, or `None` if the segment needs [`TcpConnection::take`], with which this
-    /// agrees.
+    /// Processes the most common segment (fast path): a plain ACK without data, or whose data is
+    /// next in order and completely captured (`here` bytes), while nothing is held or pending.
+    /// Returns the index of the sending side, or `None` if the segment needs
+    /// [`TcpConnection::take`], with which this agrees.
     #[inline]
-    pub(super) fn goes_on(
+    pub(super) fn take_fast(
         &mut self,
         info: &SegmentInfo,
         here: u32,
@@ -75,7 +76,7 @@ impl TcpConnection {
     ) -> Option<usize> {
         const PLAIN: u8 = flag::ACK;
         let sender = self.sender(info);
-        let shift = self.shift(sender);
+        let shift = self.window_scale(sender);
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let next = info.span.from == side.next && here == info.length();
@@ -95,11 +96,11 @@ impl TcpConnection {
 
     /// Returns the block prepared for output as the next data of a side.
     #[inline]
-    pub(super) fn next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
-        let (class, context) = self.beside(number, block.context.time);
+    pub(super) fn prepare_next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
+        let (class, context) = self.output_context(number, block.context.time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
-        side.leaves(class, context, block)
+        side.prepare(class, context, block)
     }
 
     /// Processes a segment of this connection.
@@ -115,17 +116,17 @@ impl TcpConnection {
             cx.consume(&block);
             return self.reset(sender, info, rules, cx);
         }
-        self.weigh(info, rules, cx);
-        if info.has(flag::SYN) && !self.synchronise(sender, info) {
+        self.weigh_reset(info, rules, cx);
+        if info.has(flag::SYN) && !self.take_syn(sender, info) {
             // Within a connection the other end acknowledges it and ignores its data (RFC 9293
             // §3.10.7.4).
             return cx.consume(&block);
         }
         if info.has(flag::ACK) {
-            self.acknowledged(sender, info, rules, cx);
+            self.take_acknowledgement(sender, info, rules, cx);
         }
-        let fin = info.has(flag::FIN) && self.may_be_signed(sender, info);
-        let (side, mut way) = self.way(sender, rules, info.time, cx);
+        let fin = info.has(flag::FIN) && self.has_plausible_signature(sender, info);
+        let (side, mut way) = self.side_output(sender, rules, info.time, cx);
         if !side.has(OPEN) && (info.has_data() || fin) {
             if side.has(FIN) {
                 return way.cx.drop(&block, CLOSED_BEFORE);
@@ -138,23 +139,23 @@ impl TcpConnection {
 
     /// Processes the acknowledgement of a segment.
     #[inline]
-    pub(super) fn acknowledged(
+    pub(super) fn take_acknowledgement(
         &mut self,
         sender: usize,
         info: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        let shift = if info.has(flag::SYN) { 0 } else { self.shift(sender) };
-        let (side, mut way) = self.way(1 - sender, rules, info.time, cx);
+        let shift = if info.has(flag::SYN) { 0 } else { self.window_scale(sender) };
+        let (side, mut way) = self.side_output(1 - sender, rules, info.time, cx);
         side.acknowledge(info.acknowledgement, info.window << shift);
-        side.was_acknowledged(&mut way);
+        side.resolve_acknowledged(&mut way);
     }
 
-    /// Processes a SYN: the start of a side, a retransmission, or an unproven one. Returns true if
-    /// its side begins with it.
+    /// Processes a SYN: the start of a side, its retransmission, or one that begins another
+    /// connection if that proves valid. Returns true if its side begins with it.
     #[cold]
-    fn synchronise(&mut self, sender: usize, info: &SegmentInfo) -> bool {
+    fn take_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let from = info.span.from;
@@ -181,7 +182,8 @@ impl TcpConnection {
         side.start == from
     }
 
-    /// Emits the ends of finished sides, once anything was emitted.
+    /// Emits the ends of sides that are at their end, if the connection has emitted anything;
+    /// closes the connection once both sides are.
     #[inline]
     pub(super) fn settle(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.sides.iter().any(StreamSide::is_at_end) && !self.has(CLOSED) {
@@ -193,7 +195,7 @@ impl TcpConnection {
     fn settle_ends(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.has_emitted() {
             for number in [CLIENT, SERVER] {
-                let (side, mut way) = self.way(number, rules, time, cx);
+                let (side, mut way) = self.side_output(number, rules, time, cx);
                 if side.is_at_end() && !side.has(END_EMITTED) {
                     side.emit_end(&mut way);
                 }
@@ -204,10 +206,10 @@ impl TcpConnection {
         }
     }
 
-    /// Ends the connection: emits held data and both ends.
+    /// Ends the connection: emits held data, and both ends if the connection has emitted anything.
     pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         for number in [CLIENT, SERVER] {
-            let (side, mut way) = self.way(number, rules, time, cx);
+            let (side, mut way) = self.side_output(number, rules, time, cx);
             side.finish(&mut way);
         }
         let reset = self.identity.flags & ANY_RESET;
@@ -215,38 +217,39 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons gaps older than the rules allow.
+    /// Abandons gaps older than the rules allow, and ends the connection if a pending RST has taken
+    /// effect.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
             // The end is timed by the RST, not by the segment that made it noticed.
             return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {
-            let (side, mut way) = self.way(number, rules, time, cx);
-            while side.waits() && side.since.saturating_add(rules.gap) < time {
+            let (side, mut way) = self.side_output(number, rules, time, cx);
+            while side.is_waiting() && side.since.saturating_add(rules.gap) < time {
                 side.give_up(&mut way);
             }
         }
         self.settle(time, rules, cx);
     }
 
-    /// Returns the earliest timeout of a gap or a pending RST.
-    pub(super) fn waits_until(&self, rules: Rules) -> Option<Time> {
-        let waiting = self.sides.iter().filter(|side| side.waits());
+    /// Returns the earliest timeout of a gap or a pending RST; `None` if there is none.
+    pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
+        let waiting = self.sides.iter().filter(|side| side.is_waiting());
         let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side, and the output of its blocks.
+    /// Returns a side, and the output for its blocks.
     #[inline]
-    fn way<'s, 'w, 'c, 'a>(
+    fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
         number: usize,
         rules: Rules,
         time: Time,
         cx: &'w mut StreamContext<'c, 'a>,
     ) -> (&'s mut StreamSide, SideOutput<'w, 'c, 'a>) {
-        let (class, context) = self.beside(number, time);
+        let (class, context) = self.output_context(number, time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
         (side, SideOutput { cx, rules, class, context })
@@ -254,17 +257,17 @@ impl TcpConnection {
 
     /// Returns the class and metadata of a side's blocks.
     #[inline]
-    fn beside(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
+    fn output_context(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
         let session = self.identity.session;
         let context = BlockMetadata { time, session, origin: self.origin, flags };
         (Class::natural(self.identity.port.into()), context)
     }
 
-    /// Returns the window scale of a side: scaling applies if both ends offer it (RFC 7323 §2.2).
-    /// Without an observed SYN the maximum is assumed.
+    /// Returns the shift of the windows that a side advertises: 0 unless both ends offer scaling
+    /// (RFC 7323 §2.2); the maximum if its SYN was not observed.
     #[inline]
-    fn shift(&self, number: usize) -> u8 {
+    fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;
         let side = if number == CLIENT { client } else { server };
         let declines = |side: &StreamSide| side.has(SCALED) && side.scale == UNSCALED;

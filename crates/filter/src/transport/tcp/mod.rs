@@ -117,7 +117,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
-const _: () = HeaderError::lead(TCP.reasons, 5);
+const _: () = HeaderError::assert_names(TCP.reasons, 5);
 
 /// Returns the effect: only checksums need more than headers.
 fn effect(arguments: &Arguments) -> Effect {
@@ -139,7 +139,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 fn limits(arguments: &Arguments) -> (Rules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {
-        policy: SegmentPolicy::named(arguments.text("policy").unwrap_or_default()),
+        policy: SegmentPolicy::from_name(arguments.text("policy").unwrap_or_default()),
         held: u32::try_from(number("held")).unwrap_or(u32::MAX),
         gap: number("gap"),
     };

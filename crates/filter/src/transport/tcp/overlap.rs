@@ -1,4 +1,4 @@
-//! Overlap policies: which bytes count where a segment overlaps held ones.
+//! Overlap policies: they decide which bytes count where a segment overlaps held segments.
 //!
 //! Emitted bytes are final, so a policy applies to held bytes only. The rules are those that Novak
 //! and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in Snort
@@ -39,7 +39,7 @@ impl SegmentPolicy {
     pub(super) const NAMES: &'static [&'static str] =
         &["first", "last", "linux", "windows", "bsd", "solaris"];
 
-    pub(super) fn named(name: &str) -> Self {
+    pub(super) fn from_name(name: &str) -> Self {
         match name {
             "last" => Self::Last,
             "linux" => Self::Linux,
@@ -75,8 +75,9 @@ pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
 }
 
 impl StreamSide {
-    /// Trims held segments where `new` wins, dropping what is fully covered.
-    pub(super) fn give_way(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
+    /// Trims held segments to the parts outside `new` where `new` wins; drops segments that `new`
+    /// covers.
+    pub(super) fn trim_held(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = way.rules.policy;
         if policy == SegmentPolicy::First {
             return;
@@ -95,19 +96,20 @@ impl StreamSide {
             let (left, right) = (distance(old.from, new.from), distance(new.to, old.to));
             if left > 0 {
                 let piece = block.narrow(0, left.unsigned_abs());
-                self.keep(way, &mut list, &piece, old.from);
+                self.hold_piece(way, &mut list, &piece, old.from);
             }
             if right > 0 {
                 let right = right.unsigned_abs();
                 let piece = block.narrow(block.length().saturating_sub(right), right);
-                self.keep(way, &mut list, &piece, new.to);
+                self.hold_piece(way, &mut list, &piece, new.to);
             }
-            way.cx.discard_behind(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
+            way.cx.discard_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
         }
         self.held = list;
     }
 
-    /// Holds a new block, viewed from `from` on, between the held ones.
+    /// Holds the parts of a new block that no held block covers; without such a part, consumes the
+    /// block as a duplicate.
     pub(super) fn hold_between<'a>(
         &mut self,
         way: &mut SideOutput<'_, '_, 'a>,
@@ -143,14 +145,14 @@ impl StreamSide {
                     self.held_bytes = self.held_bytes.saturating_add(piece.length());
                 }
                 0 => break,
-                _ => self.keep(way, &mut list, &piece, part.from),
+                _ => self.hold_piece(way, &mut list, &piece, part.from),
             }
         }
         self.held = list;
     }
 
-    /// Holds a piece of a block.
-    fn keep<'a>(
+    /// Holds a piece of a block as a block created here.
+    fn hold_piece<'a>(
         &mut self,
         way: &mut SideOutput<'_, '_, 'a>,
         list: &mut HeldList,

@@ -1,15 +1,15 @@
 //! One side of a connection: from segments to an ordered stream.
 //!
 //! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
-//! **holes** for bytes that were sent but not captured; the end. An early segment is held. Missing
-//! bytes are abandoned when the other end has acknowledged them, when the frame was truncated by
-//! the capture, when the data held after them are too many or too old, and when the connection
-//! ends.
+//! **holes** for bytes that were sent but not captured; the end. A segment that arrives early is
+//! held. Missing bytes are abandoned when the other end has acknowledged them, when the capture
+//! truncated their frame, when the data held after them is too much or too old, and when the
+//! connection ends.
 
 use super::connection::{
-    BEGUN, BROKEN, EMITTED, END_EMITTED, FAR, FIN, SCALED, StreamSide, after, distance,
+    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, after, distance,
 };
-use super::outcomes::{CLOSED_BEFORE, DUPLICATE, FAR_AWAY, GAPS, MISSING};
+use super::outcomes::{CLOSED_BEFORE, DUPLICATE, GAPS, MISSING, OUT_OF_WINDOW};
 use super::overlap::{SegmentPolicy, Span, span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
@@ -26,7 +26,7 @@ pub(super) struct Rules {
 }
 
 /// Maximum blocks held per side.
-pub(super) const HELD_BLOCKS: u32 = 4096;
+pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 
 /// Output of one side: context, class and metadata of its blocks.
 pub(super) struct SideOutput<'w, 'c, 'a> {
@@ -48,7 +48,7 @@ pub(super) struct SegmentData {
 }
 
 /// Flags owned by this filter.
-const OURS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
+const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
     /// Processes a segment; `block` views its captured data.
@@ -62,7 +62,7 @@ impl StreamSide {
         if fin && !self.has(FIN) && self.may_end_at(way, span.to) {
             self.fin = span.to;
             self.flags |= FIN;
-            self.mark(way);
+            self.mark_gap(way);
         }
         if span.from == span.to {
             return way.cx.consume(&block);
@@ -78,29 +78,31 @@ impl StreamSide {
             return way.cx.consume(&block);
         }
         if after(span.from, self.next) {
-            if !self.comes_up(way, span) {
+            if !self.resolve_gap(way, span) {
                 return self.hold(way, &block, span);
             }
-            if distance(self.next, span.from).unsigned_abs() > FAR {
-                return way.cx.drop(&block, FAR_AWAY);
+            if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
+                return way.cx.drop(&block, OUT_OF_WINDOW);
             }
         }
-        self.in_order(way, block, span);
+        self.emit_next(way, block, span);
     }
 
-    /// Returns true if a FIN is plausible: nothing after it was received or acknowledged.
+    /// Returns true if a FIN is plausible: it is within the window, and nothing after it was
+    /// received or acknowledged.
     fn may_end_at(&self, way: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
         let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
-        let ahead = (0..=FAR.cast_signed()).contains(&distance(self.next, fin));
-        ahead && self.may_be_taken(fin) && !behind && !beyond
+        let ahead = (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
+        ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Processes a segment beyond `next`: abandons the gap if waiting is pointless. Returns true if
-    /// the segment is then in order, or can no longer be.
-    fn comes_up(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
-        if distance(self.next, span.from).unsigned_abs() > FAR {
+    /// Handles a segment beyond `next`: abandons gaps that the other end acknowledged, or that
+    /// exceed the limits on held data. Returns true if the segment is then in order, or at an
+    /// implausible distance; false if it must be held.
+    fn resolve_gap(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
+        if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
         }
         if self.acknowledged().is_some_and(|number| !after(span.from, number)) {
@@ -110,7 +112,7 @@ impl StreamSide {
         while after(span.from, self.next)
             && !self.held.is_empty()
             && (self.held_bytes.saturating_add(length) > way.rules.held
-                || self.held.len() >= HELD_BLOCKS)
+                || self.held.len() >= HELD_BLOCKS_MAX)
         {
             let front = way.cx.front(&self.held).map_or(span.from, |(key, _)| key);
             let nearer = if after(front, span.from) { span.from } else { front };
@@ -119,8 +121,8 @@ impl StreamSide {
         !after(span.from, self.next)
     }
 
-    /// Advances to `to` ([`StreamSide::skip`]), or drops a held block: with forged state `to` may
-    /// precede `next`.
+    /// Advances to `to` ([`StreamSide::skip`]). If that has no effect, because forged state puts
+    /// `to` before `next`, gives up the first held block.
     fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);
@@ -135,7 +137,7 @@ impl StreamSide {
             // No byte was captured: the acknowledgement will reveal the gap.
             return way.cx.consume(block);
         }
-        self.mark(way);
+        self.mark_gap(way);
         let (block, span) =
             (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
         let back = way.cx.back(&self.held);
@@ -147,28 +149,28 @@ impl StreamSide {
             self.held = list;
             return;
         }
-        self.give_way(way, span);
+        self.trim_held(way, span);
         self.hold_between(way, &block, span);
     }
 
     /// Records the start of a gap, if there was none.
-    fn mark(&mut self, way: &SideOutput<'_, '_, '_>) {
+    fn mark_gap(&mut self, way: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.since = way.cx.now;
         }
     }
 
-    /// Emits a segment that begins at or before `next`, and all held segments that are now in
+    /// Emits a segment that begins at or before `next`, and the held segments that are then in
     /// order.
-    fn in_order<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
+    fn emit_next<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
         if self.held.is_empty() && here > 0 {
-            let block = self.leaves(way.class, way.context, block);
+            let block = self.prepare(way.class, way.context, block);
             way.cx.pass(block);
         } else if here > 0 {
-            self.between_held(way, block);
+            self.emit_between_held(way, block);
         } else {
             way.cx.consume(&block);
         }
@@ -178,25 +180,25 @@ impl StreamSide {
         }
     }
 
-    /// Emits a segment that begins at `next`, interleaved with held ones.
-    fn between_held<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
+    /// Emits a segment that begins at `next`, interleaved with held segments.
+    fn emit_between_held<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
         let new = span(self.next, &block);
-        self.give_way(way, new);
+        self.trim_held(way, new);
         let mut passed = false;
         while after(new.to, self.next) {
             let front = way.cx.front(&self.held).map_or(new.to, |(key, _)| key);
             let until = if after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
-            let piece = self.leaves(way.class, way.context, piece);
+            let piece = self.prepare(way.class, way.context, piece);
             way.cx.give_part(piece, &mut passed);
-            self.drain(way);
+            self.emit_held(way);
         }
-        self.drain(way);
+        self.emit_held(way);
     }
 
     /// Emits held segments that are now in order.
-    fn drain(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    fn emit_held(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = way.cx.front(&list) {
             let span = span(key, &block);
@@ -211,14 +213,14 @@ impl StreamSide {
                 continue;
             }
             let known = self.next.wrapping_sub(key);
-            let leaves = self.leaves(way.class, way.context, block.narrow(known, u32::MAX));
-            way.cx.release(&mut list, |_| leaves);
-            let missing = cut_off(block);
+            let next = self.prepare(way.class, way.context, block.narrow(known, u32::MAX));
+            way.cx.release(&mut list, |_| next);
+            let missing = truncated_bytes(block);
             if missing > 0 {
                 let front = way.cx.front(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
                 let until = front.filter(|front| after(until, *front)).unwrap_or(until);
-                self.hole(way, until);
+                self.emit_hole(way, until);
             }
         }
         self.held = list;
@@ -229,13 +231,13 @@ impl StreamSide {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         while after(to, self.next) {
             let front = way.cx.front(&self.held).map_or(to, |(key, _)| key);
-            self.hole(way, if after(front, to) { to } else { front });
-            self.drain(way);
+            self.emit_hole(way, if after(front, to) { to } else { front });
+            self.emit_held(way);
         }
     }
 
     /// Emits a hole up to `to`.
-    fn hole(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
+    fn emit_hole(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
             return;
@@ -245,19 +247,19 @@ impl StreamSide {
         way.cx.count(MISSING, missing.into());
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
-            let hole = self.leaves(way.class, way.context, nothing(way, length));
+            let hole = self.prepare(way.class, way.context, hole(way, length));
             way.cx.make(hole);
             missing -= length;
         }
     }
 
-    /// Abandons the gap before the first held block, or before the end. Blocks or ends that the
-    /// other end would not accept are dropped instead.
+    /// Abandons the gap before the first held block, or before the end. A block or end that the
+    /// other end would not accept is dropped instead.
     pub(super) fn give_up(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
         // nothing is pending.
-        let ahead = |place: u32| after(place, self.next) && self.may_be_taken(place);
+        let ahead = |place: u32| after(place, self.next) && self.may_be_accepted(place);
         match front {
             Some(front) if ahead(front) && (!self.has(FIN) || after(self.fin, front)) => {
                 self.skip(way, front);
@@ -266,7 +268,7 @@ impl StreamSide {
                 let mut list = self.held;
                 if let Some((_, block)) = way.cx.front(&list) {
                     self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                    way.cx.discard(&mut list, FAR_AWAY);
+                    way.cx.discard(&mut list, OUT_OF_WINDOW);
                 }
                 self.held = list;
             }
@@ -275,9 +277,9 @@ impl StreamSide {
         }
     }
 
-    /// Handles a new acknowledgement: missing bytes before it were sent but not captured. Only gaps
-    /// before observed data are abandoned at once.
-    pub(super) fn was_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    /// Abandons gaps that the other end has acknowledged, since their bytes were sent but not
+    /// captured: at once only gaps before held data or before the end.
+    pub(super) fn resolve_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
             let front = way.cx.front(&self.held).map_or(number, |(key, _)| key);
@@ -288,10 +290,10 @@ impl StreamSide {
         }
     }
 
-    /// Finishes the side: emits held data, and holes up to the last acknowledged byte; an
-    /// unobserved side emits none. One acknowledged byte may be a FIN.
+    /// Finishes the side: emits held data, and holes up to the last acknowledged byte. An
+    /// unobserved side emits no holes; nor does a single acknowledged byte, which may be a FIN.
     pub(super) fn finish(&mut self, way: &mut SideOutput<'_, '_, '_>) {
-        while self.waits() {
+        while self.is_waiting() {
             self.give_up(way);
         }
         if !self.has(FIN) {
@@ -304,26 +306,26 @@ impl StreamSide {
         }
     }
 
-    /// Emits the end of the side, unless its last block carried it.
+    /// Emits an empty hole that ends the side, unless its last block did.
     pub(super) fn emit_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         if !self.has(END_EMITTED) {
             self.fin = self.next;
             self.flags |= FIN;
-            let end = self.leaves(way.class, way.context, nothing(way, 0));
+            let end = self.prepare(way.class, way.context, hole(way, 0));
             way.cx.make(end);
         }
     }
 
-    /// Prepares a block for output and advances `next`.
+    /// Sets class, session and flags of a block for output, and advances `next`.
     #[inline]
-    pub(super) fn leaves<'a>(
+    pub(super) fn prepare<'a>(
         &mut self,
         class: Class,
         context: BlockMetadata,
         mut block: Block<'a>,
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
-        let mut flags = block.context.flags.without(OURS).with(context.flags);
+        let mut flags = block.context.flags.without(OWN_FLAGS).with(context.flags);
         if self.has(BEGUN) && !self.has(EMITTED) {
             flags = flags.with(Flags::FIRST);
         }
@@ -342,8 +344,8 @@ impl StreamSide {
     }
 }
 
-/// Returns a hole.
-fn nothing<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
+/// Returns a hole of `length` bytes.
+fn hole<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
         frame: &[],
@@ -352,8 +354,8 @@ fn nothing<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes after the view that the capture truncated.
-fn cut_off(mut block: Block<'_>) -> u32 {
+/// Returns the number of bytes of the segment after the view that the capture truncated.
+fn truncated_bytes(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {
         return 0;

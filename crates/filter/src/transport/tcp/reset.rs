@@ -1,14 +1,14 @@
 //! Acceptance of resets.
 //!
-//! In: a RST and the following segments. Out: a decision whether the connection has ended. Both a
-//! sender and an accepting receiver of a RST have dropped the connection, so further segments prove
+//! In: a RST and the following segments. Out: a decision whether the connection has ended. The
+//! sender of a RST, and a receiver that accepts it, drop the connection, so further segments prove
 //! that the RST was forged or ignored. A RST that the other end may accept therefore ends the
 //! connection only after `gap` has passed without further segments; until then segments are
 //! processed as before. A RST that the other end certainly ignores has no effect:
 //!
 //! - its number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
 //! - it is signed although its side's SYN was not, or the reverse: a host without a key drops
-//!   signed segments, and one with a key drops unsigned ones (RFC 2385, RFC 5925, Linux).
+//!   signed segments, and a host with a key drops unsigned segments (RFC 2385, RFC 5925, Linux).
 //!
 //! If a connection continues after it was considered closed, the rest is a new session, which
 //! begins in midstream.
@@ -27,13 +27,14 @@ impl TcpConnection {
         self.has(ANY_RESET) && !self.has(CLOSED)
     }
 
-    /// Returns the time at which a pending RST takes effect.
+    /// Returns the time at which a pending RST takes effect; `None` if none is pending.
     pub(super) fn reset_until(&self, rules: Rules) -> Option<Time> {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap))
     }
 
     /// Processes a RST. If the other end may accept it, it becomes pending, and its time replaces
-    /// that of the last segment.
+    /// that of the last segment; it takes effect at once if `gap` is 0, or if it refuses a
+    /// connection. Otherwise it is counted as ignored.
     #[cold]
     pub(super) fn reset(
         &mut self,
@@ -48,13 +49,13 @@ impl TcpConnection {
         let [client, server] = &self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let answers = info.has(flag::ACK) && other.next == info.acknowledgement;
-        if !side.may_reset(info.span.from, answers) || !self.may_be_signed(sender, info) {
+        if !side.may_reset(info.span.from, answers) || !self.has_plausible_signature(sender, info) {
             return cx.count(IGNORED, 1);
         }
         if info.has(flag::ACK) {
-            self.acknowledged(sender, info, rules, cx);
+            self.take_acknowledgement(sender, info, rules, cx);
         }
-        self.identity.flags = self.identity.flags & !PROBED | by(sender);
+        self.identity.flags = self.identity.flags & !PROBED | reset_flag(sender);
         self.identity.word = info.time;
         let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has(OPEN));
         if refuses || rules.gap == 0 {
@@ -62,9 +63,9 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if the other end may accept a segment with this signature status. Without an
-    /// observed SYN that is unknown.
-    pub(super) fn may_be_signed(&self, sender: usize, info: &SegmentInfo) -> bool {
+    /// Returns true if the segment is signed exactly if the SYN of its side was, or if that SYN was
+    /// not observed: otherwise the other end drops it.
+    pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
         !side.has(SCALED) || info.signed == (side.signed != 0)
@@ -72,25 +73,27 @@ impl TcpConnection {
 
     /// Withdraws a pending RST if this segment shows that the connection continues.
     #[inline]
-    pub(super) fn weigh(
+    pub(super) fn weigh_reset(
         &mut self,
         info: &SegmentInfo,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.is_reset() && self.goes_on_nevertheless(info, rules) {
+        if self.is_reset() && self.disproves_reset(info, rules) {
             self.identity.flags &= !ANY_RESET;
             self.identity.word = self.identity.word.max(info.time);
             cx.count(TAKEN_BACK, 1);
         }
     }
 
-    /// Returns true if a segment shows that the RST was forged or ignored: new data or a new
-    /// acknowledgement from the RST's sender; from the other end only after half of `gap`, since
-    /// segments may be in flight, or if it acknowledges later data.
+    /// Returns true if a segment shows that the RST was forged or ignored. From the sender of the
+    /// RST, new data or a new acknowledgement does. From the other end, whose segments may still be
+    /// in flight, any segment later than half of `gap` after the RST does, and one that
+    /// acknowledges data sent after it. On a closed connection only new data counts; SYN and RST
+    /// prove nothing.
     #[cold]
-    pub(super) fn goes_on_nevertheless(&self, info: &SegmentInfo, rules: Rules) -> bool {
-        if info.has(flag::SYN) || info.has(flag::RST) || !self.may_be_signed_at_all(info) {
+    pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
+        if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
             return false;
         }
         let sender = self.sender(info);
@@ -100,24 +103,24 @@ impl TcpConnection {
         let number = info.acknowledgement;
         let more = info.has(flag::ACK)
             && other.acknowledged().is_none_or(|known| after(number, known))
-            && other.may_be_taken(number);
+            && other.may_be_accepted(number);
         if self.has(CLOSED) && !new {
             return false;
         }
-        if self.has(by(sender)) {
+        if self.has(reset_flag(sender)) {
             return new || more;
         }
         let late = info.time > self.identity.word.saturating_add(rules.gap / 2);
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
-    /// Returns true if the segment's FIN, if any, has its side's signature status.
-    fn may_be_signed_at_all(&self, info: &SegmentInfo) -> bool {
-        !info.has(flag::FIN) || self.may_be_signed(self.sender(info), info)
+    /// Returns true unless the segment is a FIN that the other end drops for its signature status.
+    fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
+        !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }
 }
 
 /// Returns the flag for a RST from this side.
-const fn by(sender: usize) -> u8 {
+const fn reset_flag(sender: usize) -> u8 {
     if sender == CLIENT { RESET[0] } else { RESET[1] }
 }

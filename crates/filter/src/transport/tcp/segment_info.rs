@@ -16,20 +16,20 @@ const WINDOW_SCALE: u8 = 3;
 /// Signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
 const SIGNATURES: [u8; 2] = [19, 29];
 
-/// A segment without its bytes.
+/// The fields of a segment that connection tracking uses.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
-    /// Sequence numbers of its data; a SYN consumes the number before them.
+    /// Sequence numbers of the data; a SYN consumes the number before them.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
     pub(super) ports: Ports,
-    /// True if it is sent from the greater address and port to the lesser.
+    /// True if the segment is sent from the greater address and port to the lesser.
     pub(super) down: bool,
-    /// Window scale of its sender; only in a SYN.
+    /// Window scale of the sender; [`UNSCALED`] unless a SYN offers one.
     pub(super) scale: u8,
-    /// True if it is signed; evaluated only where a connection begins or ends.
+    /// True for a SYN, FIN or RST with a signature option; false for other segments.
     pub(super) signed: bool,
     pub(super) time: Time,
 }
@@ -63,17 +63,18 @@ impl SegmentInfo {
         self.span.from != self.span.to
     }
 
-    /// Returns the length of its data as sent.
+    /// Returns the length of the data in bytes, as sent.
     pub(super) const fn length(&self) -> u32 {
         self.span.to.wrapping_sub(self.span.from)
     }
 
-    /// Returns true if it justifies a connection record: a SYN, or data.
-    pub(super) const fn begins(&self) -> bool {
+    /// Returns true if the segment may begin a connection record: a SYN or data, but no RST.
+    pub(super) const fn may_begin(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
 
-    /// Returns true if the client sent it, judging by the segment alone.
+    /// Returns true if the client sent the segment, judged by its SYN and ACK flags, else by its
+    /// ports.
     pub(super) const fn is_from_client(&self) -> bool {
         match self.has(flag::SYN) {
             true => !self.has(flag::ACK),
@@ -82,7 +83,7 @@ impl SegmentInfo {
     }
 }
 
-/// Returns the window scale that a SYN offers.
+/// Returns the window scale that a SYN offers; [`UNSCALED`] if none.
 #[cold]
 fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
@@ -90,7 +91,7 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
 }
 
-/// Returns true if a segment carries a signature, which only holders of the key can verify.
+/// Returns true if a segment carries a signature option; only holders of the key can verify it.
 #[cold]
 fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();
@@ -98,7 +99,7 @@ fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
 }
 
 /// Returns true if the checksum is valid, or cannot be verified.
-pub(super) fn is_right<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
+pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
     let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
     if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
         return true;

@@ -4,7 +4,7 @@ use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
 use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW, NOT_TCP, TAKEN_BACK, TIMED_OUT};
 use super::reassembly::Rules;
-use super::segment_info::{SegmentInfo, is_right};
+use super::segment_info::{SegmentInfo, has_valid_checksum};
 use super::wheel::{Waiting, Wheel};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
@@ -29,8 +29,8 @@ pub(super) struct Tcp {
 /// A segment and the key of its connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct SegmentLookup {
-    /// Reason why the block has no segment; `None` if it has.
-    none: Option<Reason>,
+    /// Reason why the block holds no segment; `None` if it holds one.
+    reason: Option<Reason>,
     key: u64,
     info: SegmentInfo,
     /// Offset of the segment's data in the frame.
@@ -42,17 +42,17 @@ impl SegmentLookup {
     fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
         let (key, down) = Flows::<TcpConnection>::key(&segment.flow, seed);
         let info = SegmentInfo::new(block, segment, down, now);
-        Self { none: None, key, info, payload: segment.payload }
+        Self { reason: None, key, info, payload: segment.payload }
     }
 
     #[inline(never)]
     fn any(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
-        let none = match layers::segment(block) {
+        let reason = match layers::segment(block) {
             Ok(Some(segment)) => return Self::new(block, &segment, seed, now),
             Ok(None) => NOT_TCP,
             Err(why) => why.reason(),
         };
-        Self { none: Some(none), ..Self::default() }
+        Self { reason: Some(reason), ..Self::default() }
     }
 }
 
@@ -73,7 +73,7 @@ impl HoldingLanes for Tcp {
         let mut over = Vec::new();
         for waiting in self.silent.due(cx.now) {
             let Some(connection) = self.known(waiting) else { continue };
-            let due = connection.ends_at(self.timeout);
+            let due = connection.expires_at(self.timeout);
             match self.silent.is_due(due, cx.now) {
                 true => over.push((waiting.session, waiting.key)),
                 false => self.silent.add(waiting, due, cx.now),
@@ -87,13 +87,13 @@ impl HoldingLanes for Tcp {
         let mut old = self.gaps.due(cx.now);
         old.sort_unstable_by_key(|waiting| waiting.session);
         for waiting in old {
-            self.look_at_gap(waiting, cx);
+            self.check_gap(waiting, cx);
         }
         self.arm(cx);
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
-        for key in self.flows.in_order() {
+        for key in self.flows.keys_by_session() {
             if let Some(mut connection) = self.flows.end(key) {
                 connection.close(cx.now, self.rules, cx);
             }
@@ -107,14 +107,14 @@ impl HoldingLanes for Tcp {
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         (self.rules, self.timeout) = limits(arguments);
         (self.silent, self.gaps) = (Wheel::new(self.timeout), Wheel::new(self.rules.gap));
-        for key in self.flows.in_order() {
-            self.watch_again(key);
+        for key in self.flows.keys_by_session() {
+            self.rebuild_timeouts(key);
         }
         Ok(())
     }
 }
 
-/// Timeouts are not state: they are rebuilt where a connection moves.
+/// Timeouts are not state: they are rebuilt after a connection moves.
 impl FilterState for Tcp {
     fn sessions(&self) -> Vec<u64> {
         self.flows.keys()
@@ -128,7 +128,7 @@ impl FilterState for Tcp {
         let key = moved.key;
         self.flows.put(moved, holds)?;
         if key != PRIVATE {
-            self.watch_again(key);
+            self.rebuild_timeouts(key);
         }
         Ok(())
     }
@@ -154,13 +154,13 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
-    /// Inserts the timeouts of a connection into the wheels, which have none of it.
-    fn watch_again(&mut self, key: u64) {
+    /// Inserts the timeouts of a connection, which the wheels do not contain yet.
+    fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
             let waiting = Waiting { key, session: connection.identity.session };
             let info = connection.identity.word;
-            self.silent.add(waiting, connection.ends_at(timeout), info);
+            self.silent.add(waiting, connection.expires_at(timeout), info);
             connection.identity.flags &= !WATCHED;
             watch(&mut self.gaps, waiting, connection, rules, info);
         }
@@ -197,20 +197,20 @@ impl Tcp {
         found: &SegmentLookup,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let SegmentLookup { none, key, info, payload } = found;
-        if let Some(why) = none {
-            return unanswered(block, *why, cx);
+        let SegmentLookup { reason, key, info, payload } = found;
+        if let Some(why) = reason {
+            return pass_unanswered(block, *why, cx);
         }
-        if self.checksum && !is_right(block, cx) {
+        if self.checksum && !has_valid_checksum(block, cx) {
             return cx.drop(&block, CHECKSUM);
         }
         let data = block.view_at(*payload, info.length());
         let timeout = self.timeout;
         if let Some(connection) = self.flows.find(*key)
-            && let Some(side) = connection.goes_on(info, data.length(), timeout)
+            && let Some(side) = connection.take_fast(info, data.length(), timeout)
         {
             return match info.has_data() {
-                true => cx.pass(connection.next(side, data)),
+                true => cx.pass(connection.prepare_next(side, data)),
                 false => cx.consume(&data),
             };
         }
@@ -225,7 +225,7 @@ impl Tcp {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if !self.is_known(key, info, cx) {
-            if !info.begins() {
+            if !info.may_begin() {
                 return cx.consume(&data);
             }
             self.begin(key, info, data.context.origin, cx);
@@ -239,27 +239,27 @@ impl Tcp {
         connection.take(info, data, rules, cx);
         let waiting = Waiting { key, session: connection.identity.session };
         if connection.has(CLOSED) && !was_closed {
-            self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
+            self.silent.add(waiting, connection.expires_at(self.timeout), cx.now);
         }
         watch(&mut self.gaps, waiting, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table; ends a previous connection
-    /// of the same flow.
+    /// of the same flow that has expired or was superseded.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
         if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
             connection.close(until, rules, cx);
             let waiting = Waiting { key, session: connection.identity.session };
-            self.silent.add(waiting, connection.ends_at(timeout), cx.now);
+            self.silent.add(waiting, connection.expires_at(timeout), cx.now);
         }
         let taken_for_closed = connection.has(CLOSED) && connection.has(ANY_RESET);
-        if taken_for_closed && connection.goes_on_nevertheless(info, rules) {
+        if taken_for_closed && connection.disproves_reset(info, rules) {
             self.reopen(key, info, cx);
             return true;
         }
-        if info.time <= connection.ends_at(timeout) && !connection.is_over(info) {
+        if info.time <= connection.expires_at(timeout) && !connection.is_superseded(info) {
             return true;
         }
         self.end(key, info.time, cx);
@@ -295,7 +295,7 @@ impl Tcp {
         connection.identity.port = old.identity.port;
         connection.identity.word = info.time;
         connection.origin = old.origin;
-        connection.sides = old.sides.map(StreamSide::again);
+        connection.sides = old.sides.map(StreamSide::reopened);
         let waiting = Waiting { key, session: connection.identity.session };
         self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
@@ -305,35 +305,37 @@ impl Tcp {
     fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         let Some(mut connection) = self.flows.end(key) else { return };
         if !connection.has(CLOSED) {
-            cx.count(TIMED_OUT, u64::from(time > connection.ends_at(self.timeout)));
+            cx.count(TIMED_OUT, u64::from(time > connection.expires_at(self.timeout)));
             connection.close(time, self.rules, cx);
         }
     }
 
-    /// Abandons an expired gap.
-    fn look_at_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
+    /// Abandons the expired gaps of a waiting connection, if it still exists, and arms its timer
+    /// again.
+    fn check_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
         if self.known(waiting).is_none() {
             return;
         }
         let Some(connection) = self.flows.find(waiting.key) else { return };
         connection.identity.flags &= !WATCHED;
-        if connection.waits_until(self.rules).is_some_and(|due| self.gaps.is_due(due, cx.now)) {
+        if connection.next_timeout(self.rules).is_some_and(|due| self.gaps.is_due(due, cx.now)) {
             connection.give_up(cx.now, self.rules, cx);
             if connection.has(CLOSED) {
-                self.silent.add(waiting, connection.ends_at(self.timeout), cx.now);
+                self.silent.add(waiting, connection.expires_at(self.timeout), cx.now);
             }
         }
         watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
     }
 
-    /// Returns the waiting connection, if it is still the same one.
+    /// Returns the waiting connection; `None` if its record has ended or belongs to another
+    /// session.
     fn known(&self, waiting: Waiting) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)
     }
 }
 
-/// Arms the gap timer of a waiting connection unless it is already armed.
+/// Arms the gap timer of a connection that has a pending timeout, unless it is armed already.
 #[inline]
 fn watch(
     gaps: &mut Wheel,
@@ -345,14 +347,14 @@ fn watch(
     if connection.has(WATCHED) {
         return;
     }
-    if let Some(until) = connection.waits_until(rules) {
+    if let Some(until) = connection.next_timeout(rules) {
         connection.identity.flags |= WATCHED;
         gaps.add(waiting, until, now);
     }
 }
 
 #[cold]
-fn unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) {
+fn pass_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) {
     let class = cx.absent(why);
     cx.pass(block.with_class(class));
 }

@@ -1,16 +1,17 @@
 //! A timer wheel: insertion and expiry take constant time.
 //!
-//! In: keys with their due times. Out: each key once, at or before its due time; a caller inserts
-//! early ones again. The wheel is not part of the state: it is rebuilt after connections move.
+//! In: keys with their due times. Out: each key once, within two buckets after its due time, or
+//! early if that lies beyond the last bucket; callers insert early keys again. The wheel is not
+//! part of the state: it is rebuilt after connections move.
 
 use crate::contract::Time;
 
 /// A timer wheel with keys in buckets by time.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// Time span of a bucket, in ns.
+    /// Time span of a bucket in ns.
     span: u64,
-    /// First bucket that may be non-empty, counted from time 0.
+    /// Number of the first bucket that may be non-empty, counted from time 0.
     at: u64,
     buckets: [Vec<Waiting>; BUCKETS],
     len: usize,
@@ -27,27 +28,28 @@ pub(super) struct Waiting {
 const BUCKETS: usize = 32;
 
 impl Wheel {
-    /// Creates a wheel for due times about `ahead` from now; the resolution is a sixteenth of that.
+    /// Creates a wheel for due times about `ahead` ns from now; a bucket spans a sixteenth of that.
     pub(super) fn new(ahead: u64) -> Self {
         let span = (ahead / (BUCKETS as u64 / 2)).max(1);
         Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
     }
 
-    /// Inserts a key due at `due`, at time `now`. Times beyond the last bucket expire early.
+    /// Inserts a key that is due at `due`, at time `now`. A key due beyond the last bucket expires
+    /// early.
     pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
         if self.len == 0 {
             self.at = now / self.span;
         }
         let last = self.at.saturating_add(BUCKETS as u64 - 1);
         let bucket = (due / self.span).saturating_add(1).clamp(self.at, last);
-        if let Some(bucket) = self.buckets.get_mut(place(bucket)) {
+        if let Some(bucket) = self.buckets.get_mut(bucket_index(bucket)) {
             bucket.push(waiting);
             self.len += 1;
         }
     }
 
-    /// Returns true if `due` has passed by `now`. Independent of the wheel's resolution, so that
-    /// results do not depend on it.
+    /// Returns true if `now` is in a later bucket than `due`: at the wheel's resolution, so that a
+    /// key is due exactly when [`Wheel::due`] returns it, unless that was early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.span > due / self.span
     }
@@ -57,7 +59,8 @@ impl Wheel {
         if self.len == 0 {
             return None;
         }
-        let filled = |bucket: &u64| self.buckets.get(place(*bucket)).is_some_and(|b| !b.is_empty());
+        let filled =
+            |bucket: &u64| self.buckets.get(bucket_index(*bucket)).is_some_and(|b| !b.is_empty());
         let next = (0..BUCKETS as u64).map(|n| self.at.saturating_add(n)).find(filled)?;
         Some(next.saturating_mul(self.span))
     }
@@ -67,7 +70,7 @@ impl Wheel {
         let until = now / self.span;
         let mut due = Vec::new();
         while self.len > 0 && self.at <= until {
-            if let Some(bucket) = self.buckets.get_mut(place(self.at)) {
+            if let Some(bucket) = self.buckets.get_mut(bucket_index(self.at)) {
                 self.len -= bucket.len();
                 due.append(bucket);
             }
@@ -82,7 +85,7 @@ impl Wheel {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "less than the number of buckets")]
-const fn place(bucket: u64) -> usize {
+const fn bucket_index(bucket: u64) -> usize {
     (bucket % BUCKETS as u64) as usize
 }
 

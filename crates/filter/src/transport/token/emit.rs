@@ -1,10 +1,10 @@
 //! The twin of `token`: the same tag in straight-line code.
 //!
-//! Whole words of the covered bytes are absorbed while there are any. The last bytes come from a
-//! word that ends with them, and begins within the token if there are fewer than eight; the excess
-//! is shifted out. So no byte is loaded alone, and none behind the datagram.
+//! The covered bytes are absorbed in whole words. The last bytes are loaded as a word that ends
+//! with them, and that begins within the token if fewer than eight bytes are covered; the excess is
+//! shifted out. So no single byte is loaded, and no byte after the datagram.
 
-use super::{COVERS_MAX, LENGTH, NUMBER, TokenArguments, WINDOW};
+use super::{COVERS_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
 use crate::twin::{self, Emitted, TwinExits};
 use ebpf::emit::{
@@ -14,13 +14,13 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum covered bytes of a program: frames are not pulled beyond them.
+/// Maximum number of covered bytes in a program: frames are not pulled beyond them.
 const TWIN_COVERS_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
-/// Bytes per word.
+/// Size of a word in bytes.
 const WORD: usize = 8;
-/// Bytes that the tag covers before the addresses.
-const BEFORE: u32 = NUMBER as u32 + 8;
+/// Number of bytes that the tag covers before the addresses.
+const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
 /// Emits the twin.
 pub(super) fn emit<'s>(
@@ -43,7 +43,7 @@ pub(super) fn emit<'s>(
     s.arm(|t, _| {
         let (l3, l4) = twin::whole_packet(t, on, exits)?;
         let (_, stated) = twin::datagram(t, l4, exits, not_udp);
-        t.only(stated, Cmp::Ge, LENGTH as u32, no_token);
+        t.only(stated, Cmp::Ge, TOKEN_SIZE as u32, no_token);
         t.set_at(found[0], l3);
         t.set_at(found[1], l4.at);
         t.set(rest, l4.length);
@@ -52,18 +52,18 @@ pub(super) fn emit<'s>(
     })?;
     let [l3, l4] = found.map(|at| s.get_at(at));
     let payload = s.get(payload);
-    let length = s.sub(payload, LENGTH as u32);
+    let length = s.sub(payload, TOKEN_SIZE as u32);
     let token = s.advance(l4, udp::LENGTH as u16);
-    let right = signed(s, &key, covers, &TagInput { l3, l4, token, length }, exits)?;
-    let both = s.need::<LENGTH>(token, exits.cut);
-    let tag = word(s, both, NUMBER as u16)?;
+    let right = emit_tag(s, &key, covers, &TagInput { l3, l4, token, length }, exits)?;
+    let both = s.need::<TOKEN_SIZE>(token, exits.cut);
+    let tag = load_word(s, both, NUMBER_SIZE as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
-    let number = word(s, both, 0)?;
-    let seen = s.state((WINDOW * WORD) as u16);
+    let number = load_word(s, both, 0)?;
+    let seen = s.state((RESIDUES * WORD) as u16);
     let low = s.narrow(number);
-    let place = s.and(low, WINDOW as u32 - 1);
-    s.raise_nth(seen, (0, WINDOW as u16), place, number, replayed);
-    let at = s.advance(token, LENGTH as u16);
+    let place = s.and(low, RESIDUES as u32 - 1);
+    s.raise_nth(seen, (0, RESIDUES as u16), place, number, replayed);
+    let at = s.advance(token, TOKEN_SIZE as u16);
     let (protocol, rest) = (s.constant(protocol::UDP.into()), s.get(rest));
     let l4 = Some(Transport { at: l4, protocol, length: rest });
     Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
@@ -74,12 +74,12 @@ struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
     token: FramePos<'s>,
-    /// Length of the data.
+    /// Length of the data in bytes.
     length: Num<'s>,
 }
 
 /// Computes the expected tag.
-fn signed<'s>(
+fn emit_tag<'s>(
     s: &mut Scope<'s, '_>,
     key: &Key,
     covers: u16,
@@ -92,8 +92,8 @@ fn signed<'s>(
     let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
     let sip = s.sip(key);
     s.arm(|t, _| {
-        let token = t.need::<LENGTH>(of.token, exits.cut);
-        let number = word(t, token, 0)?;
+        let token = t.need::<TOKEN_SIZE>(of.token, exits.cut);
+        let number = load_word(t, token, 0)?;
         t.sip_take(sip, number);
         let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
@@ -101,15 +101,15 @@ fn signed<'s>(
         t.sip_take(sip, known);
         Ok::<(), Unfit>(())
     })?;
-    let before = addresses(s, sip, of.l3, exits)?;
-    let data = s.advance(of.token, LENGTH as u16);
+    let before = absorb_addresses(s, sip, of.l3, exits)?;
+    let data = s.advance(of.token, TOKEN_SIZE as u16);
     s.arm(|t, rest| {
         for at in (0..covers / WORD as u16).map(|nth| nth * WORD as u16) {
             t.only(covered, Cmp::Ge, u32::from(at) + WORD as u32, rest);
             t.arm(|u, _| {
                 let place = u.advance(data, at);
                 let whole = u.need::<WORD>(place, exits.cut);
-                let next = word(u, whole, 0)?;
+                let next = load_word(u, whole, 0)?;
                 u.sip_take(sip, next);
                 Ok::<(), Unfit>(())
             })?;
@@ -127,17 +127,17 @@ fn signed<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Returns the last covered bytes with the length of the input.
+/// Returns the last covered bytes, combined with the length of the input.
 fn last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
     (covered, covers, before): (Num<'s>, u16, Num<'s>),
     exits: TwinExits<'s>,
 ) -> Result<Wide<'s>, Unfit> {
-    let behind = s.advance(token, NUMBER as u16);
+    let behind = s.advance(token, NUMBER_SIZE as u16);
     let place = s.advance_by(behind, covered, covers, exits.unsure);
     let last = s.need::<WORD>(place, exits.cut);
-    let last = word(s, last, 0)?;
+    let last = load_word(s, last, 0)?;
     // Bytes absorbed with the previous word are shifted out in front; the last byte is free.
     let left = s.and(covered, WORD as u32 - 1);
     let left = s.shl(left, 3);
@@ -152,7 +152,7 @@ fn last_word<'s>(
 }
 
 /// Absorbs the addresses; returns the number of covered bytes up to their end.
-fn addresses<'s>(
+fn absorb_addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,
     l3: FramePos<'s>,
@@ -160,31 +160,31 @@ fn addresses<'s>(
 ) -> Result<Num<'s>, Unfit> {
     const FOUR: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
     const SIX: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
-    let bytes = s.var(BEFORE + u32::from(FOUR));
+    let bytes = s.var(ADDRESSES_OFFSET + u32::from(FOUR));
     s.arm(|t, done| {
         t.arm(|four, six| {
             let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
             let first = four.load(header, byte::<{ ipv4::VERSION_IHL }>());
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
-            let both = word(four, header, ipv4::SRC as u16)?;
+            let both = load_word(four, header, ipv4::SRC as u16)?;
             four.sip_take(sip, both);
             four.leave(done);
             Ok::<(), Unfit>(())
         })?;
         let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
         for at in (0..SIX).step_by(WORD) {
-            let part = word(t, header, ipv6::SRC as u16 + at)?;
+            let part = load_word(t, header, ipv6::SRC as u16 + at)?;
             t.sip_take(sip, part);
         }
-        t.set(bytes, BEFORE + u32::from(SIX));
+        t.set(bytes, ADDRESSES_OFFSET + u32::from(SIX));
         Ok::<(), Unfit>(())
     })?;
     Ok(s.get(bytes))
 }
 
-/// Loads eight bytes as a number in network byte order.
-fn word<'s, const N: usize>(
+/// Loads the eight bytes at an offset as a number in network byte order.
+fn load_word<'s, const N: usize>(
     s: &mut Scope<'s, '_>,
     window: Window<'s, N>,
     at: u16,

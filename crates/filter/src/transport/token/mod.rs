@@ -57,7 +57,7 @@ that is covered was not captured), `too deep`, `fragment`.",
     kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
     gives: OutputForm::Form(Form::Segment),
-    reads: ReadDepth::Head(HEAD + LENGTH as u16 + COVERS_MAX),
+    reads: ReadDepth::Head(HEAD + TOKEN_SIZE as u16 + COVERS_MAX),
     parameters: &[
         Parameter::needed("key", Type::Path, "the file with the key, for its owner alone"),
         Parameter::named(
@@ -88,7 +88,7 @@ that is covered was not captured), `too deep`, `fragment`.",
     ..Description::EMPTY
 };
 
-const _: () = HeaderError::lead(TOKEN.reasons, 5);
+const _: () = HeaderError::assert_names(TOKEN.reasons, 5);
 const NOT_UDP: Reason = TOKEN.reason("not udp");
 const NO_TOKEN: Reason = TOKEN.reason("no token");
 const FORGED: Reason = TOKEN.reason("forged");
@@ -96,13 +96,13 @@ const REPLAYED: Reason = TOKEN.reason("replayed");
 const UNSURE: Reason = TOKEN.reason("unsure");
 
 /// Size of a token in bytes.
-const LENGTH: usize = 16;
-/// Size of its number in bytes.
-const NUMBER: usize = 8;
-/// Maximum covered bytes.
+const TOKEN_SIZE: usize = 16;
+/// Size of the number in a token, in bytes.
+const NUMBER_SIZE: usize = 8;
+/// Maximum number of covered bytes.
 const COVERS_MAX: u16 = 1024;
 /// Number of residues; a power of two.
-const WINDOW: usize = 256;
+const RESIDUES: usize = 256;
 
 /// The filter's arguments.
 struct TokenArguments {
@@ -123,16 +123,16 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::lanes(Token { key, covers, fallback: arguments.is_fallback(), seen }))
 }
 
-/// The largest number per residue; 0 if none has passed.
+/// The largest number that passed per residue; 0 if none has.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
-    numbers: [u64; WINDOW],
+    numbers: [u64; RESIDUES],
 }
 
 impl Default for UsedNumbers {
     fn default() -> Self {
-        Self { numbers: [0; WINDOW] }
+        Self { numbers: [0; RESIDUES] }
     }
 }
 
@@ -141,7 +141,7 @@ impl Session for UsedNumbers {}
 impl UsedNumbers {
     /// Returns true if this number is new, and records it.
     fn is_new(&mut self, number: u64) -> bool {
-        let place = self.numbers.get_mut(number as usize % WINDOW);
+        let place = self.numbers.get_mut(number as usize % RESIDUES);
         let new = place.filter(|largest| **largest < number);
         new.map(|largest| *largest = number).is_some()
     }
@@ -150,7 +150,7 @@ impl UsedNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True if the used numbers are in a kernel program until they move here.
+    /// True if the used numbers are in a kernel program; until they move here, nothing passes.
     fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
@@ -158,7 +158,7 @@ struct Token {
 impl Lanes for Token {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
-            let (data, end) = self.verified(block)?;
+            let (data, end) = self.data_range(block)?;
             Ok(block.view_at(data, end.saturating_sub(data)).with_class(Class::YES))
         });
     }
@@ -169,18 +169,19 @@ impl Lanes for Token {
 }
 
 impl Token {
-    /// Returns start and end of the data of a datagram that may pass.
-    fn verified(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
+    /// Validates the token of a datagram and records its number; returns the offsets of start and
+    /// end of the data.
+    fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.fallback && self.seen.is_empty() {
             return Err(UNSURE);
         }
         let (_, payload, end) =
             layers::datagram(block).map_err(HeaderError::reason)?.ok_or(NOT_UDP)?;
-        let data = payload + LENGTH as u32;
+        let data = payload + TOKEN_SIZE as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
         let found = TokenView::of(block, payload, length.min(self.covers.into()));
         let found = found.ok_or(HeaderError::Cut.reason())?;
-        if found.tag != found.signed(&self.key, length) {
+        if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
         }
         if self.seen.of(PRIVATE).is_new(u64::from_be_bytes(found.number)) {
@@ -193,7 +194,7 @@ impl Token {
 
 /// A token and the bytes that it covers.
 struct TokenView<'a> {
-    number: [u8; NUMBER],
+    number: [u8; NUMBER_SIZE],
     tag: u64,
     ports: [u8; 4],
     addresses: &'a [u8],
@@ -201,8 +202,8 @@ struct TokenView<'a> {
 }
 
 impl<'a> TokenView<'a> {
-    /// Returns the token at offset `payload`; `None` if it, or a byte that it covers, was not
-    /// captured.
+    /// Returns the token at offset `payload`; `None` if the token, or a byte that it covers, was
+    /// not captured.
     fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
@@ -212,7 +213,7 @@ impl<'a> TokenView<'a> {
         };
         let header = block.frame.get(payload - udp::LENGTH..)?;
         let token = block.frame.get(payload..)?;
-        let (number, rest) = token.split_first_chunk::<NUMBER>()?;
+        let (number, rest) = token.split_first_chunk::<NUMBER_SIZE>()?;
         let (tag, data) = rest.split_first_chunk::<8>()?;
         Some(Self {
             number: *number,
@@ -225,7 +226,7 @@ impl<'a> TokenView<'a> {
 
     /// Returns the expected tag. Tags are compared in one instruction, so the time is independent
     /// of the number of matching bytes.
-    fn signed(&self, key: &Key, length: u32) -> u64 {
+    fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);
         hasher.write(&self.ports);

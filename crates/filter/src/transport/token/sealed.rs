@@ -1,11 +1,11 @@
 //! Datagrams with tokens, for tests.
 
-use super::{LENGTH, NUMBER, TokenView};
+use super::{NUMBER_SIZE, TOKEN_SIZE, TokenView};
 use crate::contract::Key;
 use wire::{ipv4, ipv6};
 
-/// Writes a token into an untagged Ethernet frame whose UDP payload begins with 16 bytes for it:
-/// under this key, with this number, covering `covers` bytes.
+/// Writes a token into the first 16 bytes of the UDP payload of an untagged Ethernet frame, under
+/// this key, with this number, covering at most `covers` bytes of the data.
 ///
 /// # Panics
 /// Panics if the frame has no such payload.
@@ -16,7 +16,7 @@ pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     };
     let stated = usize::from(u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]));
     let (payload, end) = (udp + wire::udp::LENGTH, udp + stated);
-    let data = payload + LENGTH;
+    let data = payload + TOKEN_SIZE;
     let found = TokenView {
         number: number.to_be_bytes(),
         tag: 0,
@@ -24,7 +24,7 @@ pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
         addresses: &frame[addresses],
         data: &frame[data..data + covers.min(end - data)],
     };
-    let tag = found.signed(key, (end - data) as u32);
-    frame[payload..payload + NUMBER].copy_from_slice(&number.to_be_bytes());
-    frame[payload + NUMBER..data].copy_from_slice(&tag.to_le_bytes());
+    let tag = found.expected_tag(key, (end - data) as u32);
+    frame[payload..payload + NUMBER_SIZE].copy_from_slice(&number.to_be_bytes());
+    frame[payload + NUMBER_SIZE..data].copy_from_slice(&tag.to_le_bytes());
 }

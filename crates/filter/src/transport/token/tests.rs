@@ -22,7 +22,8 @@ fn why(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
     answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
 }
 
-/// Computed by another implementation of SipHash, from the format in the filter's first lines.
+/// The tag was computed by another implementation of SipHash, from the format in the filter's
+/// module comment.
 #[test]
 fn h22_tag_matches_the_documented_format() {
     let token = [&[0, 0, 0, 0, 0, 0, 0, 7], &0x1001_4a64_35e1_4345_u64.to_be_bytes()[..]].concat();
@@ -39,7 +40,7 @@ fn h22_tag_matches_the_documented_format() {
 }
 
 #[test]
-fn h22_data_behind_a_valid_token_is_viewed() {
+fn h22_data_after_a_valid_token_is_viewed() {
     let mut padded = sealed(2);
     padded.bytes.extend([0; 9]);
     for answer in answers(&TOKEN, &[KEY], &[sealed(1), padded]) {
@@ -126,7 +127,8 @@ fn h22_fallback_of_a_twin_passes_nothing() {
     assert_eq!(node.unanswered().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
 
-/// The maximum of a program fits on its stack for every loader; more is refused.
+/// A program with the maximum of covered bytes fits on the stack for every loader; more bytes are
+/// refused.
 #[test]
 fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {

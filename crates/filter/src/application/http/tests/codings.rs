@@ -3,16 +3,16 @@
 use super::*;
 
 pub(super) fn gzipped(bytes: &[u8]) -> Vec<u8> {
-    packed(flate2::Compress::new_gzip(flate2::Compression::new(9), 15), bytes)
+    compressed(flate2::Compress::new_gzip(flate2::Compression::new(9), 15), bytes)
 }
 
-fn packed(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
+fn compressed(mut compress: flate2::Compress, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + 1024);
     compress.compress_vec(bytes, &mut out, flate2::FlushCompress::Finish).expect("room");
     out
 }
 
-fn coded(coding: &str, body: &[u8]) -> Vec<u8> {
+fn coded_response(coding: &str, body: &[u8]) -> Vec<u8> {
     let fields = format!("Content-Encoding: {coding}\r\nContent-Length: {}\r\n", body.len());
     [response(200, &fields, "").as_bytes(), body].concat()
 }
@@ -20,8 +20,8 @@ fn coded(coding: &str, body: &[u8]) -> Vec<u8> {
 /// Returns the decoded body and the counters.
 fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
     let words = [&["decode=yes", "emit=body"], words].concat();
-    let mut parts = vec![ahead(GET)];
-    parts.extend(coded(coding, body).chunks(1000).map(back));
+    let mut parts = vec![forward(GET)];
+    parts.extend(coded_response(coding, body).chunks(1000).map(backward));
     let (seen, node) = connection(&words, false, &parts);
     let counted = HTTP.counters.iter().zip(&node.counts.counters);
     let decoding = counted.filter(|(name, n)| name.contains("deco") && **n > 0);
@@ -33,8 +33,8 @@ fn codings_are_undone() {
     let text = b"to be or not to be, that is the question, to be or not to be".repeat(50);
     let level = flate2::Compression::new(6);
     let gzip = gzipped(&text);
-    let zlib = packed(flate2::Compress::new(level, true), &text);
-    let bare = packed(flate2::Compress::new(level, false), &text);
+    let zlib = compressed(flate2::Compress::new(level, true), &text);
+    let bare = compressed(flate2::Compress::new(level, false), &text);
     let done = ["decoded bodies"];
     for (coding, body) in [("gzip", &gzip), ("deflate", &zlib), ("deflate", &bare)] {
         assert_eq!(decoded(&[], coding, body), (text.clone(), done.to_vec()), "{coding}");
@@ -74,7 +74,11 @@ fn undecodable_body_passes_unchanged() {
 #[test]
 fn decoded_messages_have_their_head() {
     let gzip = gzipped(b"hello");
-    let parts = [ahead(GET), back(coded("gzip", &gzip)), back(coded("gzip", b""))];
+    let parts = [
+        forward(GET),
+        backward(coded_response("gzip", &gzip)),
+        backward(coded_response("gzip", b"")),
+    ];
     let (seen, _) = connection(&["decode=yes"], false, &parts);
     let texts = seen.texts();
     assert!(texts[1].starts_with("HTTP/1.1 200") && texts[1].ends_with("\r\n\r\nhello"));

@@ -6,11 +6,11 @@ use super::*;
 fn holes_in_bodies_are_counted_and_passed_on() {
     let text = response(200, &length("0123456789"), "012");
     let parts = [
-        ahead(request("GET", "", "")),
-        back(text),
+        forward(request("GET", "", "")),
+        backward(text),
         hole(true, 4),
-        back("789"),
-        back(response(200, "", "more")),
+        backward("789"),
+        backward(response(200, "", "more")),
         end(true),
     ];
     let (seen, node) = connection(&["emit=body"], true, &parts);
@@ -26,18 +26,18 @@ fn holes_in_bodies_are_counted_and_passed_on() {
 }
 
 #[test]
-fn messages_are_found_again_behind_a_lost_head() {
+fn messages_resume_after_a_lost_head() {
     for (hidden, lost) in [(3, "456789 not a message"), (40, "in the middle of it")] {
         let parts = [
-            ahead(request("GET", "", "")),
-            back(response(200, &length("012"), "012")),
-            ahead(request("PUT", "", "")),
-            back(&response(200, &length("0123456789"), "0123456789")[..20]),
+            forward(request("GET", "", "")),
+            backward(response(200, &length("012"), "012")),
+            forward(request("PUT", "", "")),
+            backward(&response(200, &length("0123456789"), "0123456789")[..20]),
             hole(true, hidden),
-            back(lost),
-            back(response(404, &length("abc"), "abc")),
-            ahead(request("POST", "", "")),
-            back(response(500, &length("x"), "x")),
+            backward(lost),
+            backward(response(404, &length("abc"), "abc")),
+            forward(request("POST", "", "")),
+            backward(response(500, &length("x"), "x")),
         ];
         let (seen, _) = connection(&[], true, &parts);
         let wanted = [(200, "GET"), (404, ""), (500, "POST")];
@@ -46,18 +46,19 @@ fn messages_are_found_again_behind_a_lost_head() {
         assert_eq!(responses, wanted);
         let exchanges = [(1200, "GET"), (1000, "PUT"), (1404, ""), (1500, "POST")];
         assert_eq!(pairs(&seen, 1000), exchanges);
-        assert!(String::from_utf8_lossy(&seen.aside()).contains(lost));
+        assert!(String::from_utf8_lossy(&seen.unanswered()).contains(lost));
     }
 }
 
 #[test]
 fn single_direction_is_described() {
-    let (seen, _) = connection(&[], true, &[ahead(GET), ahead(GET), end(false)]);
+    let (seen, _) = connection(&[], true, &[forward(GET), forward(GET), end(false)]);
     assert_eq!(seen.classes(), [1, 1, 1000, 1000]);
-    let (seen, _) = connection(&[], true, &[back(OK), back(OK), end(true)]);
+    let (seen, _) = connection(&[], true, &[backward(OK), backward(OK), end(true)]);
     assert_eq!(seen.classes(), [200, 1200, 200, 1200]);
     assert_eq!(seen.messages[1].number(Field::Time), Some(1000));
-    let (seen, _) = connection(&["pending=2"], true, &[ahead(GET.repeat(4)), back(OK.repeat(4))]);
+    let (seen, _) =
+        connection(&["pending=2"], true, &[forward(GET.repeat(4)), backward(OK.repeat(4))]);
     assert_eq!(
         seen.classes(),
         [1, 1, 1, 1000, 1, 1000, 200, 1200, 200, 1200, 200, 1200, 200, 1200]
@@ -67,12 +68,13 @@ fn single_direction_is_described() {
 
 #[test]
 fn client_is_detected_without_a_handshake() {
-    let (seen, _) = midstream(&[], true, &[back(GET), ahead(OK)]);
+    let (seen, _) = midstream(&[], true, &[backward(GET), forward(OK)]);
     let ways: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
     assert_eq!(ways, [(1, false), (200, true), (1200, false)]);
     assert_eq!(seen.messages[0].number(Field::ServerPort), Some(4000));
-    let (seen, node) = midstream(&[], true, &[back("the rest of a body"), back(OK), ahead(GET)]);
+    let (seen, node) =
+        midstream(&[], true, &[backward("the rest of a body"), backward(OK), forward(GET)]);
     assert_eq!(seen.classes(), [200, 1200, 1, 1000]);
-    assert_eq!(seen.aside(), b"the rest of a body");
+    assert_eq!(seen.unanswered(), b"the rest of a body");
     assert_eq!(node.unanswered().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }

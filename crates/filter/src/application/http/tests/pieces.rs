@@ -1,9 +1,9 @@
-//! Segmentation and state moves at any point do not change the output.
+//! The output is the same for any segmentation, and for a state move at any point.
 
 use super::codings::gzipped;
 use super::*;
 
-/// Example connections, each direction as one text.
+/// Returns example connections, each as the text of its two directions.
 fn examples() -> Vec<(String, String)> {
     let chunks = "Transfer-Encoding: chunked\r\n";
     vec![
@@ -34,8 +34,8 @@ fn examples() -> Vec<(String, String)> {
     ]
 }
 
-/// Reduces the output to the parts that must not depend on segmentation.
-fn essence(seen: &ConnectionOutput) -> Vec<Message> {
+/// Returns the messages in canonical order, without the times, which depend on segmentation.
+fn without_times(seen: &ConnectionOutput) -> Vec<Message> {
     let mut messages = seen.messages.clone();
     for message in &mut messages {
         let times = [Field::Time, Field::End, Field::ResponseTime];
@@ -49,24 +49,24 @@ fn essence(seen: &ConnectionOutput) -> Vec<Message> {
 fn messages_are_the_same_for_any_segmentation() {
     for words in [&["emit=message"][..], &["emit=body"], &["strict=yes", "emit=head"]] {
         for (there, here) in examples() {
-            let whole = [ahead(&there), back(&here), end(false), end(true)];
+            let whole = [forward(&there), backward(&here), end(false), end(true)];
             let (wanted, _) = connection(words, true, &whole);
-            for (text, backward) in [(&there, false), (&here, true)] {
+            for (text, by_server) in [(&there, false), (&here, true)] {
                 let step = 1 + text.len() / 24;
                 for first in (1..text.len()).step_by(step) {
                     for second in (first + 1..text.len()).step_by(step) {
                         let (a, rest) = text.as_bytes().split_at(first);
                         let (b, c) = rest.split_at(second - first);
-                        let part = if backward { back } else { ahead };
+                        let part = if by_server { backward } else { forward };
                         let mut parts = vec![part(a), part(b), part(c), end(false), end(true)];
-                        match backward {
-                            true => parts.insert(0, ahead(&there)),
-                            false => parts.insert(3, back(&here)),
+                        match by_server {
+                            true => parts.insert(0, forward(&there)),
+                            false => parts.insert(3, backward(&here)),
                         }
                         let (found, _) = connection(words, true, &parts);
                         let at = format!("{words:?} {text:?} cut at {first} and {second}");
-                        assert_eq!(essence(&found), essence(&wanted), "{at}");
-                        assert_eq!(found.asides, wanted.asides, "{at}");
+                        assert_eq!(without_times(&found), without_times(&wanted), "{at}");
+                        assert_eq!(found.unanswered, wanted.unanswered, "{at}");
                     }
                 }
             }
@@ -89,28 +89,28 @@ fn moving_state_at_any_time_changes_nothing() {
             examples().into_iter().map(|(a, b)| (a.into_bytes(), b.into_bytes())).collect();
         all.push((request("GET", "", "").into_bytes(), packed));
         for (there, here) in &all {
-            let cut = |text: &[u8], part: fn(Vec<u8>) -> Part| -> Vec<Part> {
+            let split = |text: &[u8], part: fn(Vec<u8>) -> StreamBlock| -> Vec<StreamBlock> {
                 text.chunks(7).map(|piece| part(piece.to_vec())).collect()
             };
-            let mut parts = cut(there, ahead);
-            parts.extend(cut(here, back));
+            let mut parts = split(there, forward);
+            parts.extend(split(here, backward));
             parts.extend([end(false), end(true)]);
             parts[0].flags = Flags::FIRST;
             let first = parts.iter().position(|part| part.back).expect("a way back");
             parts[first].flags = Flags::FIRST;
             let (wanted, _) = midstream(words, true, &parts);
             for moved in 0..parts.len() {
-                assert_eq!(moved_at(words, &parts, moved), wanted, "{words:?} {there:?} {moved}");
+                assert_eq!(run_moved(words, &parts, moved), wanted, "{words:?} {there:?} {moved}");
             }
         }
     }
 }
 
-/// Runs the connection with its state saved, dropped and restored before part `moved`.
-fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> ConnectionOutput {
+/// Runs the connection; before block `moved` the state is saved and restored into a new instance.
+fn run_moved(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
-    let new = || Node::asked_for(&HTTP, words, &[(1000, 1999)]).expect("good arguments");
+    let new = || Node::with_classes(&HTTP, words, &[(1000, 1999)]).expect("good arguments");
     let (mut node, mut seen) = (new(), ConnectionOutput::default());
     for (number, part) in parts.iter().enumerate() {
         if number == moved {
@@ -118,12 +118,12 @@ fn moved_at(words: &[&str], parts: &[Part], moved: usize) -> ConnectionOutput {
             node = new();
             node.restore(saved).expect("the same filter");
         }
-        for batch in pass(&mut node, &mut space, part, 1000 + number as u64) {
-            batch.blocks().for_each(|(_, block)| seen.take(&block));
+        for batch in run_block(&mut node, &mut space, part, 1000 + number as u64) {
+            batch.blocks().for_each(|(_, block)| seen.record(&block));
         }
     }
     for batch in node.finish(&mut space, 9999) {
-        batch.blocks().for_each(|(_, block)| seen.take(&block));
+        batch.blocks().for_each(|(_, block)| seen.record(&block));
     }
     seen
 }

@@ -5,23 +5,23 @@ use super::*;
 #[test]
 fn overlapping_ipv6_fragments_end_their_datagram() {
     let frames = [
-        six(0, true, &DATA[..16]),
-        six(8, false, &DATA[8..]),
-        six(8, true, &DATA[8..16]),
-        six(16, false, &DATA[16..]),
+        v6(0, true, &DATA[..16]),
+        v6(8, false, &DATA[8..]),
+        v6(8, true, &DATA[8..16]),
+        v6(16, false, &DATA[16..]),
     ];
     for policy in FragmentPolicy::WORDS {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((output.left.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
     // Also with contradictory last fragments.
-    let frames = [six(16, false, &DATA[16..]), six(16, false, &DATA[16..20])];
+    let frames = [v6(16, false, &DATA[16..]), v6(16, false, &DATA[16..20])];
     assert_eq!(run(&[], &frames).count("overlap"), 2);
 }
 
 #[test]
 fn overlapping_ipv4_fragments_are_dropped_under_drop() {
-    let frames = [four(0, true, &DATA[..16]), four(8, false, &DATA[8..])];
+    let frames = [v4(0, true, &DATA[..16]), v4(8, false, &DATA[8..])];
     let output = run(&["policy=drop"], &frames);
     assert_eq!((output.left.len(), output.count("overlap")), (0, 2));
     let output = run(&[], &frames);
@@ -31,7 +31,7 @@ fn overlapping_ipv4_fragments_are_dropped_under_drop() {
 #[test]
 fn teardrop_stays_within_the_datagram() {
     // The second fragment lies wholly inside the first (CVE-1999-0015).
-    let frames = [four(0, true, &[b'a'; 32]), four(24, false, b"bbbb")];
+    let frames = [v4(0, true, &[b'a'; 32]), v4(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!(output.only(), expected, "{policy}");
@@ -64,7 +64,7 @@ const NOVAK: [(u16, usize, bool, u8); 17] = [
 ];
 
 fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
-    set.iter().map(|&(at, length, more, letter)| four(at, more, &vec![letter; length])).collect()
+    set.iter().map(|&(at, length, more, letter)| v4(at, more, &vec![letter; length])).collect()
 }
 
 /// Reduces eight bytes to one letter.
@@ -122,11 +122,11 @@ fn first_and_last_agree_with_a_bytewise_model() {
     let mut random = Random::replayable();
     for round in 0..300 {
         let units = random.within(2..20);
-        let mut frames = vec![four(8 * units as u16 - 8, false, &random.bytes(8))];
+        let mut frames = vec![v4(8 * units as u16 - 8, false, &random.bytes(8))];
         for _ in 0..random.within(3..40) {
             let from = random.within(0..units - 1);
             let to = random.within(from + 1..units + 1).min(units - 1).max(from + 1);
-            frames.push(four(8 * from as u16, true, &random.bytes(8 * (to - from))));
+            frames.push(v4(8 * from as u16, true, &random.bytes(8 * (to - from))));
         }
         let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
         let mut seen = 0;

@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn acknowledged_unseen_bytes_are_a_hole() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 109, b"ij").acknowledging(501),
         server(0, 501, b"").acknowledging(104),
@@ -24,8 +24,8 @@ fn acknowledged_unseen_bytes_are_a_hole() {
 }
 
 #[test]
-fn data_behind_acknowledged_bytes_is_not_delayed() {
-    let frames = begun([
+fn data_after_acknowledged_bytes_is_not_delayed() {
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         server(0, 501, b"").acknowledging(109),
         client(0, 109, b"ij").acknowledging(501),
@@ -54,7 +54,7 @@ fn unacknowledged_gap_waits_for_a_second() {
 }
 
 #[test]
-fn set_gap_and_timeout_apply_to_what_waits_already() {
+fn new_gap_and_timeout_apply_to_waiting_segments() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &["gap=5s"]).unwrap();
@@ -74,7 +74,7 @@ fn set_gap_and_timeout_apply_to_what_waits_already() {
 }
 
 #[test]
-fn exceeded_hold_limit_gives_the_gap_up() {
+fn exceeded_hold_limit_abandons_the_gap() {
     let mut frames = vec![client(SYN, 100, b"")];
     frames.extend((0..5).map(|n| client(0, 105 + 4 * n, b"abcd")));
     frames.push(client(0, 130, b"xyz"));
@@ -85,7 +85,7 @@ fn exceeded_hold_limit_gives_the_gap_up() {
 
 #[test]
 fn truncated_bytes_are_a_hole() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abcdef").captured(54 + 2),
         client(0, 113, b"mnopqr").captured(54 + 3),
         client(0, 119, b"stu"),
@@ -98,7 +98,7 @@ fn truncated_bytes_are_a_hole() {
 
 #[test]
 fn segment_beyond_the_window_makes_no_gap() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 101 + (1 << 29), b"forged").acknowledging(501),
         client(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
@@ -112,14 +112,14 @@ fn segment_beyond_the_window_makes_no_gap() {
 
 #[test]
 fn early_fin_waits_for_missing_bytes() {
-    let frames = begun([
+    let frames = after_handshake([
         client(FIN, 105, b"ef"),
         client(0, 103, b"cd"),
         client(0, 101, b"ab"),
         client(0, 108, b""),
     ]);
     assert_eq!(run(&[], &frames, 64).line(), ">^ab|cd|ef$ <^$");
-    let frames = begun([client(FIN, 105, b"ef"), client(FIN, 105, b"ef")]);
+    let frames = after_handshake([client(FIN, 105, b"ef"), client(FIN, 105, b"ef")]);
     assert_eq!(run(&[], &frames, 64).line(), ">^*4|ef$ <^$");
 }
 

@@ -7,7 +7,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn connection_without_data_emits_nothing() {
-    let closed = begun([client(FIN, 101, b""), server(FIN, 501, b"").acknowledging(102)]);
+    let closed = after_handshake([client(FIN, 101, b""), server(FIN, 501, b"").acknowledging(102)]);
     let refused = [client(SYN, 100, b""), server(RST, 0, b"").acknowledging(101)];
     for frames in [&closed[..], &refused] {
         let found = run(&[], frames, 64);
@@ -18,7 +18,7 @@ fn connection_without_data_emits_nothing() {
 
 #[test]
 fn reset_ends_both_sides() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 106, b"fg").acknowledging(501),
         server(0, 501, b"no").acknowledging(104),
@@ -36,7 +36,7 @@ fn reset_outside_of_the_window_is_ignored() {
     let data = |rst: Frame| {
         let said =
             [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"").acknowledging(104)];
-        begun(said.into_iter().chain([rst, client(0, 104, b"def").acknowledging(501)]))
+        after_handshake(said.into_iter().chain([rst, client(0, 104, b"def").acknowledging(501)]))
     };
     for number in [0, 99, 103, 104 + 0xffff, 104 + 0x1_0000 * 4, 0x8000_0000] {
         let found = run(&[], &data(client(RST, number, b"")), 64);
@@ -76,7 +76,7 @@ fn windows_are_scaled_if_both_sides_offer_it() {
 
 #[test]
 fn half_closed_connection_stays_open() {
-    let frames = begun([
+    let frames = after_handshake([
         client(FIN, 101, b"ask").acknowledging(501),
         server(0, 501, b"one").acknowledging(105),
         client(0, 105, b"").acknowledging(504),
@@ -89,8 +89,8 @@ fn half_closed_connection_stays_open() {
 }
 
 #[test]
-fn syn_behind_the_end_begins_another_session() {
-    let whole = begun([
+fn syn_after_the_end_begins_another_session() {
+    let whole = after_handshake([
         client(FIN, 101, b"a").acknowledging(501),
         server(FIN, 501, b"b").acknowledging(103),
         client(0, 103, b"").acknowledging(503),
@@ -154,7 +154,7 @@ fn server_number_may_change_until_acknowledged() {
 
 #[test]
 fn syn_in_open_connection_needs_the_server_to_agree() {
-    let open = begun([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
+    let open = after_handshake([client(0, 101, b"abc").acknowledging(501), client(SYN, 7000, b"")]);
     let forged = open.iter().cloned().chain([client(0, 104, b"def").acknowledging(501)]);
     let found = run(&[], &forged.collect::<Vec<_>>(), 64);
     assert_eq!(found.line(), ">^abc|def|$ <^$");
@@ -224,7 +224,8 @@ fn checksums_are_verified_on_request() {
         frame.put(34 + 16, &sum.checksum().to_be_bytes());
         frame
     };
-    let good: Vec<Frame> = begun([client(0, 101, b"abc")]).into_iter().map(right).collect();
+    let good: Vec<Frame> =
+        after_handshake([client(0, 101, b"abc")]).into_iter().map(right).collect();
     let mut bad = right(client(0, 104, b"def"));
     bad.put(34 + 20, b"D");
     let cut = client(0, 104, b"defg").captured(54 + 2);

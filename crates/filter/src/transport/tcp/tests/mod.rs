@@ -4,7 +4,7 @@
 //! for the client's data, `<` for the server's, the bytes, `*n` for n missing ones, `^` at a start,
 //! `$` at an end.
 
-mod forged;
+mod forged_state;
 mod gaps;
 mod lifecycle;
 mod order;
@@ -19,7 +19,7 @@ use wire::tcp::flag::{ACK, FIN, RST, SYN};
 /// Ports of client and server.
 const PORTS: (u16, u16) = (4000, 80);
 
-/// Builds a frame with a TCP segment sent by the client.
+/// Makes a segment of the client.
 fn client(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
     Frame::segment(PORTS, flags, sequence, payload)
 }
@@ -39,6 +39,6 @@ fn handshake() -> Vec<Frame> {
 }
 
 /// Makes a handshake followed by these segments.
-fn begun(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
+fn after_handshake(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
     handshake().into_iter().chain(rest).collect()
 }

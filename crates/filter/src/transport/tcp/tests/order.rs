@@ -4,8 +4,8 @@ use super::run::run;
 use super::*;
 use crate::transport::tcp::TCP;
 
-/// Runs frames with several batch sizes, which must not matter; returns the output.
-fn line(frames: &[Frame]) -> String {
+/// Runs frames with several batch sizes, asserts equal output, and returns it as one line.
+fn output_line(frames: &[Frame]) -> String {
     let one = run(&[], frames, 1);
     assert_eq!(one, run(&[], frames, 64));
     one.line()
@@ -13,7 +13,7 @@ fn line(frames: &[Frame]) -> String {
 
 #[test]
 fn segments_in_order_leave_at_once_both_ways() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"GET").acknowledging(501),
         server(0, 501, b"200").acknowledging(104),
         client(0, 104, b"more").acknowledging(504),
@@ -21,7 +21,7 @@ fn segments_in_order_leave_at_once_both_ways() {
         server(FIN, 504, b"bye").acknowledging(109),
         client(0, 109, b"").acknowledging(508),
     ]);
-    assert_eq!(line(&frames), ">^GET <^200 >more|$ <bye$");
+    assert_eq!(output_line(&frames), ">^GET <^200 >more|$ <bye$");
     let found = run(&[], &frames, 64);
     assert!(found.blocks.iter().all(|block| block.class == 80 && block.session == 1));
     assert_eq!((found.counts.consumed.blocks, found.counts.made.blocks), (5, 1));
@@ -29,19 +29,19 @@ fn segments_in_order_leave_at_once_both_ways() {
 
 #[test]
 fn h6_early_segment_waits() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 104, b"def"),
         client(0, 110, b"jkl"),
         client(0, 107, b"ghi"),
         client(FIN, 113, b""),
         client(0, 101, b"abc"),
     ]);
-    assert_eq!(line(&frames), ">^abc|def|ghi|jkl$ <^$");
+    assert_eq!(output_line(&frames), ">^abc|def|ghi|jkl$ <^$");
 }
 
 #[test]
 fn h6_repeated_bytes_are_dropped_and_new_ones_kept() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc"),
         client(0, 101, b"abc"),
         client(0, 102, b"bcde"),
@@ -64,7 +64,7 @@ fn sequence_numbers_wrap_around() {
         client(0, u32::MAX, b"bc"),
         client(FIN, 6, b""),
     ];
-    assert_eq!(line(&frames), ">^ab|cde|fgh|$ <$");
+    assert_eq!(output_line(&frames), ">^ab|cde|fgh|$ <$");
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn single_side_suffices() {
         server(0, 501, b"abc").acknowledging(150),
         server(FIN, 506, b"").acknowledging(200),
     ];
-    assert_eq!(line(&frames), "<^abc|de|$ >^$");
+    assert_eq!(output_line(&frames), "<^abc|de|$ >^$");
     let frames = [client(0, 5, b"abc"), client(0, 8, b"d")];
-    assert_eq!(line(&frames), ">abc|d|$ <$");
+    assert_eq!(output_line(&frames), ">abc|d|$ <$");
 }
 
 #[test]
-fn syn_may_carry_data_and_bytes_behind_fin_are_ignored() {
+fn syn_may_carry_data_and_bytes_after_fin_are_ignored() {
     let frames = [
         client(SYN, 100, b"early"),
         server(SYN, 500, b"").acknowledging(106),
@@ -140,6 +140,6 @@ fn tags_and_ipv6_are_read_through() {
     for shape in [tagged, six] {
         let frames = [client(SYN, 100, b""), client(0, 103, b"c"), client(0, 101, b"ab")];
         let frames: Vec<Frame> = frames.into_iter().map(shape).collect();
-        assert_eq!(line(&frames), ">^ab|c|$ <$");
+        assert_eq!(output_line(&frames), ">^ab|c|$ <$");
     }
 }

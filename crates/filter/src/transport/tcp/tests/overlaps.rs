@@ -5,12 +5,12 @@ use super::*;
 
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 
-/// Returns the stream under each policy when `new` arrives after the old ones, given as offset and
-/// letters. Offset 0 arrives last.
+/// Returns the stream under each policy when `new` arrives after the `old` segments, each given as
+/// offset and letters, and the byte at offset 0 arrives last.
 fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segment = |&(at, bytes): &(u32, &str)| client(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);
-    let frames = begun(segments.chain([client(0, 101, b"_")]));
+    let frames = after_handshake(segments.chain([client(0, 101, b"_")]));
     POLICIES.map(|policy| {
         let found = run(&[&format!("policy={policy}")], &frames, 64);
         let stream = &found.streams()[&(1, false)];
@@ -40,7 +40,7 @@ fn new_segment_begins_with_the_old() {
 }
 
 #[test]
-fn new_segment_begins_behind_the_old() {
+fn new_segment_begins_after_the_old() {
     let ends_before = policies(&[(1, "aaaa")], (2, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_abba", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
     let ends_with = policies(&[(1, "aaaa")], (3, "bb"));
@@ -61,7 +61,7 @@ fn new_segment_covers_several() {
 
 #[test]
 fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 104, b"aaa"),
         client(0, 101, b"bbbbb"),
         client(0, 103, b"ccccc"),
@@ -75,7 +75,11 @@ fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
 
 #[test]
 fn in_order_segment_surrounds_two_held_ones() {
-    let frames = begun([client(0, 103, b"a"), client(0, 106, b"a"), client(FIN, 101, b"bbbbbbbb")]);
+    let frames = after_handshake([
+        client(0, 103, b"a"),
+        client(0, 106, b"a"),
+        client(FIN, 101, b"bbbbbbbb"),
+    ]);
     let found = run(&[], &frames, 64);
     assert_eq!(found.line(), ">^bb|a|bb|a|bb$ <^$");
     assert_eq!(found.counts.made.blocks, 3, "two more pieces, and the server's end");

@@ -1,5 +1,6 @@
 //! Random conversations, segmented, retransmitted, reordered and lost: the output has the same
-//! bytes, holes for lost ones, and a balanced ledger, for every batch size, policy and state move.
+//! bytes, with holes for lost bytes, and the ledger balances, for every batch size, policy and
+//! state move.
 
 use super::run::{Outcome, run, run_moving};
 use super::{ACK, FIN, SYN};
@@ -12,13 +13,13 @@ const ROUNDS: usize = 300;
 /// Disturbances of a conversation.
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
-    /// One segment in this many is lost, with its retransmissions; 0: none.
+    /// One of this many segments is lost, together with its retransmissions; 0 for no loss.
     lost: u64,
-    /// Maximum displacement of a segment.
+    /// Maximum displacement of a segment by reordering, in segments.
     moved: usize,
-    /// True to retransmit parts.
+    /// True to retransmit parts of the data.
     again: bool,
-    /// True to omit the handshake.
+    /// True to omit the handshake, so that the capture begins in midstream.
     running: bool,
 }
 
@@ -67,7 +68,7 @@ impl Conversation {
             at[side] = to;
         }
         if harm.again {
-            again(random, &mut sent, &sides, &lost);
+            retransmit(random, &mut sent, &sides, &lost);
         }
         let ends: Vec<usize> = (0..2).map(|side| sides[side].len()).collect();
         let last = (0..2).map(|side| (side, ends[side]));
@@ -92,7 +93,11 @@ impl Conversation {
             let found = &streams[&(session, side == 1)];
             assert_eq!(found.first, !self.running, "the beginning");
             assert!(found.ended, "the end");
-            assert_eq!(joined(&found.holes), joined(&self.holes(side)), "holes of side {side}");
+            assert_eq!(
+                merge_adjacent(&found.holes),
+                merge_adjacent(&self.holes(side)),
+                "holes of side {side}"
+            );
             let mut wanted = sent.clone();
             for (from, to) in &self.lost[side] {
                 wanted[*from..*to].fill(0);
@@ -107,7 +112,7 @@ impl Conversation {
 }
 
 /// Merges adjacent ranges.
-fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
+fn merge_adjacent(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for &(from, length) in stretches {
         match joined.last_mut() {
@@ -118,8 +123,8 @@ fn joined(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
     joined
 }
 
-/// Adds retransmissions with other boundaries, but of no lost bytes.
-fn again(
+/// Adds retransmissions with other segment boundaries; lost bytes are not retransmitted.
+fn retransmit(
     random: &mut Random,
     sent: &mut Vec<SentSegment>,
     sides: &[Vec<u8>; 2],
@@ -139,7 +144,7 @@ fn again(
     }
 }
 
-/// Reorders segments; in midstream the first of each side stays first.
+/// Reorders segments; in midstream the first segment of each side stays first.
 fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
     for at in 0..sent.len() {
         let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
@@ -150,7 +155,7 @@ fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
     }
 }
 
-/// Makes the captured frames. Each acknowledges what its sender has received by then.
+/// Makes the captured frames. Each acknowledges the bytes that its sender has received by then.
 fn frames(
     random: &mut Random,
     port: u16,
@@ -185,8 +190,8 @@ fn frames(
     frames
 }
 
-/// Interleaves conversations, each in its order.
-fn mixed(random: &mut Random, talks: &[Conversation]) -> Vec<Frame> {
+/// Interleaves the frames of conversations, preserving the order within each.
+fn interleave(random: &mut Random, talks: &[Conversation]) -> Vec<Frame> {
     let mut next = vec![0; talks.len()];
     let mut frames = Vec::new();
     let mut time = 1_700_000_000_000_000_000;
@@ -200,7 +205,7 @@ fn mixed(random: &mut Random, talks: &[Conversation]) -> Vec<Frame> {
     frames
 }
 
-fn harmed(random: &mut Random, lost: u64) -> Disturbance {
+fn random_disturbance(random: &mut Random, lost: u64) -> Disturbance {
     Disturbance {
         lost,
         moved: *random.pick(&[0, 1, 3, 10]),
@@ -210,14 +215,14 @@ fn harmed(random: &mut Random, lost: u64) -> Disturbance {
 }
 
 #[test]
-fn reordered_bytes_come_out_in_order() {
+fn reordered_bytes_leave_in_order() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
-        let harm = harmed(&mut random, 0);
+        let harm = random_disturbance(&mut random, 0);
         let talks: Vec<Conversation> = (1..=random.within(1..5))
             .map(|n| Conversation::new(&mut random, n as u16, harm))
             .collect();
-        let frames = mixed(&mut random, &talks);
+        let frames = interleave(&mut random, &talks);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let batch = random.within(1..65);
         let outcome = run(&[&policy], &frames, batch);
@@ -232,11 +237,11 @@ fn lost_bytes_become_a_hole_of_their_length() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let lost = *random.pick(&[2, 5, 20]);
-        let harm = harmed(&mut random, lost);
+        let harm = random_disturbance(&mut random, lost);
         let talks: Vec<Conversation> = (1..=random.within(1..5))
             .map(|n| Conversation::new(&mut random, n as u16, harm))
             .collect();
-        let frames = mixed(&mut random, &talks);
+        let frames = interleave(&mut random, &talks);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let outcome = run(&[&policy], &frames, random.within(1..65));
         let has = |side: usize, talk: &Conversation| talk.lost[side].len() < talk.sides[side].len();
@@ -257,12 +262,12 @@ fn lost_bytes_become_a_hole_of_their_length() {
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS / 4 {
-        let harm = harmed(&mut random, 6);
+        let harm = random_disturbance(&mut random, 6);
         let talks: Vec<Conversation> =
             (1..=4).map(|n| Conversation::new(&mut random, n as u16, harm)).collect();
-        let mut frames = mixed(&mut random, &talks);
+        let mut frames = interleave(&mut random, &talks);
         if round % 2 == 0 {
-            hostile(&mut random, &mut frames);
+            corrupt(&mut random, &mut frames);
         }
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let words = [&policy[..], "held=2000", "gap=5ms", "timeout=20s"];
@@ -275,7 +280,7 @@ fn state_may_move_after_every_batch() {
 }
 
 /// Flips bits, truncates, and shifts times of frames.
-fn hostile(random: &mut Random, frames: &mut [Frame]) {
+fn corrupt(random: &mut Random, frames: &mut [Frame]) {
     let mut later = 0;
     for frame in frames {
         if random.one_in(40) {
@@ -295,8 +300,8 @@ fn hostile(random: &mut Random, frames: &mut [Frame]) {
     }
 }
 
-/// The expected stream by the policy, byte by byte: every range of a piece is compared with the new
-/// segment.
+/// The stream agrees with a byte-by-byte model of the policy, which compares every range of a piece
+/// with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
     let mut random = Random::replayable();
@@ -325,7 +330,7 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Computes the owner of each byte after a new segment.
+/// Updates the owner of each byte for a new segment.
 fn settle(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],

@@ -21,8 +21,8 @@ fn signatures() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
 
-/// Runs frames with several batch sizes and state moves, which must not matter.
-fn settled(frames: &[Frame]) -> Outcome {
+/// Runs frames with several batch sizes and state moves, asserts equal output, and returns it.
+fn outcome(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 3, 64] {
         let moved = run_moving(&[], frames, batch, true);
@@ -32,8 +32,8 @@ fn settled(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Makes a connection with some data, then these segments, then data both ways at time `then`.
-fn disturbed(by: &[Frame], then: u64) -> Vec<Frame> {
+/// Makes a connection with some data, then the segments `by`, then data both ways from time `then`.
+fn with_disturbance(by: &[Frame], then: u64) -> Vec<Frame> {
     let said =
         [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];
     let goes_on = [
@@ -44,10 +44,10 @@ fn disturbed(by: &[Frame], then: u64) -> Vec<Frame> {
     ];
     let goes_on = goes_on.into_iter().enumerate();
     let goes_on = goes_on.map(|(n, frame)| frame.at(then + n as u64 * MILLISECOND));
-    begun(said.into_iter().chain(by.iter().cloned()).chain(goes_on))
+    after_handshake(said.into_iter().chain(by.iter().cloned()).chain(goes_on))
 }
 
-fn forged() -> [Vec<Frame>; 4] {
+fn forged_resets() -> [Vec<Frame>; 4] {
     let (one, other) = (client(RST, 104, b""), server(RST, 504, b"").acknowledging(104));
     [
         vec![one.clone()],
@@ -59,8 +59,8 @@ fn forged() -> [Vec<Frame>; 4] {
 
 #[test]
 fn ignored_reset_is_withdrawn() {
-    for resets in forged() {
-        let found = settled(&disturbed(&resets, 300 * MILLISECOND));
+    for resets in forged_resets() {
+        let found = outcome(&with_disturbance(&resets, 300 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
         assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 1));
         assert_eq!(found.counts.dropped.iter().map(|amount| amount.blocks).sum::<u64>(), 0);
@@ -70,9 +70,9 @@ fn ignored_reset_is_withdrawn() {
 }
 
 #[test]
-fn data_behind_an_accepted_reset_is_another_session() {
-    for resets in forged() {
-        let found = settled(&disturbed(&resets, 5_000 * MILLISECOND));
+fn data_after_an_accepted_reset_is_another_session() {
+    for resets in forged_resets() {
+        let found = outcome(&with_disturbance(&resets, 5_000 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >$ <$ 2>def 2<two 2>$ 2<$");
         assert_eq!((found.counted("resets taken back"), found.counted("new sessions")), (1, 2));
         let broken = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END_MASK));
@@ -82,7 +82,7 @@ fn data_behind_an_accepted_reset_is_another_session() {
 
 #[test]
 fn reset_is_accepted_after_silence() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"ask").acknowledging(501),
         server(0, 501, b"one").acknowledging(104),
         client(RST, 104, b""),
@@ -93,7 +93,7 @@ fn reset_is_accepted_after_silence() {
         // Retransmitted by an end that missed the RST.
         server(0, 504, b"two").acknowledging(104).at(3_001 * MILLISECOND),
     ]);
-    let found = settled(&frames);
+    let found = outcome(&frames);
     assert_eq!(found.line(), ">^ask <^one|two >$ <$");
     assert_eq!((found.counted("resets taken back"), found.counted("duplicates")), (0, 1));
     assert!(found.blocks.iter().any(|block| block.flags.has(abi::Flags::END_MASK)));
@@ -108,17 +108,17 @@ fn other_end_alone_can_withdraw_a_reset() {
         server(0, 504, b"two").acknowledging(104).at(700 * MILLISECOND),
         server(0, 507, b"three").acknowledging(104).at(1_400 * MILLISECOND),
     ];
-    let found = settled(&frames);
+    let found = outcome(&frames);
     assert_eq!(found.streams()[&(1, true)].bytes, b"onetwothree");
     assert_eq!(found.counted("resets taken back"), 1);
     // It acknowledges later data of its peer: it still has the connection.
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         client(RST, 104, b""),
         server(0, 501, b"one").acknowledging(110),
         client(0, 110, b"ghi").acknowledging(504).at(2_000 * MILLISECOND),
     ]);
-    let found = settled(&frames);
+    let found = outcome(&frames);
     assert_eq!(found.streams()[&(1, false)].bytes, b"abc\0\0\0\0\0\0ghi");
     assert_eq!(found.counted("resets taken back"), 1);
 }
@@ -128,7 +128,7 @@ fn reset_with_other_signature_status_is_ignored() {
     for signature in signatures() {
         for plain in [client(RST, 104, b""), server(RST, 504, b"").acknowledging(104)] {
             let reset = with_option(plain.clone(), &signature);
-            let found = settled(&disturbed(&[reset], 400_000 * MILLISECOND));
+            let found = outcome(&with_disturbance(&[reset], 400_000 * MILLISECOND));
             assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
             let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
             assert_eq!(counted, [1, 0]);
@@ -139,12 +139,14 @@ fn reset_with_other_signature_status_is_ignored() {
                 }
                 frames
             };
-            let found =
-                settled(&sign(disturbed(std::slice::from_ref(&plain), 400_000 * MILLISECOND)));
+            let found = outcome(&sign(with_disturbance(
+                std::slice::from_ref(&plain),
+                400_000 * MILLISECOND,
+            )));
             assert_eq!(found.counted("resets ignored"), 1);
             // A RST signed like its connection is indistinguishable from a real one.
             let reset = with_option(plain.clone(), &signature);
-            let found = settled(&sign(disturbed(&[reset], 300 * MILLISECOND)));
+            let found = outcome(&sign(with_disturbance(&[reset], 300 * MILLISECOND)));
             let counted = ["resets ignored", "resets taken back"].map(|name| found.counted(name));
             assert_eq!(counted, [0, 1]);
         }
@@ -160,7 +162,7 @@ fn fin_that_the_receiver_ignores_has_no_effect() {
         client(FIN, 90, b"").acknowledging(504),
     ];
     for fin in forged {
-        let found = settled(&disturbed(&[fin], 300 * MILLISECOND));
+        let found = outcome(&with_disturbance(&[fin], 300 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
     }
 }
@@ -168,7 +170,7 @@ fn fin_that_the_receiver_ignores_has_no_effect() {
 #[test]
 fn syn_within_a_connection_has_no_data() {
     for syn in [client(SYN, 103, b"XYZ"), server(SYN, 503, b"XYZ").acknowledging(104)] {
-        let found = settled(&disturbed(&[syn], 300 * MILLISECOND));
+        let found = outcome(&with_disturbance(&[syn], 300 * MILLISECOND));
         assert_eq!(found.line(), ">^abc <^one >def <two >$ <$");
         assert_eq!(found.counted("new sessions"), 1);
     }
@@ -176,13 +178,13 @@ fn syn_within_a_connection_has_no_data() {
 
 #[test]
 fn ignored_reset_moves_no_acknowledgement() {
-    let frames = begun([
+    let frames = after_handshake([
         client(0, 101, b"abc").acknowledging(501),
         client(0, 106, b"fg").acknowledging(501),
         server(RST, 0x7000_0000, b"").acknowledging(108),
         client(0, 104, b"de").acknowledging(501),
     ]);
-    let found = settled(&frames);
+    let found = outcome(&frames);
     assert_eq!(found.streams()[&(1, false)].bytes, b"abcdefg");
     assert_eq!(found.counted("gaps"), 0);
 }

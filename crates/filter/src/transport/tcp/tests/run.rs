@@ -24,7 +24,7 @@ pub(super) struct EmittedBlock {
     /// Bytes; empty for a hole.
     pub(super) bytes: Vec<u8>,
     pub(super) hole: bool,
-    /// Timestamp in its context.
+    /// Timestamp in the block's metadata.
     pub(super) time: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
             note(&node.tick(&mut space, now), &mut blocks);
         }
         came += frames.len();
-        balances(&node.counts, came, blocks.len());
+        assert_balance(&node.counts, came, blocks.len());
         if moves {
             let mut other = Node::new(&TCP, words).expect("good arguments");
             let saved = node.save();
@@ -59,14 +59,14 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
         }
     }
     note(&node.finish(&mut space, now), &mut blocks);
-    balances(&node.counts, frames.len(), blocks.len());
+    assert_balance(&node.counts, frames.len(), blocks.len());
     assert_eq!(node.counts.held.blocks, 0, "nothing stays behind");
     let counts = node.counts;
     Outcome { blocks, counts }
 }
 
 /// Asserts that the ledger balances: taken + made = passed + consumed + held + dropped.
-fn balances(counts: &Counts, came: usize, left: usize) {
+fn assert_balance(counts: &Counts, came: usize, left: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
     assert_eq!(came as u64 + counts.made.blocks, ended + left as u64, "{counts:?}");

@@ -7,13 +7,14 @@ use crate::contract::PRIVATE;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Held data lie behind emitted data, and the limit is reached: each arriving segment drops some.
+/// With held data before emitted data and the limit exceeded, each arriving segment drops a held
+/// block.
 #[test]
-fn held_data_behind_emitted_data_is_dropped() {
+fn held_data_before_emitted_data_is_dropped() {
     let arena = Arena::new(16);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &[]).unwrap();
-    node.pass(space.batch(&begun([client(0, 105, b"held")])), &mut space, 0);
+    node.pass(space.batch(&after_handshake([client(0, 105, b"held")])), &mut space, 0);
     let mut saved = node.save();
     for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE) {
         assert_eq!(moved.held.iter().flatten().count(), 1);
